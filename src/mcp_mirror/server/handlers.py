@@ -7,7 +7,7 @@ SDK; see `direct_path`.
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 import mcp_types as types
@@ -34,7 +34,7 @@ from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import Relay, RelayedResult, RelayRequest, resource_not_found
+from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
@@ -288,9 +288,9 @@ class Handlers(msgspec.Struct):
         elif not self.relay.offers("resources", caller):
             raise resource_not_found(uri, request.channel)
         else:
-            await self._begin_audit(request, "resources/read")
-            relayed = await self.relay.read_resource(uri, request)
-            with self._recorded(request, "resources/read", relayed):
+            async with self._audited(request, "resources/read") as answered:
+                relayed = await self.relay.read_resource(uri, request)
+                answered.upstream = relayed.origin.upstream
                 reply = await self.gateway.state.contents.capture_resource(
                     relayed.members, caller.namespace, relayed.origin
                 )
@@ -317,10 +317,10 @@ class Handlers(msgspec.Struct):
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, params.request_state)
         await self._wait_for_upstreams(context)
-        await self._begin_audit(request, "prompts/get")
-        relayed = await self.relay.get_prompt(params.name, request)
         namespace = request.channel.caller.namespace
-        with self._recorded(request, "prompts/get", relayed):
+        async with self._audited(request, "prompts/get") as answered:
+            relayed = await self.relay.get_prompt(params.name, request)
+            answered.upstream = relayed.origin.upstream
             reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
         return self._stub({"messages": []}, reply, read_meta(context))
 
@@ -333,21 +333,27 @@ class Handlers(msgspec.Struct):
         if not await self.gateway.audit.admit(AuditRecord("call", request.channel.caller.namespace, method, "begun")):
             raise MirrorError(UNWRITTEN)
 
-    @contextlib.contextmanager
-    def _recorded(self, request: RelayRequest, method: str, relayed: RelayedResult) -> Iterator[None]:
-        """Write the audit record of a relayed result after the context has captured or refused the result."""
+    @contextlib.asynccontextmanager
+    async def _audited(self, request: RelayRequest, method: str) -> AsyncIterator["_Answered"]:
+        """Write the audit records of a relayed request before and after the context, which answers or refuses it.
+
+        Raises:
+            MirrorError: The record is required, and cannot be written.
+        """
+        await self._begin_audit(request, method)
+        answered = _Answered()
         event: Event = "call"
         outcome = "error"  # also of a cancelled request
         try:
-            yield
+            yield answered
             outcome = "ok"
         except MirrorError as error:
             if error.reason:
                 event, outcome = "refusal", error.reason
             raise
         finally:
-            namespace, upstream = request.channel.caller.namespace, relayed.origin.upstream
-            self.gateway.audit.write(AuditRecord(event, namespace, method, outcome, upstream=upstream))
+            namespace = request.channel.caller.namespace
+            self.gateway.audit.write(AuditRecord(event, namespace, method, outcome, upstream=answered.upstream))
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, None)
@@ -443,6 +449,13 @@ class Handlers(msgspec.Struct):
     def _stub(self, stub: Mapping[str, Any], reply: ToolResult, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes, for the `_meta` of its request."""
         return self.pending_payloads.keep_result(sdk_part(stub, reply), reply, meta)
+
+
+class _Answered(msgspec.Struct):
+    """What the audit record of a relayed request says about its answer."""
+
+    upstream: str = ""
+    """The upstream that answered; empty before that."""
 
 
 def build_error_data(error: Exception, method: str) -> types.ErrorData:
