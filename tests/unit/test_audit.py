@@ -133,9 +133,17 @@ class Witness:
     def __init__(self, *, works: bool = True) -> None:
         self.records: list[AuditRecord] = []
         self.works = works
+        self._grown = anyio.Event()
+
+    async def has_records(self, count: int) -> None:
+        """Wait until there are so many."""
+        while len(self.records) < count:
+            self._grown = anyio.Event()
+            await self._grown.wait()
 
     def enqueue(self, record: AuditRecord) -> None:
         self.records.append(record)
+        self._grown.set()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -170,8 +178,7 @@ async def test_rejected_requests_are_recorded_again_after_a_while() -> None:
     for _ in range(101):
         rejected.report("no good token", "No token.")
     with anyio.fail_after(20):
-        while len(witness.records) < 101:
-            await anyio.sleep(0.005)
+        await witness.has_records(101)
     rejected.report("no good token", "No token.")
     rejected.report("insufficient scope", "No scope.", "alice")
     rejected.close()
