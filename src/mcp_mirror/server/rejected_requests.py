@@ -1,7 +1,7 @@
 """HTTP requests that the gateway rejects before they reach MCP: recorded in the audit log, logged and counted.
 
 Anybody may send requests without a valid token, as many as the network carries. Of these, only the first in each
-minute are recorded one by one, so that nobody can fill the disk with records; one more record has the number of the
+minute are recorded one by one, so that no client can fill the disk with records; one more record has the number of the
 others.
 """
 
