@@ -163,7 +163,9 @@ def _check_count(match: _Match, run: Run) -> Check:
     failed = len(match.attempts) - count
     last = run.transcript.made_calls[match.attempts[-1]].result if match.attempts else None
     failure = f"; {failed} failed: {_cut(last.text)}" if last and last.is_error else ""
-    others = [_cut(json.dumps(dict(made.named_call.arguments))) for name, made in run.named_calls if name in expected.tool]
+    others = [
+        _cut(json.dumps(dict(made.named_call.arguments))) for name, made in run.named_calls if name in expected.tool
+    ]
     instead = f"; called with {', '.join(others)}" if others and not match.attempts else ""
     at_least = "at least " if expected.allow_multiple else ""
     reason = f"{count} successful calls, expected {at_least}{expected.count}{failure}{instead}"
