@@ -79,17 +79,21 @@ def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segme
     Raises:
         ToolError: No form of the value fits; the message names both types.
     """
-    own = _types_of_value(value)
-    if not wanted or own & wanted:
+    if not wanted or has_type(value, wanted):
         return (value.blob,)
     if (changed := convert(value, wanted)) is not None:
         return changed
     raise MisfitError(value, wanted, location)
 
 
+def has_type(value: Resolved, wanted: frozenset[str]) -> bool:
+    """Whether a value has one of the JSON types that an argument accepts."""
+    return not wanted.isdisjoint(_types_of_value(value))
+
+
 def fits(value: Resolved, wanted: frozenset[str]) -> bool:
     """Whether a value has a form of one of the JSON types that an argument accepts."""
-    return bool(_types_of_value(value) & wanted) or convert(value, wanted) is not None
+    return has_type(value, wanted) or convert(value, wanted) is not None
 
 
 def convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.conversion import MisfitError, Resolved
+from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
 from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
@@ -25,6 +25,7 @@ from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.memory.path_advice import PathAdvice
+from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.paths import MemoryPath, parse_path
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
@@ -93,21 +94,28 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Replace pointers by their values and validate the result against the tool's own schema.
 
         If the arguments are not valid, they are corrected where the schema allows only one reading
-        (`find_corrections`, `unwrap_pointer`). `may_quote`: an error may quote the values.
+        (`find_corrections`, `unwrap_pointer`, `_find_namesake`). `may_quote`: an error may quote the values.
         """
-        arguments, found, values = call.arguments, inputs.found, inputs.values
-        try:
-            sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
-        except MisfitError as misfit:
-            if (unwrapped := unwrap_pointer(arguments, found, misfit, types_at(entry.schema))) is None:
-                raise
-            item, array = unwrapped
-            found = tuple(array if one == item else one for one in found)
-            values = {array if one == item else one: value for one, value in values.items()}
-            sent = await _substitute(entry, arguments, found, values)
+        arguments, types_of = call.arguments, types_at(entry.schema)
+        found, values = inputs.found, inputs.values
+        sent: Segments | None = None if found else (arguments,)
+        while sent is None:
+            try:
+                sent = await _substitute(entry, arguments, found, values)
+            except MisfitError as misfit:
+                if unwrapped := unwrap_pointer(arguments, found, misfit, types_of):
+                    item, array = unwrapped
+                    found = tuple(array if one == item else one for one in found)
+                    values = {array if one == item else one: value for one, value in values.items()}
+                elif member := await self._find_namesake(call, misfit):
+                    values = {
+                        one: member if one.location == misfit.location else value for one, value in values.items()
+                    }
+                else:
+                    raise
         if (fault := await self._find_fault(call, entry, sent)) is None:
             return sent
-        corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_at(entry.schema))
+        corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_of)
         if corrections:
             replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
             changed = await _substitute(entry, arguments, replaced, values)
@@ -115,6 +123,21 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 return changed
             fault = fault if _is_null(left, fault) else left
         raise _build_misfit_error(entry, fault if may_quote else None)
+
+    async def _find_namesake(self, call: Call, misfit: MisfitError) -> Resolved | None:
+        """Return the member of an object that has the argument's name, if it fits and the object does not.
+
+        Models pass the path of the whole object on to an argument such as `rows`.
+        """
+        path, name = parse_path(misfit.path), misfit.location[-1]
+        if path is None or "object" not in misfit.own or not isinstance(name, str):
+            return None
+        store, scanner = self.services.writer.store, self.services.scanner
+        with suppress(ToolError, StoreError):  # it has no such key
+            found = await look_up(store, scanner, call.namespace, path.child(name))
+            if found is not None and has_type(found.resolved, misfit.wanted):
+                return found.resolved
+        return None
 
     async def _find_fault(self, call: Call, entry: CatalogEntry, arguments: Segments) -> str | None:
         """Return the first fault of the arguments; None if they are valid, or if the upstream validates large ones."""

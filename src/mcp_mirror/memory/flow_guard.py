@@ -169,9 +169,8 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
             if key not in loaded:
                 loaded[key] = await self._load_one(pointer, described)
             if found_value := loaded[key]:
-                path, blob, kind = str(found_value.path), found_value.blob, found_value.kind
-                values[pointer] = Resolved(path, blob, kind, found_value.preview, found_value.file)
-                producers[path] = found_value.producer
+                values[pointer] = resolved = found_value.resolved
+                producers[resolved.path] = found_value.producer
             elif pointer.is_known:
                 raise await unknown_path_error(self.writer.store, self.guard.namespace, pointer.text)
         for path, producer in producers.items():

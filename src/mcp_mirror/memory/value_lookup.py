@@ -6,6 +6,7 @@ from typing import Final
 
 import anyio.to_thread
 
+from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
 from mcp_mirror.memory.lookup_errors import (
@@ -49,6 +50,11 @@ class FoundValue:
     def preview(self) -> bool:
         """Whether the model may see parts of the value that it did not request."""
         return self.descriptor.preview
+
+    @property
+    def resolved(self) -> Resolved:
+        """The value as an argument gets it."""
+        return Resolved(str(self.path), self.blob, self.kind, self.preview, self.file)
 
     @property
     def producer(self) -> str:
