@@ -192,7 +192,7 @@ def _judge_pointers(match: _Match, run: Run) -> list[tuple[_Match, str, JudgedPo
 def _judge_argument(arguments: Mapping[str, Any], name: str, known: Mapping[str, str], source: str) -> JudgedPointer:
     if name not in arguments:
         return JudgedPointer("missing", "the argument is missing")
-    return judge_pointer(arguments[name], known, source)
+    return judge_pointer(arguments[name], known, source, name)
 
 
 def _check_pointer(match: _Match, name: str, judged: JudgedPointer) -> Check:
@@ -287,7 +287,7 @@ def _is_received(run: Run, index: int, name: str, source: str) -> bool:
     made = run.transcript.made_calls[index]
     if made.result.is_error:
         return False
-    judged = judge_pointer(made.named_call.arguments.get(name), run.known_before(index), source)
+    judged = judge_pointer(made.named_call.arguments.get(name), run.known_before(index), source, name)
     received = next((call.arguments[name] for call in made.received_calls if name in call.arguments), None)
     expected = [*_expected_values(run, judged, source)]
     if received is None or not expected:
