@@ -27,7 +27,7 @@ from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refu
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import Services, open_memory
-from mcp_mirror.gateway.stages.telemetry import RequestObserver
+from mcp_mirror.gateway.stages.telemetry import RequestTelemetry
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
@@ -68,8 +68,8 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, services: Services, runtime: Runtime, observer: RequestObserver | None = None) -> None:
-        self._observer = observer
+    def __init__(self, services: Services, runtime: Runtime, telemetry: RequestTelemetry | None = None) -> None:
+        self._telemetry = telemetry
         self._services = services
         self._runtime = runtime
         self._router = Router(services.upstreams, runtime)
@@ -262,9 +262,9 @@ class Dispatcher:
             is_repeatable=entry.is_repeatable,
         )
         channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
-        if self._observer is None:
+        if self._telemetry is None:
             return await upstream.request(request, channel, call.input_round)
-        return await self._observer(
+        return await self._telemetry(
             call, entry, request, lambda observed: upstream.request(observed, channel, call.input_round)
         )
 
