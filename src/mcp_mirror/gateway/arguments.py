@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -15,6 +15,8 @@ from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
     Pointer,
+    Pointers,
+    TypesAt,
     find_corrections,
     find_refused_text,
     substitute_pointers,
@@ -25,7 +27,7 @@ from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.memory.path_advice import PathAdvice
-from mcp_mirror.paths import MemoryPath, parse_path
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
@@ -46,7 +48,7 @@ Found = Pointer | EscapedPath | Correction
 class CallInputs(msgspec.Struct, frozen=True):
     """The stored values that go into a call."""
 
-    found: tuple[Pointer | EscapedPath, ...]
+    found: Pointers
     """Strings of the arguments that are replaced."""
     values: Mapping[Pointer, Resolved]
     """The stored values that pointers in the arguments name."""
@@ -132,9 +134,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             *above, last = error.location
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
-            path = parse_path(error.path)
             named = partial(_is_named, types_of, error.location)
-            near = path and await advice(error.wanted, named).find_near(path)
+            near = await advice(error.wanted, named).find_near(error.path)
             return _name_path(error.cause, near) if near else None
         arguments = call.arguments
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
@@ -171,7 +172,7 @@ def _name_path(cause: str, path: MemoryPath) -> ToolError:
     return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
 
 
-def _is_named(types_of: Callable[[Location], frozenset[str]], location: Location, key: str) -> bool:
+def _is_named(types_of: TypesAt, location: Location, key: str) -> bool:
     """Whether the schema of the argument at a location names a member."""
     return bool(types_of((*location, key)))
 

@@ -12,11 +12,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, build_content_reply
-from mcp_mirror.core.resolve import (
-    EscapedPath,
-    Pointer,
-    explain_strings,
-)
+from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
@@ -193,13 +189,11 @@ class Dispatcher:
         preview = preview and all(value.preview for value in values.values())
         return CallInputs(found, values, flows.join(made, labels), preview)
 
-    async def _find_pointers(
-        self, call: Call, entry: CatalogEntry, catalog: Catalog
-    ) -> tuple[Pointer | EscapedPath, ...]:
+    async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Pointers:
         """Find the pointers in the arguments, also those to values that other processes with the same store made."""
         foreign = self._foreign_labels.get(call.namespace) if self._foreign_labels else None
         call.trace.path_labels = known = catalog.labels | foreign if foreign else catalog.labels
-        found: tuple[Pointer | EscapedPath, ...] = ()
+        found: Pointers = ()
         if len(call.arguments) > _MAX_SEARCHED or has_candidates(call.arguments):
             scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
             found = await scan(call.arguments, known, most)
@@ -283,7 +277,7 @@ class Dispatcher:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
 
 
-def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...]) -> bool:
+def _may_have_foreign_path(call: Call, found: Pointers) -> bool:
     """Whether a candidate in the arguments may be a path with a label that this process does not know."""
     if found:
         return any(isinstance(one, Pointer) and not one.is_known for one in found)
