@@ -25,7 +25,7 @@ from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
-from mcp_mirror.gateway.stages.telemetry import RequestMetrics, RequestObserver, RequestTracing, TracingStage
+from mcp_mirror.gateway.stages.telemetry import RequestTelemetry, TracingStage
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
@@ -269,10 +269,9 @@ def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio:
     return TracingStage(signals.tracing, path_hasher, describe_client)
 
 
-def build_observer(signals: Signals) -> RequestObserver | None:
-    """Return the observer of requests to upstreams; None without metrics and traces."""
-    measured = RequestMetrics(signals.metrics) if signals.metrics else None
-    return RequestTracing(signals.tracing, measured) if signals.tracing else measured
+def build_request_telemetry(signals: Signals) -> RequestTelemetry | None:
+    """Return what measures and traces requests to upstreams; None without metrics and traces."""
+    return RequestTelemetry(signals.metrics, signals.tracing) if signals.metrics or signals.tracing else None
 
 
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:

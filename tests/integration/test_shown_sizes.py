@@ -105,4 +105,4 @@ async def test_members_beside_a_value_are_stored_up_to_a_limit(memory: Memory) -
     await memory.writer.store_result("me", PROVENANCE, options, captured)
     stored = await memory.store.describe("me", BASE)
     assert isinstance(stored, Descriptor)
-    assert len(stored.envelope) < 1000
+    assert len(stored.other_members) < 1000

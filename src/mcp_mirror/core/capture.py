@@ -11,7 +11,13 @@ import msgspec
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.main_parts import quote_short_texts
 from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
-from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, find_content_place, parse_result
+from mcp_mirror.core.parsed_result import (
+    ParsedBlock,
+    ParsedResult,
+    build_other_members,
+    find_content_place,
+    parse_result,
+)
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens, size_text
@@ -82,7 +88,7 @@ class Captured(msgspec.Struct, frozen=True):
     """The companion contains more than the value, so the notice names it."""
     texts: tuple[str, ...] = ()
     """The texts of such a companion, quoted, if they are short and its only content."""
-    envelope: bytes = b"{}"
+    other_members: bytes = b"{}"
     """The result's other members."""
     shown: str | None = None
     """The text of a result within the inline budget, as the model reads it."""
@@ -162,7 +168,7 @@ def capture(
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
         texts=quote_short_texts(beside.texts, estimate) if is_in_notice else (),
-        envelope=build_envelope(result, place, parsed, value),
+        other_members=build_other_members(result, place, parsed, value),
         shown=shown,
         passed=passed,
         others=_count_others(parsed.blocks, passed),

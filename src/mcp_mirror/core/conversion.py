@@ -12,6 +12,7 @@ import msgspec
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
@@ -39,9 +40,9 @@ _TYPES: Final[Mapping[Kind, frozenset[str]]] = {
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The value of a pointer."""
+    """A stored value, or a part of one."""
 
-    path: str
+    path: MemoryPath
     blob: Buffer
     kind: Kind
     preview: bool = True
@@ -67,7 +68,7 @@ class MisfitError(ToolError):
         """The JSON types of the value."""
         self.cause = (
             f"Argument {_quote_bounded(where)} expects {' or '.join(sorted(wanted))}, "
-            f"but {_quote_bounded(value.path)} is {value.kind}."
+            f"but {_quote_bounded(str(value.path))} is {value.kind}."
         )
         other = "a path below it" if value.kind in ("object", "array") else "another path"
         super().__init__(f"{self.cause} Pass {other} that fits, or a literal value.")

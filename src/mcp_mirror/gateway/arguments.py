@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -15,6 +15,8 @@ from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
     Pointer,
+    Pointers,
+    TypesAt,
     find_corrections,
     find_refused_text,
     substitute_pointers,
@@ -26,7 +28,7 @@ from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.memory.path_advice import PathAdvice
 from mcp_mirror.memory.value_lookup import look_up
-from mcp_mirror.paths import MemoryPath, parse_path
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
@@ -47,7 +49,7 @@ Found = Pointer | EscapedPath | Correction
 class CallInputs(msgspec.Struct, frozen=True):
     """The stored values that go into a call."""
 
-    found: tuple[Pointer | EscapedPath, ...]
+    found: Pointers
     """Strings of the arguments that are replaced."""
     values: Mapping[Pointer, Resolved]
     """The stored values that pointers in the arguments name."""
@@ -129,14 +131,14 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
 
         Models pass the path of the whole object on to an argument such as `rows`.
         """
-        path, name = parse_path(misfit.path), misfit.location[-1]
-        if path is None or "object" not in misfit.own or not isinstance(name, str):
+        name = misfit.location[-1]
+        if "object" not in misfit.own or not isinstance(name, str):
             return None
         store, scanner = self.services.writer.store, self.services.scanner
         with suppress(ToolError, StoreError):  # it has no such key
-            found = await look_up(store, scanner, call.namespace, path.child(name))
-            if found is not None and has_type(found.resolved, misfit.wanted):
-                return found.resolved
+            found = await look_up(store, scanner, call.namespace, misfit.path.child(name))
+            if found is not None and has_type(found, misfit.wanted):
+                return found
         return None
 
     async def _find_fault(self, call: Call, entry: CatalogEntry, arguments: Segments) -> str | None:
@@ -155,9 +157,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             *above, last = error.location
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
-            path = parse_path(error.path)
             named = partial(_is_named, types_of, error.location)
-            near = path and await advice(error.wanted, named).find_near(path)
+            near = await advice(error.wanted, named).find_near(error.path)
             return _name_path(error.cause, near) if near else None
         arguments = call.arguments
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
@@ -194,7 +195,7 @@ def _name_path(cause: str, path: MemoryPath) -> ToolError:
     return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
 
 
-def _is_named(types_of: Callable[[Location], frozenset[str]], location: Location, key: str) -> bool:
+def _is_named(types_of: TypesAt, location: Location, key: str) -> bool:
     """Whether the schema of the argument at a location names a member."""
     return bool(types_of((*location, key)))
 

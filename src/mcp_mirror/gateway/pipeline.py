@@ -16,7 +16,7 @@ from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, ContextBudgetStage, QuotaStage
-from mcp_mirror.gateway.stages.reporting import AuditStage, CallLogStage, EventStage, UsageStage
+from mcp_mirror.gateway.stages.reporting import ReportStage, UsageStage
 from mcp_mirror.gateway.stages.telemetry import CallMetricsStage
 from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.code.run import add_run
@@ -66,9 +66,7 @@ def build_stages(
     order: tuple[Stage | None, ...] = (
         shared.tracing,
         CallMetricsStage(shared.metrics) if shared.metrics else None,
-        EventStage(recorder, shared.clock) if recorder else None,
-        AuditStage(services.audit, shared.clock) if services.audit.sink else None,
-        CallLogStage(services.path_hasher, shared.clock),
+        ReportStage(services.audit, recorder, services.path_hasher, shared.clock),
         UsageStage(services.usage_counter, estimate) if has_memory else None,
         QuotaStage(shared.quotas) if recorder and shared.quotas else None,
         ConcurrencyStage(shared.limiter),

@@ -158,13 +158,13 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         trace.labels = format_labels(processed.labels)
         if captured.value is not None:
             digest = (await run_by_size(len(call.arguments), hashlib.sha256, call.arguments)).hexdigest()
-            paths = tuple(sorted({value.path for value in values.values()}))
+            paths = tuple(sorted({str(value.path) for value in values.values()}))
             provenance = Provenance(entry.upstream, entry.tool, digest, paths, trace.traceparent)
             writer = self.services.writer
             await writer.store_result(call.namespace, provenance, options, captured, trace.labels)
             writer.notices.add(call.namespace, processed.result.notice)
             trace.path = options.bases.value
-        trace.envelope = captured.envelope
+        trace.other_members = captured.other_members
 
     async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> ToolResult:
         """Return the notice of a stored result, its path if the notice does not fit, or the unchanged result."""

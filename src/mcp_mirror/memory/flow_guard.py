@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.conversion import Resolved
-from mcp_mirror.core.resolve import EscapedPath, Pointer
+from mcp_mirror.core.resolve import EscapedPath, Pointer, Pointers
 from mcp_mirror.errors import FlowError
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
@@ -144,14 +143,14 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
     can_query: bool = False
     """The client is served `memory_query`."""
 
-    async def describe(self, found: tuple[Pointer | EscapedPath, ...]) -> Descriptions:
+    async def describe(self, found: Pointers) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
         paths = (self._path_of(one) for one in found if isinstance(one, Pointer))
         bases = dict.fromkeys(path.base for path in paths if path)
         described = {base: await self.writer.store.describe(self.guard.namespace, base) for base in bases}
         return {base: one for base, one in described.items() if one is not None}
 
-    async def load(self, found: tuple[Pointer | EscapedPath, ...], described: Descriptions) -> dict[Pointer, Resolved]:
+    async def load(self, found: Pointers, described: Descriptions) -> dict[Pointer, FoundValue]:
         """Load the values of pointers that the flow policy admitted, and note each in the trace. Skip escaped paths.
 
         A path of a tool that this gateway never served stays a text.
@@ -159,8 +158,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         Raises:
             ToolError: A value does not exist (any more), or it has no such key.
         """
-        values: dict[Pointer, Resolved] = {}
-        producers: dict[str, str] = {}
+        values: dict[Pointer, FoundValue] = {}
         loaded: dict[MemoryPath | str, FoundValue | None] = {}  # each map of a large value takes a file handle
         for pointer in found:
             if isinstance(pointer, EscapedPath):
@@ -169,12 +167,11 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
             if key not in loaded:
                 loaded[key] = await self._load_one(pointer, described)
             if found_value := loaded[key]:
-                values[pointer] = resolved = found_value.resolved
-                producers[resolved.path] = found_value.producer
+                values[pointer] = found_value
             elif pointer.is_known:
                 raise await unknown_path_error(self.writer.store, self.guard.namespace, pointer.text)
-        for path, producer in producers.items():
-            self.guard.trace.add_input(path, producer)
+        for found_value in values.values():
+            self.guard.trace.add_input(str(found_value.path), found_value.producer)
         return values
 
     async def _load_one(self, pointer: Pointer, described: Descriptions) -> FoundValue | None:

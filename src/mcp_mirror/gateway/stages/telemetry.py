@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,8 +28,6 @@ TOOL_ERROR: Final = "tool_error"
 UpstreamResponse = RawResponse | InputRequired
 SendRequest = Callable[[UpstreamRequest], Awaitable[UpstreamResponse]]
 """Sends a request to the upstream."""
-RequestObserver = Callable[[Call, CatalogEntry, UpstreamRequest, SendRequest], Awaitable[UpstreamResponse]]
-"""Sends the request of a call to an upstream, which it may measure or change."""
 
 
 class CallMetricsStage(msgspec.Struct, frozen=True):
@@ -53,37 +50,6 @@ class CallMetricsStage(msgspec.Struct, frozen=True):
             (count_reply_bytes(end.reply), trace.sent or 0, trace.kept_out),
             (trace.reason or "").replace(" ", "_"),
         )
-
-
-class RequestMetrics(msgspec.Struct, frozen=True):
-    """A `RequestObserver` that measures requests to upstreams."""
-
-    metrics: "Metrics"
-
-    async def __call__(
-        self, _call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
-    ) -> UpstreamResponse:
-        """Send a request and measure it."""
-        began = time.perf_counter()
-
-        def record(error: str) -> None:
-            self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
-
-        return await _report_error(send(request), record)
-
-
-async def _report_error(response: Awaitable[UpstreamResponse], report: Callable[[str], None]) -> UpstreamResponse:
-    """Await a response, and report the class of its error, also if waiting fails or is cancelled."""
-    error = CANCELLED
-    try:
-        answered = await response
-        error = classify_response(answered)
-    except Exception as failure:
-        error = classify_error(failure)
-        raise
-    finally:
-        report(error)
-    return answered
 
 
 def classify_end(call: Call, end: CallEnd) -> str:
@@ -147,18 +113,31 @@ class TracingStage(msgspec.Struct, frozen=True):
         self.tracing.end(trace.span, classify_end(call, end))
 
 
-class RequestTracing(msgspec.Struct, frozen=True):
-    """A `RequestObserver` that records the span of a request, and sends its context to the upstream."""
+class RequestTelemetry(msgspec.Struct, frozen=True):
+    """Measures and traces the requests of calls to upstreams, and sends the context of a span to the upstream."""
 
-    tracing: "Tracing"
-    following: RequestObserver | None
+    metrics: "Metrics | None"
+    tracing: "Tracing | None"
 
     async def __call__(
         self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
     ) -> UpstreamResponse:
-        """Send a request and record its span."""
-        span = self.tracing.start_client_span(entry.tool, call.trace.span)
-        span.set_attribute("mcp_mirror.upstream", entry.upstream)
-        request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
-        response = self.following(call, entry, request, send) if self.following else send(request)
-        return await _report_error(response, partial(self.tracing.end, span))
+        """Send a request, and report its duration and the class of its error, also if it fails or is cancelled."""
+        span = None
+        if self.tracing is not None:
+            span = self.tracing.start_client_span(entry.tool, call.trace.span)
+            span.set_attribute("mcp_mirror.upstream", entry.upstream)
+            request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
+        began, error = time.perf_counter(), CANCELLED
+        try:
+            response = await send(request)
+            error = classify_response(response)
+        except Exception as failure:
+            error = classify_error(failure)
+            raise
+        finally:
+            if self.metrics is not None:
+                self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
+            if self.tracing is not None and span is not None:
+                self.tracing.end(span, error)
+        return response
