@@ -265,7 +265,7 @@ class DirectHttp:
                 session.direct_requests.close(opened.id, cancel)
         return None if cancel.cancel_called else outcome
 
-    async def apply(self, stub: Buffer, request: HttpRequest, send: Send) -> bool:
+    async def apply(self, message: types.JSONRPCMessage, request: HttpRequest, send: Send) -> bool:
         """Apply a message, without its payload, to the direct requests of its session.
 
         Returns:
@@ -275,10 +275,6 @@ class DirectHttp:
         session = self.sessions.find(request.session_key)
         if session is None or not session.direct_requests:
             return False
-        try:
-            message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
-        except ValueError:
-            return False  # the SDK reports the error
         session.direct_requests.apply(message)
         if isinstance(message, ClientResponse) and self._client_requests.resolve(session, message):
             session_id = request.headers[_SESSION_HEADER].encode("latin-1")
