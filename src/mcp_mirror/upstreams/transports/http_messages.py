@@ -34,7 +34,7 @@ from mcp_mirror.upstreams.transports.http_bodies import (
     encode_event,
     explain_failure,
 )
-from mcp_mirror.upstreams.transports.network_errors import explain_response, mark
+from mcp_mirror.upstreams.transports.network_errors import FailureKind, explain_response, mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -369,7 +369,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
 
     def _fail(self, response: httpx2.Response, identity: RequestId) -> bool:
         """Fail a request of the gateway because of its response; return False if it is a request of the SDK."""
-        reason = mark(explain_response(response), is_answered=True)
+        reason = mark(FailureKind.ANSWERED, explain_response(response))
         return self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
 
     async def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
