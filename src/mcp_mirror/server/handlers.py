@@ -249,12 +249,10 @@ class Handlers(msgspec.Struct):
             return [], None
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._wait_for_upstreams(context)
         own = [(msgspec.json.encode(TEMPLATE),)] if self.gateway.has_resources(self.sessions.caller_of(context)) else []
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._wait_for_upstreams(context)
         return await self._list("prompts", context, [])
 
     async def _wait_for_upstreams(self, context: Context) -> None:
@@ -263,6 +261,7 @@ class Handlers(msgspec.Struct):
         )
 
     async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
+        await self._wait_for_upstreams(context)
         listed = await self.relay.list_all(kind, self._build_channel(context))
         member = KINDS[kind].member
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
@@ -417,28 +416,33 @@ class Handlers(msgspec.Struct):
                     return await handler(context, params)
                 async with self.admission.acquire(namespace):
                     return await handler(context, params)
-            except MirrorError as error:
-                answer = self.json_rpc_error(error, namespace, method)
-                drop_tracebacks(error)
-                raise answer from None
-            except MCPError:
-                raise
             except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
-                data = build_error_data(error, method)
+                data = self.build_error_data(error, namespace, method)
                 drop_tracebacks(error)
-                raise MCPError(data.code, data.message, data.data) from None
+                raise MCPError.from_error_data(data) from None
 
         return handle
 
-    def json_rpc_error(self, error: MirrorError, namespace: str, method: str) -> MCPError:
-        """Return an error of the gateway as a JSON-RPC error; errors of upstreams keep their code, message and data."""
+    def build_error_data(self, error: Exception, namespace: str, method: str) -> types.ErrorData:
+        """Return an exception as the client gets it; errors of upstreams keep their code, message and data.
+
+        Of an unexpected exception, the log gets the place. Its message may quote a value that the flow policy hides, or
+        a file of this machine.
+        """
+        if data := handler_exception_to_error_data(error):
+            return data
         if isinstance(error, BusyError):
             self.gateway.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
-            return MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.retry_after})
+            after = {"retryAfter": error.retry_after}
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=str(error), data=after)
         if isinstance(error, RefusedError):
-            return MCPError(error.code, sanitize_ends(error.peer_message, MAX_ERROR_BYTES), error.data)
-        code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-        return MCPError(code, sanitize_ends(str(error), MAX_ERROR_BYTES))
+            message = sanitize_ends(error.peer_message, MAX_ERROR_BYTES)
+            return types.ErrorData(code=error.code, message=message, data=error.data)
+        if isinstance(error, MirrorError):
+            code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
+            return types.ErrorData(code=code, message=sanitize_ends(str(error), MAX_ERROR_BYTES))
+        _logger.error("handler for %r raised", method, exc_info=error)
+        return types.ErrorData(code=types.INTERNAL_ERROR, message=_FAULT)
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)
@@ -456,17 +460,6 @@ class _Answered(msgspec.Struct):
 
     upstream: str = ""
     """The upstream that answered; empty before that."""
-
-
-def build_error_data(error: Exception, method: str) -> types.ErrorData:
-    """Return an exception as the client gets it. Of an unexpected one, the log gets the place.
-
-    The message of an unexpected exception may quote a value that the flow policy hides, or a file of this machine.
-    """
-    if data := handler_exception_to_error_data(error):
-        return data
-    _logger.error("handler for %r raised", method, exc_info=error)
-    return types.ErrorData(code=types.INTERNAL_ERROR, message=_FAULT)
 
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:
