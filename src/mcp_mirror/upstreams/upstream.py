@@ -188,8 +188,12 @@ class ServerUpstream:
         Raises:
             UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
         """
-        if self._request_limit is not None:
-            self._check_size(request.size, self._request_limit)
+        if self._request_limit is not None and (size := request.size) > self._request_limit:
+            # Some servers exit at a message that is too large for them.
+            raise UpstreamError(
+                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {self._request_limit:,} "
+                "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
+            )
         self._waiting += 1
         try:
             self._check_scopes(channel)
@@ -364,15 +368,3 @@ class ServerUpstream:
         required = self.policy.required_scopes
         if required and not channel.caller.has_scopes(required):
             raise UpstreamError("The token lacks a scope that this upstream requires. Use a token with that scope.")
-
-    def _check_size(self, size: int, limit: int) -> None:
-        """Check the size of the arguments: some servers exit at a message that is too large for them.
-
-        Raises:
-            UpstreamError: It exceeds `max_request_bytes`.
-        """
-        if size > limit:
-            raise UpstreamError(
-                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
-                "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
-            )

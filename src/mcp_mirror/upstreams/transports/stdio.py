@@ -52,6 +52,7 @@ _STDERR_SLICE: Final = 1 << 16
 _STDERR_RATE: Final = 32 << 20
 """Bytes of standard error read per second; a child that writes more waits."""
 
+_CANCELLED: Final = "notifications/cancelled"
 _CANCEL_TIMEOUT: Final = 0.2
 """Seconds for sending a cancellation: a child that does not read does not receive it either."""
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -246,8 +247,10 @@ class _StdioWriter(RequestSink):
         return self._source.is_dropping
 
     async def send(self, item: SessionMessage, /) -> None:
-        frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        with anyio.move_on_after(_CANCEL_TIMEOUT if _is_cancellation(item) else None):
+        message = item.message
+        frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        is_cancellation = isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED
+        with anyio.move_on_after(_CANCEL_TIMEOUT if is_cancellation else None):
             await self._write(self._bypass.outbound(frame))
 
     async def send_request(self, request: PendingRequest) -> None:
@@ -394,8 +397,3 @@ def _explain_missing(command: str) -> str:
         f"no command has a name of {1 + len(arguments)} words. Arguments go into `args`: write "
         f"`command: {program}` and the other words as the items of `args`."
     )
-
-
-def _is_cancellation(item: SessionMessage) -> bool:
-    message = item.message
-    return isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled"
