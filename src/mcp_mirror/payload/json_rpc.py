@@ -162,12 +162,8 @@ def open_server_message(
     except WireError as error:
         if "surrogate" not in str(error) or (is_on_loop and not _is_quickly_repaired(frame)):
             raise
-        repaired = _HALF_PAIR.sub(_replace_half_pair, bytes(frame))
+        repaired = _HALF_PAIR.sub(lambda match: match[0] if match[2] is None else match[1] + b"\\ufffd", bytes(frame))
         return open_message(repaired, max_depth), repaired
-
-
-def _replace_half_pair(match: re.Match[bytes]) -> bytes:
-    return match[0] if match[2] is None else match[1] + b"\\ufffd"
 
 
 def _is_quickly_repaired(frame: Buffer) -> bool:

@@ -142,7 +142,7 @@ class LineSource:
         try:
             if self._is_regular_file or not self._watch(loop):
                 await anyio.lowlevel.checkpoint()  # such a file may have no end
-                self._read_now()
+                self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
             else:
                 await arrival
         finally:
@@ -169,7 +169,7 @@ class LineSource:
             self._unwatch()  # until a task waits again
             return
         try:
-            self._read_now()
+            self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
             if 0 < len(self._unread) <= _AT_ONCE:
                 self._cut()
             taken = 0
@@ -181,9 +181,6 @@ class LineSource:
         else:
             if self._ready or self._unread:
                 self._arrival.set_result(None)
-
-    def _read_now(self) -> None:
-        self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
 
     def _take(self, data: bytes | bytearray, size: int) -> None:
         if not size:
