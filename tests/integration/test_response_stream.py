@@ -9,8 +9,9 @@ from starlette.types import Message, Send
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.server import direct_http
-from mcp_mirror.server.direct_http import ClientRequests, ResponseStream
+from mcp_mirror.server.direct_http import ResponseStream
 from mcp_mirror.server.direct_path import Sender
+from mcp_mirror.system.shared_timer import SharedTimer
 
 RESULT = (b'{"content":\n', b"[]}")
 
@@ -48,7 +49,7 @@ class Recorder:
 def open_response(recorder: Recorder, send: Send | None = None) -> ResponseStream:
     caller: Any = Caller("local")
     sender = Sender(caller, "2026-07-28", None, None)  # type: ignore[arg-type]  # no SDK
-    return ResponseStream(send or recorder.send, sender, None, ClientRequests())
+    return ResponseStream(send or recorder.send, sender, None, SharedTimer(15))
 
 
 async def test_a_result_alone_is_json_with_its_length() -> None:

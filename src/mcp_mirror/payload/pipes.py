@@ -21,11 +21,12 @@ from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, Self
+from typing import Final
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
@@ -451,47 +452,18 @@ def _count_unread(descriptor: int) -> int:
     return unread[0]
 
 
-class MessageStream:
+class MessageStream(ObjectReceiveStream[SessionMessage | Exception]):
     """The stream that the SDK reads. `receive` builds each message on demand, without a task or a queue."""
-
-    async def receive(self) -> SessionMessage | Exception:
-        """Wait for the next message.
-
-        Raises:
-            anyio.EndOfStream: The stream has ended.
-        """
-        raise anyio.EndOfStream
 
     async def aclose(self) -> None:
         """Nothing to release: the transport closes its descriptors."""
 
-    def __aiter__(self) -> Self:
-        return self
 
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-class MessageSink:
+class MessageSink(ObjectSendStream[SessionMessage]):
     """The stream that the SDK writes. The sending task itself writes each message."""
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Send one message."""
 
     async def aclose(self) -> None:
         """Nothing to release: the transport closes its descriptors."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

@@ -317,7 +317,7 @@ class _StdioWriter(MessageSink):
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         message = item.message
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
             if self._connection.is_abandoned:

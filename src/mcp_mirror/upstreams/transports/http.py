@@ -80,7 +80,7 @@ class _HttpWriter(RequestSink):
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         await self._inner.send(item)
 
     async def send_request(self, request: PendingRequest) -> None:
@@ -143,11 +143,8 @@ class HttpTransport(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def _open_legacy(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
-        def client(
-            headers: dict[str, str] | None = None,  # noqa: ARG001  # the SDK passes arguments that the gateway did not give
-            timeout: httpx2.Timeout | None = None,  # noqa: ARG001
-            auth: httpx2.Auth | None = None,  # noqa: ARG001
-        ) -> httpx2.AsyncClient:
+        def client(*_: object, **_given: object) -> httpx2.AsyncClient:
+            """Ignore the arguments of the SDK, which the gateway did not give."""
             return self._create_client(self._create_lifting_transport(bypass))
 
         async with sse_client(self.endpoint.url, httpx_client_factory=client) as (read, write):

@@ -246,7 +246,7 @@ class _StdioWriter(RequestSink):
     def is_blocked(self) -> bool:
         return self._source.is_dropping
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         message = item.message
         frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         is_cancellation = isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED
