@@ -7,7 +7,7 @@ the SDK's transport, which handles it as the response to a request of its own. N
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -64,6 +64,9 @@ _OPENED_AT_ONCE: Final = 10
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between the next attempts."""
 
+AcceptCookies = Callable[[str | None], bool]
+"""Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
+
 
 class _RewrittenBody(httpx2.AsyncByteStream):
     """A response body that is rewritten for the SDK."""
@@ -118,6 +121,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self,
         endpoint: HttpEndpoint,
         inner: httpx2.AsyncBaseTransport,
+        accept_cookies: AcceptCookies,
         bypass: PayloadBypass,
         spool: Spool,
         output: ServerOutput,
@@ -125,6 +129,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._url = httpx2.URL(endpoint.url)
         self._ends_with_stream = endpoint.legacy_sse
         self._inner = inner
+        self._accept_cookies = accept_cookies
         self._output = output
         self._bypass = bypass
         self._bodies = BodyReader(endpoint.url, bypass, spool, output, ends_with_stream=endpoint.legacy_sse)
@@ -231,17 +236,24 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if identity is None:
             seconds = request.extensions["timeout"].get("read")
             with anyio.move_on_after(seconds):
-                return await self._inner.handle_async_request(request)
+                return await self._send(request)
             raise httpx2.ReadTimeout(f"it took longer than {seconds:g} s")
         if (received := self._received.pop(identity, None)) is not None:
             return received
         with anyio.CancelScope() as scope:
             self._waiting[identity] = scope
             try:
-                return await self._inner.handle_async_request(request)
+                return await self._send(request)
             finally:
                 self._waiting.pop(identity, None)
         raise httpx2.ReadError("the request was dropped")
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the response to a request without cookies that the connection must not keep."""
+        response = await self._inner.handle_async_request(request)
+        if "set-cookie" in response.headers and not self._accept_cookies(request.headers.get("mcp-protocol-version")):
+            del response.headers["set-cookie"]
+        return response
 
     async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
         """Send a request of the gateway and take its response; return False if the SDK's transport must do that."""
@@ -252,7 +264,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             request = self._build_request(own, self._headers, cookies)
             own.is_sent = True  # or will be: a slow server counts as a slow response
             try:
-                response = await self._inner.handle_async_request(request)
+                response = await self._send(request)
             except httpx2.TransportError as error:
                 self._bypass.fail(own.id, types.INTERNAL_ERROR, explain_failure(error, request.url))
                 return True
