@@ -6,6 +6,7 @@ configured `scope` allow it; else each session, or each principal, gets a dedica
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -353,15 +354,15 @@ class ServerUpstream:
         if lasting is not None:
             lasting = ContentFilteredChannel(lasting, lambda: not self._listeners.may_show(self.policy.name))
         name = key or (lasting.caller.session if lasting else None)
-
-        def announce_change(kind: str) -> anyio.Event | None:
-            return self._listeners.on_change(kind, name, self.policy.name)
-
-        def announce_update(uri: str, params: Mapping[str, Any]) -> None:
-            self._listeners.on_update(self.policy.name, name, uri, params)
-
-        capabilities = channel.caller.capabilities if channel else {}
-        return ConnectionOwner(announce_change, announce_update, lasting, capabilities, name, is_shared=channel is None)
+        listeners, upstream = self._listeners, self.policy.name
+        return ConnectionOwner(
+            lambda kind: listeners.on_change(kind, name, upstream),
+            partial(listeners.on_update, upstream, name),
+            lasting,
+            channel.caller.capabilities if channel else {},
+            name,
+            is_shared=channel is None,
+        )
 
     def _check_scopes(self, channel: ClientChannel) -> None:
         """Check the scopes that the upstream requires. A caller without them does not see its tools anyway."""
