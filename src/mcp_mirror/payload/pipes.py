@@ -188,13 +188,13 @@ class LineSource:
             raise anyio.EndOfStream
         view, end = memoryview(data)[:size], data.find(b"\n", 0, size)
         if end < 0:
-            self._lines.continue_line(view)
+            self._collector.add(view)
             return
         if 0 < end == size - 1 <= self._collector.whole_bytes and not self._collector.size:
             self._ready.append(bytes(view[:end]))  # most messages: one line in one read
             return
         if end > _AT_ONCE:  # the rest of a long message, of which no copy is needed
-            self._lines.continue_line(view[:end])
+            self._collector.add(view[:end])
             view = view[end:]
         self._unread = memoryview(bytes(view))
 

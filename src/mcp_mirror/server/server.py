@@ -28,7 +28,6 @@ from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.upstreams.registry import Upstream
-from mcp_mirror.upstreams.upstream import ClientIdentity
 
 if TYPE_CHECKING:
     from mcp_mirror.server.auth.gate import Gate
@@ -136,8 +135,7 @@ class MirrorServer:
         if self._waits_for_client and ctx.request_id is not None:
             self._waits_for_client = False
             channel = session or NullChannel(read_caller(ctx, sessions.namespace_of(ctx), None))
-            modes = ("auto", "legacy") if is_stateless else ("legacy", "auto")
-            self.handlers.gateway.upstreams.start(ClientIdentity(channel, modes))  # type: ignore[arg-type]  # literals
+            self.handlers.gateway.upstreams.start(channel)
 
     async def _handle_handshake(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add the capabilities and instructions of the caller's upstreams to the result of a handshake."""

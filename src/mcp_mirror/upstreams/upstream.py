@@ -51,14 +51,6 @@ _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""
 
 
-class ClientIdentity(msgspec.Struct, frozen=True):
-    """The only client of a gateway on standard streams."""
-
-    channel: ClientChannel
-    modes: Modes
-    """The ways to connect on its behalf: first in its own protocol version."""
-
-
 class ChangeListeners(msgspec.Struct, frozen=True):
     """The listeners to changes that upstreams announce."""
 
@@ -84,7 +76,7 @@ class ServerUpstream:
     """One of the user's MCP servers."""
 
     def __init__(
-        self, policy: UpstreamPolicy, dependencies: UpstreamDependencies, client: ClientIdentity | None = None
+        self, policy: UpstreamPolicy, dependencies: UpstreamDependencies, client: ClientChannel | None = None
     ) -> None:
         """Create an upstream that is not started.
 
@@ -111,9 +103,9 @@ class ServerUpstream:
         self._listeners = dependencies.listeners
         self._dedicated_policy = dependencies.dedicated
         self._has_one_client = client is not None
-        modes: Modes = client.modes if client else ("auto", "legacy")
-        owner = self._build_owner(client.channel if client else None)
-        self._shared = ReconnectingConnection(self._settings, owner, modes, is_cached=True)
+        is_legacy = client is not None and not client.caller.is_stateless
+        modes: Modes = ("legacy", "auto") if is_legacy else ("auto", "legacy")  # first as the client itself
+        self._shared = ReconnectingConnection(self._settings, self._build_owner(client), modes, is_cached=True)
         self.settled: anyio.Event = self._shared.settled
         """Set when the first attempt to connect has ended, successful or not."""
         self.listed: anyio.Event = self._shared.listed
