@@ -26,7 +26,7 @@ from starlette.requests import Request
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message, open_object
+from mcp_mirror.payload.json_rpc import RequestId, array_of, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
 from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
@@ -223,13 +223,14 @@ class DirectPath:
         handlers, caller = self._handlers, sender.caller
         async with handlers.admission.acquire(caller.namespace):
             listed = await handlers.list_tools(caller)
+        tools = array_of(listed.items)
         if not sender.caller.is_stateless:
-            return {"tools": listed.tools}
+            return {"tools": tools}
         return {
             "_meta": self._stamp(caller),
             "cacheScope": _ENCODE(listed.cache_scope),
             "resultType": b'"complete"',
-            "tools": listed.tools,
+            "tools": tools,
             "ttlMs": _ENCODE(listed.ttl_ms),
         }
 

@@ -34,7 +34,7 @@ from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
+from mcp_mirror.gateway.relay import ClientList, Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
@@ -85,17 +85,6 @@ class ToolCallRequest(msgspec.Struct, frozen=True):
     """The client's answers, if the request repeats one that required input."""
 
 
-class ToolList(msgspec.Struct, frozen=True):
-    """The result of a `tools/list` request."""
-
-    tools: Segments
-    """A JSON array."""
-    ttl_ms: int
-    """Milliseconds."""
-    cache_scope: str
-    """`public` or `private`."""
-
-
 class Handlers(msgspec.Struct):
     """The handlers of all methods."""
 
@@ -143,11 +132,9 @@ class Handlers(msgspec.Struct):
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
             session.protocol_version = context.protocol_version  # the direct path answers its next requests
-        listed = await self.list_tools(self.sessions.caller_of(context))
-        stub = {"tools": [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
-        return self.pending_payloads.keep_result(stub, {"tools": listed.tools})
+        return self._keep_list("tools", await self.list_tools(self.sessions.caller_of(context)))
 
-    async def list_tools(self, caller: Caller) -> ToolList:
+    async def list_tools(self, caller: Caller) -> ClientList:
         """Return the tools that a client sees."""
         upstreams, state = self.gateway.upstreams, self.gateway.state
         await upstreams.settle_listings(state.config.mirror.startup_wait, caller)
@@ -158,10 +145,10 @@ class Handlers(msgspec.Struct):
         listing = await take_sliced(self.gateway.listing_for(caller))
         twins = await take_sliced(listing.catalog.encode_adverts())
         adverts = [tool.advert for tool in listing.own_tools.values()]
-        own_tools = tuple(msgspec.json.encode(add_view(one) if caller.shows_views else one) for one in adverts)
+        own_tools = [msgspec.json.encode(add_view(one) if caller.shows_views else one) for one in adverts]
         # If lists depend on scopes, a shared cache could give a principal the list of another.
         scope = "private" if upstreams.are_scoped else scope
-        return ToolList(array_of([*((piece,) for piece in twins), *own_tools]), ttl, scope)
+        return ClientList(tuple((piece,) for piece in (*twins, *own_tools)), ttl, scope)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta, channel = read_meta(context), self._build_channel(context)
@@ -253,7 +240,7 @@ class Handlers(msgspec.Struct):
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
-        return await self._list("prompts", context, [])
+        return await self._list("prompts", context, ())
 
     async def _wait_for_upstreams(self, context: Context) -> None:
         await self.gateway.upstreams.settle(
@@ -263,7 +250,10 @@ class Handlers(msgspec.Struct):
     async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
         await self._wait_for_upstreams(context)
         listed = await self.relay.list_all(kind, self._build_channel(context))
-        member = KINDS[kind].member
+        return self._keep_list(KINDS[kind].member, listed, own)
+
+    def _keep_list(self, member: str, listed: ClientList, own: Iterable[Segments] = ()) -> dict[str, Any]:
+        """Return the part of a list that the SDK writes; `own` are further items."""
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
         return self.pending_payloads.keep_result(stub, {member: array_of([*listed.items, *own])})
 
