@@ -28,7 +28,6 @@ from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.request_context import HttpRequest, read_request
-from mcp_mirror.server.sdk_messages import read_sdk_message
 from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.types import Buffer, Segments
 
@@ -182,23 +181,19 @@ class PayloadMiddleware:
     async def _lift(
         self, body: bytes | SpooledFrame, request: HttpRequest
     ) -> tuple[bytes, types.JSONRPCMessage, str | None]:
-        """Return the body for the SDK, the message that the SDK reads, and the token of its pending parameters.
+        """Lift the parameters out of a body; see `PendingPayloads.lift_params`.
 
         Raises:
-            _RejectedError: The body is not a JSON-RPC message, or could not be read. The SDK's own response is long and
-                does not name the cause.
+            _RejectedError: The body is not a JSON-RPC message, or could not be read.
         """
         try:
-            stub, token = await self._pending_payloads.lift_params(body, request.namespace)
+            return await self._pending_payloads.lift_params(body, request.namespace)
         except WireError as error:
             raise _reject(400, types.PARSE_ERROR, str(error), frame_id(body)) from None
         except UpstreamError as error:
             raise _reject(503, types.INTERNAL_ERROR, str(error), frame_id(body)) from None
-        try:
-            return stub, read_sdk_message(stub), token
         except ValueError as error:
-            self._pending_payloads.discard(token)
-            raise _reject(400, types.INVALID_REQUEST, str(error), frame_id(stub)) from None
+            raise _reject(400, types.INVALID_REQUEST, str(error), frame_id(body)) from None
 
     def _check_new_session(self, message: types.JSONRPCRequest, request: HttpRequest) -> None:
         """Count the session that a request is to begin until it has begun, or the request has ended.
