@@ -287,17 +287,13 @@ def _locate_child(
     if kind == "object":
         known = _scan_members(blob, span, stops) if stops else members(blob, span)
         found = next(
-            (one.span for at, one in enumerate(known) if token == (at if _is_number(token) else one.key)), None
+            (one.span for at, one in enumerate(known) if token == (at if isinstance(token, int) else one.key)), None
         )
         return found or Miss(0, kind, keys=tuple(member.key for member in known[:_MAX_KEYS]), length=len(known))
     if kind == "array":
         reached = find_item(blob, span, int(token)) if INDEX.fullmatch(str(token)) else count_items(blob, span)
         return reached if isinstance(reached, Span) else Miss(0, kind, length=reached)
     return Miss(0, kind)
-
-
-def _is_number(token: JsonToken) -> bool:
-    return isinstance(token, int)
 
 
 def members_with_offsets(

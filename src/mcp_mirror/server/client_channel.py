@@ -3,6 +3,7 @@
 A channel relays messages of upstreams with all their members.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -18,12 +19,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
+from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.server.cancel_scopes import CancelScopes
 
 _CLOSED: Final = (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 _LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
 _INVALID_RESULT: Final = "The client's result is not valid in the protocol."
+
+
+ClientResponse = types.JSONRPCResponse | types.JSONRPCError
 
 
 class _AnyResult(BaseModel):
@@ -48,6 +53,8 @@ class Session(msgspec.Struct, eq=False):
     """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
     direct_requests: CancelScopes = msgspec.field(default_factory=CancelScopes)
     """The cancel scopes of the direct requests over HTTP, by their ids as the SDK compares ids."""
+    client_responses: "dict[RequestId | None, asyncio.Future[ClientResponse]]" = msgspec.field(default_factory=dict)
+    """The responses to requests of direct calls over HTTP that wait for the client, by their ids."""
     wants_progress: bool = False
     is_waiting: bool = True
 

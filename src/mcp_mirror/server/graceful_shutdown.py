@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.server.cancel_scopes import STOPPED, STOPPING
+from mcp_mirror.server.rejected_requests import build_error_response
 
 _RESPONSE: Final = "mcp_mirror.response"
 """The key in an ASGI scope of the open response."""
@@ -33,11 +34,10 @@ _SESSION_ENDED: Final = (
 def _build_refusal(scope: Scope) -> JSONResponse:
     """Return the response to a request that arrives during the shutdown."""
     has_session = any(name == _SESSION for name, _ in scope["headers"])
-    status, code, message = (
-        (404, types.INVALID_REQUEST, _SESSION_ENDED) if has_session else (503, types.INTERNAL_ERROR, STOPPING)
-    )
-    body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
-    return JSONResponse(body, status, {"connection": "close"})
+    error = (404, types.INVALID_REQUEST, _SESSION_ENDED) if has_session else (503, types.INTERNAL_ERROR, STOPPING)
+    response = build_error_response(*error)
+    response.headers["connection"] = "close"
+    return response
 
 
 class ShutdownMiddleware:

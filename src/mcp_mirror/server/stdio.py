@@ -30,7 +30,6 @@ from mcp_mirror.server.cancel_scopes import CANCELLED, STOPPED, STOPPING, Cancel
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.sdk_messages import read_sdk_message
 from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
@@ -270,8 +269,7 @@ class _StdioReader(MessageStream):
         pending_payloads, token = self._connection.pending_payloads, None
         with discard_after(frame):
             try:
-                stub, token = await pending_payloads.lift_params(frame, LOCAL)
-                message = read_sdk_message(stub)
+                _, message, token = await pending_payloads.lift_params(frame, LOCAL)
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
@@ -317,7 +315,7 @@ class _StdioWriter(MessageSink):
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         message = item.message
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
             if self._connection.is_abandoned:

@@ -242,12 +242,8 @@ class NotificationDispatcher:
             self._post(message, queue, is_content_hidden=self._may_be_hidden(message))
 
     def _post(self, message: ServerMessage, queue: NotificationQueue, *, is_content_hidden: bool) -> None:
-        is_content_hidden = is_content_hidden and not is_filtered(
-            queue.channel
-        )  # a filtered channel rebuilds it itself
-        params = rebuild_notification(
-            message.method, message.params, is_content_hidden=is_content_hidden, size=message.size
-        )
+        is_hidden = is_content_hidden and not is_filtered(queue.channel)  # a filtered channel rebuilds it itself
+        params = rebuild_notification(message.method, message.params, is_content_hidden=is_hidden, size=message.size)
         if params is None:
             self._log.warning(
                 "%s is dropped: it is hidden, too large, or does not conform to MCP", _log_name(message.method)

@@ -321,16 +321,13 @@ class Authorizer:
         return AuthorizationError(f"The gateway has no token for it: {reason}.", reason=reason)
 
     async def _create_provider(self) -> OAuthClientProvider:
-        def get_context() -> OAuthContext:
-            return provider.context
-
-        client, is_new = self._configured_client(), bool(self._browser)
-        self._storage = storage = TokenFile(self._policy.token_file, self._redactor, client, get_context, is_new=is_new)
         provider: OAuthClientProvider
+        path, client, is_new = self._policy.token_file, self._configured_client(), bool(self._browser)
+        self._storage = TokenFile(path, self._redactor, client, lambda: provider.context, is_new=is_new)
         if self._policy.grant == "client_credentials":
-            provider = await self._create_client_provider(storage)
+            provider = await self._create_client_provider(self._storage)
         else:
-            provider = self._create_user_provider(storage)
+            provider = self._create_user_provider(self._storage)
         return provider
 
     def _create_user_provider(self, storage: TokenFile) -> OAuthClientProvider:
