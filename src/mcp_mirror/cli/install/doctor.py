@@ -14,7 +14,6 @@ import typer
 
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
-from mcp_mirror.cli.install.entries import read_program
 from mcp_mirror.cli.install.files import describe_command
 from mcp_mirror.cli.install.server_start import ServerStart
 from mcp_mirror.cli.install.targets import find_chosen
@@ -159,7 +158,7 @@ async def _check_gateway(server: ServerStart) -> str | list[str]:
         path, config = server.load_gateway()
     except MirrorError as error:
         return [str(error)]
-    command = [*server.expand(read_program(server.entry.value)), "check", "--config", str(path)]
+    command = [*server.expand(list(server.entry.own.program)), "check", "--config", str(path)]
     environ = {**server.environment, "NO_COLOR": "1"}
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=server.folder, env=environ)
     count = format_count(len(config.upstreams), "server")
