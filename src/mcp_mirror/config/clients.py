@@ -81,8 +81,8 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 }
 
 
-def gather_upstreams(root: YamlMapping, findings: Findings) -> YamlMapping:
-    """Return the top level with every client's block moved into `upstreams`, and without keys for editors only."""
+def gather_upstreams(root: YamlMapping, findings: Findings) -> tuple[Mapping[str, Node], YamlMapping]:
+    """Return the other sections, without keys for editors only, and the upstreams with those of clients' blocks."""
     gathered = _read_entries(root.members.get("upstreams"), findings)
     for block in CLIENT_BLOCKS:
         entries = _read_entries(root.members.get(block), findings)
@@ -90,9 +90,8 @@ def gather_upstreams(root: YamlMapping, findings: Findings) -> YamlMapping:
             _add(gathered, _choose_upstream_name(name, node.location, findings), _translate(node, findings), findings)
     for key in IGNORED_TOP.keys() & root.members.keys():
         findings.warn(root.members[key].location, IGNORED_TOP[key])
-    rest = {key: node for key, node in root.members.items() if not _is_moved(key)}
-    location = root.members["upstreams"].location if "upstreams" in root.members else root.location
-    return msgspec.structs.replace(root, members=rest | {"upstreams": YamlMapping(location, gathered)})
+    sections = {key: node for key, node in root.members.items() if not _is_moved(key)}
+    return sections, YamlMapping(root.members.get("upstreams", root).location, gathered)
 
 
 def _is_moved(key: str) -> bool:

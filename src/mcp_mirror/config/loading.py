@@ -183,18 +183,26 @@ def _read_config(
     if not isinstance(root, YamlMapping):
         findings.fail(root.location, f"expected a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     variables = {"PYTHON": sys.executable} | dict(environ)
-    live, disabled = _split_disabled(gather_upstreams(root, findings), variables)
-    live = cast("YamlMapping", expand(live, variables, findings))
-    upstreams = {name: node for name, node in _find_upstream_nodes(live).items() if isinstance(node, YamlMapping)}
+    sections, gathered = gather_upstreams(root, findings)
+    off = {name: node for name, node in gathered.members.items() if not _is_enabled(node, variables)}
+    on = {name: node for name, node in gathered.members.items() if name not in off}
+
+    def fill(nodes: Mapping[str, Node]) -> dict[str, Node]:
+        return {key: expand(node, variables, findings) for key, node in nodes.items()}
+
+    live = YamlMapping(gathered.location, fill(on))
+    whole = YamlMapping(root.location, {**fill(sections), "upstreams": live})
+    disabled = YamlMapping(root.location, {"upstreams": YamlMapping(gathered.location, off)})
+    upstreams = {name: node for name, node in live.members.items() if isinstance(node, YamlMapping)}
     for name, mapping in upstreams.items():
         check_upstream(name, mapping, findings)
-    config = Reader(findings, folder).read_config(live)
+    config = Reader(findings, folder).read_config(whole)
     # The values of a disabled upstream need not be usable, but its keys must be known.
     Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
-        check_config(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
+        check_config(config, whole, {*upstreams, *off}, findings)
     findings.raise_problems()
-    config = replace(config or Config(), disabled=tuple(_find_upstream_nodes(disabled)))
+    config = replace(config or Config(), disabled=tuple(off))
     return _complete(config, upstreams, findings, lock_name and str(folder / lock_name))
 
 
@@ -215,23 +223,6 @@ def _read_text(path: Path) -> str:
     if problem:
         raise ConfigError(problem)
     return text
-
-
-def _split_disabled(root: YamlMapping, variables: Mapping[str, str]) -> tuple[YamlMapping, YamlMapping]:
-    """Return the top level with the enabled upstreams only, and another with the disabled ones only."""
-    location = root.members["upstreams"].location
-    upstreams = _find_upstream_nodes(root)
-    off = {name: node for name, node in upstreams.items() if not _is_enabled(node, variables)}
-    on = {name: node for name, node in upstreams.items() if name not in off}
-    return (
-        msgspec.structs.replace(root, members={**root.members, "upstreams": YamlMapping(location, on)}),
-        YamlMapping(root.location, {"upstreams": YamlMapping(location, off)}),
-    )
-
-
-def _find_upstream_nodes(root: YamlMapping) -> Mapping[str, Node]:
-    upstreams = root.members["upstreams"]
-    return upstreams.members if isinstance(upstreams, YamlMapping) else {}
 
 
 def _is_enabled(upstream: Node, variables: Mapping[str, str]) -> bool:

@@ -293,26 +293,20 @@ def _join_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def each_scalar(node: Node, change: Callable[[Scalar], Scalar]) -> Node:
-    """Return a tree with every scalar changed."""
-    match node:
-        case Scalar():
-            return change(node)
-        case Items():
-            return msgspec.structs.replace(node, nodes=tuple(each_scalar(item, change) for item in node.nodes))
-        case YamlMapping():
-            return msgspec.structs.replace(
-                node, members={key: each_scalar(value, change) for key, value in node.members.items()}
-            )
-
-
 def expand(node: Node, variables: Mapping[str, str], findings: Findings) -> Node:
     """Return a tree with `${VAR}`, `${env:VAR}` and `${VAR:-default}` replaced; `$${` is a literal `${`.
 
     As in a shell, the default replaces a variable that is unset or empty. The value of a variable is text: it is not
     read as YAML and not searched for further variables. `findings` gets variables that cannot be replaced.
     """
-    return each_scalar(node, lambda scalar: _expand_scalar(scalar, variables, findings))
+    match node:
+        case Scalar():
+            return _expand_scalar(node, variables, findings)
+        case Items():
+            return Items(node.location, tuple(expand(item, variables, findings) for item in node.nodes))
+        case YamlMapping():
+            members = {key: expand(member, variables, findings) for key, member in node.members.items()}
+            return YamlMapping(node.location, members)
 
 
 def _expand_scalar(scalar: Scalar, variables: Mapping[str, str], findings: Findings) -> Scalar:
