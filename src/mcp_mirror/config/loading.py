@@ -28,7 +28,6 @@ from mcp_mirror.config.shape import list_keys
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping, expand, read_yaml
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.redaction import SECRET_NAMES
-from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.store import StoreKind, StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy, is_sse_address
@@ -237,19 +236,16 @@ def _is_enabled(upstream: Node, variables: Mapping[str, str]) -> bool:
 def _complete(config: Config, mappings: Mapping[str, YamlMapping], findings: Findings, lock_file: str | None) -> Config:
     """Apply the defaults that depend on other keys."""
     lock = config.lock if config.lock.file else replace(config.lock, file=lock_file)
+    audience = (config.auth.resource,) if config.auth.resource else ()
+    issuers = tuple(replace(one, audience=one.audience or audience) for one in config.auth.issuers)
     return replace(
         config,
         upstreams=tuple(_complete_upstream(one, mappings[one.name], config, findings) for one in config.upstreams),
         lock=lock,
-        auth=_complete_auth(config.auth),
+        auth=replace(config.auth, issuers=issuers),
         warnings=findings.warnings,
         exposures=tuple(findings.exposures),
     )
-
-
-def _complete_auth(auth: AuthPolicy) -> AuthPolicy:
-    default = (auth.resource,) if auth.resource else ()
-    return replace(auth, issuers=tuple(replace(one, audience=one.audience or default) for one in auth.issuers))
 
 
 def _complete_upstream(one: UpstreamPolicy, mapping: YamlMapping, config: Config, findings: Findings) -> UpstreamPolicy:
@@ -276,15 +272,13 @@ def find_token_file(name: str) -> Path:
 
 
 def _read_timeout(seconds: float, node: Node | None, findings: Findings) -> float:
-    if node is None or seconds <= LONGEST_SECONDS or not _is_clients_timeout(node.location):
+    """Return a timeout in seconds. That of a client's block may be in milliseconds, unless its key names the unit."""
+    if node is None or seconds <= LONGEST_SECONDS:
+        return seconds
+    if node.location.path[0] not in CLIENT_BLOCKS or node.location.path[-1] != "timeout":
         return seconds
     findings.warn(node.location, f"over {LONGEST_SECONDS}, so it is read as milliseconds; write seconds")
     return seconds / 1000
-
-
-def _is_clients_timeout(location: YamlLocation) -> bool:
-    """Return whether the unit is unknown: the name of Codex's `tool_timeout_sec` contains its unit."""
-    return location.path[0] in CLIENT_BLOCKS and location.path[-1] == "timeout"
 
 
 def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:

@@ -228,7 +228,8 @@ class _NodeReader(msgspec.Struct):
             return self._reject_node(location, "YAML tags (such as !name) are not used here; remove it")
         if isinstance(node, yaml.MappingNode):
             return YamlMapping(location, self._read_members(node, location, depth))
-        return Items(location, tuple(self._read_items(node, location, depth)))
+        places = ((item, location.child(str(index), _line_number(item))) for index, item in enumerate(node.value))
+        return Items(location, tuple(self.read(item, place, depth - 1) for item, place in places))
 
     def _reject_node(self, location: YamlLocation, message: str) -> Scalar:
         self.findings.report(location, message)
@@ -245,10 +246,6 @@ class _NodeReader(msgspec.Struct):
         if kind == "text" and node.style is None and DECIMAL.fullmatch(text):
             kind = "number"
         return Scalar(location, text, kind)
-
-    def _read_items(self, node: yaml.Node, location: YamlLocation, depth: int) -> Iterator[Node]:
-        for index, item in enumerate(node.value):
-            yield self.read(item, location.child(str(index), _line_number(item)), depth - 1)
 
     def _read_members(self, node: yaml.MappingNode, location: YamlLocation, depth: int) -> dict[str, Node]:
         members: dict[str, Node] = {}

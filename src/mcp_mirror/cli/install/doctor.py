@@ -182,14 +182,10 @@ async def _list_tools(server: ServerStart, errors: IO[bytes], running: set[int])
     except (MirrorError, OSError, ValueError) as error:
         return [str(error)]
     if not server.entry.is_memory and sum(name.endswith(RETRIEVE) for name in names) > 1:
-        return [f"{IS_GATEWAY} {_describe_unwrapping(server.target.word)}"]
+        word = server.target.word
+        undo, redo = describe_command("uninstall", word), describe_command("install", word, "--server", "NAME")
+        return [f"{IS_GATEWAY} Run `{undo}`, and wrap the others: `{redo}`."]
     return format_count(len(names), "tool") if names else ["it lists no tools"]
-
-
-def _describe_unwrapping(word: str) -> str:
-    """Return how to wrap the other servers of a client only."""
-    undo, redo = describe_command("uninstall", word), describe_command("install", word, "--server", "NAME")
-    return f"Run `{undo}`, and wrap the others: `{redo}`."
 
 
 def _find_output(lines: Sequence[str], problem: str) -> list[str]:

@@ -296,10 +296,8 @@ def _find_remote_reason(
 ) -> str | None:
     if shape.has_header_variables and _contains([server.url, *server.headers.values()], "$"):
         return "the client replaces the variables in its headers"
-    return None if is_chosen else _find_sign_in(entry, server)
-
-
-def _find_sign_in(entry: Mapping[str, Any], server: RemoteServer) -> str | None:
+    if is_chosen:
+        return None
     if any(entry.get(key) for key in _SIGN_IN):
         return "the client signs in to it; wrap it with --server, then `mcp-mirror login`"
     parts = urlsplit(server.url)
