@@ -117,12 +117,7 @@ def judge(case: Case, run: Run) -> Verdict:
 
 def _is_applicable(expected: ExpectedCall, run: Run) -> bool:
     """Whether a call is expected in this run: without the gateway, calls of its own tools are not."""
-    return run.gateway or not all(is_own(tool) for tool in expected.tool)
-
-
-def is_own(tool: str) -> bool:
-    """Whether a tool is the gateway's own."""
-    return tool in OWN_TOOLS
+    return run.gateway or not OWN_TOOLS.issuperset(expected.tool)
 
 
 def _match(expected: ExpectedCall, run: Run) -> _Match:
@@ -186,13 +181,11 @@ def _judge_pointers(match: _Match, run: Run) -> list[tuple[_Match, str, JudgedPo
         return [(match, name, JudgedPointer("missing", "the call was not made")) for name in names]
     arguments = run.transcript.made_calls[index].named_call.arguments
     known = run.known_before(index)
-    return [(match, name, _judge_argument(arguments, name, known, source)) for name, source in names.items()]
-
-
-def _judge_argument(arguments: Mapping[str, Any], name: str, known: Mapping[str, str], source: str) -> JudgedPointer:
-    if name not in arguments:
-        return JudgedPointer("missing", "the argument is missing")
-    return judge_pointer(arguments[name], known, source, name)
+    missing = JudgedPointer("missing", "the argument is missing")
+    return [
+        (match, name, judge_pointer(arguments[name], known, source, name) if name in arguments else missing)
+        for name, source in names.items()
+    ]
 
 
 def _check_pointer(match: _Match, name: str, judged: JudgedPointer) -> Check:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
+from mcp_mirror import OWN_TOOLS
 from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.conversation import CALL_TOOL, Call, Entry, MadeCall, Reply, Transcript, User
@@ -14,7 +15,7 @@ from mcp_mirror.evals.dialects import DIALECTS, function_of, write_messages
 from mcp_mirror.evals.endpoint import Endpoint
 from mcp_mirror.evals.example_notices import write_notices
 from mcp_mirror.evals.few_shot import with_paths, write_example
-from mcp_mirror.evals.judge import Run, Verdict, is_own, judge
+from mcp_mirror.evals.judge import Run, Verdict, judge
 from mcp_mirror.evals.log import Record
 from mcp_mirror.evals.loop import ConversationSetup, run_conversation
 from mcp_mirror.evals.matrix import Model, Setting, Style
@@ -103,9 +104,8 @@ def _check_listed(case: Case, servers: Servers) -> None:
     if CALL_TOOL in names:  # the model searches for the others
         return
     for expected in case.calls:
-        if all(is_own(tool) for tool in expected.tool):
-            continue
-        if not any(servers.listed_as(tool) in names for tool in expected.tool):
+        is_own = OWN_TOOLS.issuperset(expected.tool)
+        if not is_own and not any(servers.listed_as(tool) in names for tool in expected.tool):
             output = servers.run_folder.server_output
             raise UpstreamError(f"{case.file}: no server lists {expected.tool[0]!r}. {output}".strip())
 

@@ -70,12 +70,12 @@ def read_reply(
 
 def _without_path(text: str, path: str) -> str:
     """The text without the lines that do little more than name the path."""
-    return "\n".join(line for line in text.splitlines() if not _only_names_path(line, path)).strip("\n")
-
-
-def _only_names_path(line: str, path: str) -> bool:
-    before, found, after = line.partition(path)
-    return bool(found) and not after.startswith("/") and len(before) + len(after) <= _MAX_AROUND_PATH
+    kept: list[str] = []
+    for line in text.splitlines():
+        before, found, after = line.partition(path)
+        if not found or after.startswith("/") or len(before) + len(after) > _MAX_AROUND_PATH:
+            kept.append(line)
+    return "\n".join(kept).strip("\n")
 
 
 def _write_block(block: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ openai: 3 and 1 for the role (OpenAI cookbook, "How to count tokens with tiktoke
 message as measured by `ctok`, 7 until Opus 4.6, 11 in Opus 4.7 and 6 since, plus one. google, llama, mistral: the
 control tokens, role and line breaks of the chat templates of Gemma 3, Llama 3.2 and Mistral.
 """
-_CALL_TOKENS: Final[Mapping[TokenProvider, int]] = MappingProxyType(dict.fromkeys(PROVIDERS, 16))
+_CALL_TOKENS: Final = 16
 """Tokens of a call or result beyond name, arguments and texts. No provider documents them; templates take 5 to 12."""
 
 
@@ -63,4 +63,4 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
 def _estimate_message(message: Message, provider: TokenProvider) -> int:
     reading = read_message(message)
     texts = sum(estimate_text(text, provider) for text in reading.texts)
-    return _MESSAGE_TOKENS[provider] + _CALL_TOKENS[provider] * reading.calls + reading.media + texts
+    return _MESSAGE_TOKENS[provider] + _CALL_TOKENS * reading.calls + reading.media + texts

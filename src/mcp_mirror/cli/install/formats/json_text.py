@@ -60,7 +60,7 @@ class JsonDocument(Document):
         """Return whether a key on the way, or of the entry itself, appears twice."""
         span = trim(self._json)
         for step in (*at, None):
-            keys = self._keys(span)
+            keys = [member.key for _, member in self._list_members(span)]
             repeated = next((key for key, count in Counter(keys).items() if count > 1 and step in (None, key)), None)
             if repeated is not None:
                 return f"the key {repeated!r} appears twice"
@@ -117,9 +117,6 @@ class JsonDocument(Document):
             is_object = kind_at(self._json, span.start) == "object"
             self._known[span.start] = list(members_with_offsets(self._json, span)) if is_object else []
         return self._known[span.start]
-
-    def _keys(self, span: Span) -> list[str]:
-        return [member.key for _, member in self._list_members(span)]
 
     def _space_at(self, position: int) -> bytes:
         match = _SPACE.match(self._text, position)
