@@ -48,6 +48,8 @@ class Authority:
     """The error for the browser if `status` is not 200."""
     error_status: int = 400
     """Of the token endpoint's answers to bad requests."""
+    page_status: int = 0
+    """Of the page that a proxy sends in place of the token endpoint's answers; 0: no proxy."""
     metadata_status: int = 200
     metadata: dict[str, Any] = field(default_factory=dict)
     """Changes to the metadata that the server sends."""
@@ -114,6 +116,8 @@ class Authority:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
         grant = form["grant_type"]
         self.asked.append((grant, {**form, "authorization": request.headers.get("authorization", "")}))
+        if self.page_status:
+            return Response("<html>Maintenance</html>", self.page_status, media_type="text/html")
         if grant == "refresh_token" and self.refreshes:
             await self._wait_for_another()
         if self.status != 200 or not self._is_allowed(grant, form, request):

@@ -244,6 +244,25 @@ async def test_a_short_outage_of_an_authorization_server_needs_no_sign_in(
         assert RECEIVED in await text(application, "hear_mirrored")
 
 
+@pytest.mark.parametrize("status", [200, 302, 403, 404])
+async def test_a_page_of_a_proxy_in_place_of_a_token_needs_no_sign_in(
+    *, status: int, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.page_status = status
+        cause = "returned an invalid response" if status == 200 else f"did not renew the token (HTTP status {status})"
+        assert await text(application, "hear_mirrored") == (
+            "Upstream 'guarded' requires authorization for 'hear'. The gateway has no token for it: its authorization "
+            f"server {cause}. Try again in a moment."
+        )
+        authority.page_status = 0
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
 async def test_a_token_that_was_withdrawn_early_is_refreshed_after_a_restart(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:

@@ -39,6 +39,8 @@ _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _TRANSIENT: Final = frozenset({408, 429, *range(500, 600)})
 """Statuses of an authorization server that does not decide about the token now."""
+_DECIDED: Final = frozenset({400, 401})
+"""Statuses with which it refuses a refresh token (RFC 6749, section 5.2); others may be those of a proxy before it."""
 _TIMEOUT: Final = 20.0
 """Seconds for a request to an authorization server."""
 _MAX_RESPONSE: Final = 1 << 18
@@ -92,8 +94,8 @@ class Authorizer:
         self._storage: TokenFile
         """The storage of the provider."""
         self._lock = anyio.Lock()
-        self._server_error, self._server_status = "", 0
-        """What an authorization server last answered instead of a token, and its HTTP status."""
+        self._server_error, self._is_undecided = "", False
+        """What an authorization server last answered instead of a token, and whether it may give one later."""
         self._ended = ""
         """The refresh token in the file if the authorization server refused it: it is not sent again."""
         self._ended_error = ""
@@ -196,17 +198,18 @@ class Authorizer:
         Raises:
             AuthorizationError: It may refresh them later, so that a person need not sign in.
         """
-        if self._server_status not in _TRANSIENT:
+        if not self._is_undecided:
             self._ended, self._ended_error = _read_refresh_token(context), self._server_error
         elif self._policy.grant == "authorization_code":
             context.clear_tokens()
-            raise self._build_failure(UpstreamError("its authorization server did not renew the token"))
+            refusal = UpstreamError("its authorization server did not renew the token")
+            raise self._build_failure(refusal if self._server_error else ValueError())
 
     async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
         """Run the provider's flow for a request, after its `refusal` if it was sent, up to where it would send it."""
         assert self._provider is not None  # noqa: S101  # `_loaded` comes first
         flow = self._provider.async_auth_flow(request)
-        self._server_error, self._server_status = "", 0
+        self._server_error, self._is_undecided = "", False
         try:
             outgoing = await anext(flow)
             while True:
@@ -264,14 +267,15 @@ class Authorizer:
         return answer
 
     def _note_error(self, answer: httpx2.Response) -> None:
-        if answer.status_code < httpx2.codes.BAD_REQUEST:
-            return
+        """Note an OAuth error, or an HTTP status without one, such as that of a proxy's page."""
         try:
             code = read_error_code(answer.json()["error"])
         except (ValueError, KeyError, TypeError, RecursionError):
             code = ""
-        self._server_status = answer.status_code
-        self._server_error = f" (HTTP status {answer.status_code}{', ' if code else ''}{code})"
+        status = answer.status_code
+        self._is_undecided = status in _TRANSIENT or not (code or status in _DECIDED)
+        is_error = bool(code) or not answer.is_success
+        self._server_error = f" (HTTP status {status}{', ' if code else ''}{code})" if is_error else ""
 
     def _with_scopes(self, refusal: httpx2.Response) -> httpx2.Response:
         """Return the response with the scopes of the configuration added to its challenge."""
