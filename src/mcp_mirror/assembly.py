@@ -223,7 +223,7 @@ def build_stage_dependencies(
         services=services,
         clock=time.monotonic,
         limiter=_build_limiter(config.limits.traffic, has_auth=config.auth.is_required),
-        budgets=ContextBudgets(config.context, time.monotonic),
+        budgets=ContextBudgets(time.monotonic),
         used_consents=UsedConsents(),
         recorder=resources.recorder,
         quotas=_build_quotas(config, resources),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mcp_mirror.core.budgets import compute_capacity
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.similar_names import find_nearest
@@ -63,6 +64,7 @@ def build_stages(
     estimate = upper_estimator(config.mirror.provider)
     services, has_memory = shared.services, not config.is_transparent
     recorder = shared.recorder if has_memory else None
+    capacity = compute_capacity(config.context)
     order: tuple[Stage | None, ...] = (
         shared.tracing,
         CallMetricsStage(shared.metrics) if shared.metrics else None,
@@ -70,8 +72,8 @@ def build_stages(
         UsageStage(services.usage_counter, estimate) if has_memory else None,
         QuotaStage(shared.quotas) if recorder and shared.quotas else None,
         ConcurrencyStage(shared.limiter),
-        ContextBudgetStage(msgspec.structs.replace(shared.budgets, policy=config.context), estimate)
-        if has_memory and config.context.window is not None
+        ContextBudgetStage(msgspec.structs.replace(shared.budgets, capacity=capacity), estimate)
+        if has_memory and capacity is not None
         else None,
         answer_errors,
         *map(CustomStage, custom),
