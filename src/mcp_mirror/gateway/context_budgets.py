@@ -34,14 +34,14 @@ _EXPECTED: Final = (
     "(true: the conversation starts again) and `tokens` (the number that it contains now)."
 )
 
-Key = tuple[str, str]
+ConversationKey = tuple[str, str]
 """Whether the harness or the connection named the conversation, and the name."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
     """The conversation of a call, and what its harness reports about it."""
 
-    key: Key
+    key: ConversationKey
     tokens: int | None = None
     """All tokens in the conversation, at least: concurrent calls do not know each other's. None: not reported."""
     is_reset: bool = False
@@ -133,7 +133,7 @@ class ContextBudgets(msgspec.Struct, frozen=True):
     """Seconds, monotonic."""
     capacity: int = 0
     """Tokens that the gateway may send to one conversation."""
-    _accounts: dict[str, OrderedDict[Key, _LedgerEntry]] = msgspec.field(default_factory=dict)
+    _accounts: dict[str, OrderedDict[ConversationKey, _LedgerEntry]] = msgspec.field(default_factory=dict)
 
     @contextmanager
     def reserve(
