@@ -125,10 +125,6 @@ class MemoryPath(msgspec.Struct, frozen=True):
             return self
         return MemoryPath(self.base, (*self.tokens[:-1], last.rstrip(_WRAPPING)))
 
-    def child(self, token: str | int) -> "MemoryPath":
-        """The path one step below this one."""
-        return MemoryPath(self.base, (*self.tokens, str(token)))
-
 
 def tool_label(tool: str) -> str:
     """A tool's name as it appears in paths: only `[A-Za-z0-9_-]`, 1 to 80 characters."""

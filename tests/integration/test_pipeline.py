@@ -59,7 +59,7 @@ def shared(sink: Sink | None = None, calls: int = 5) -> StageDependencies:
         limiter=PrincipalLimiter(
             Limit("calls_per_principal", calls), None, Queue(Limit("queued_calls", 0), 0), lambda: 1.0
         ),
-        budgets=ContextBudgets(ContextPolicy(), lambda: 1.0),
+        budgets=ContextBudgets(lambda: 1.0),
         used_consents=UsedConsents(),
     )
 

@@ -14,7 +14,8 @@ from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.result_processing import ProcessingOptions
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory import resources
-from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS, Memory
+from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS
+from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.amounts import quote_name
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
@@ -67,8 +68,8 @@ class MisfitError(ToolError):
         self.own = _types_of_value(value)
         """The JSON types of the value."""
         self.cause = (
-            f"Argument {_quote_bounded(where)} expects {' or '.join(sorted(wanted))}, "
-            f"but {_quote_bounded(str(value.path))} is {value.kind}."
+            f"Argument {quote_name(where, _MAX_NAMED)} expects {' or '.join(sorted(wanted))}, "
+            f"but {quote_name(str(value.path), _MAX_NAMED)} is {value.kind}."
         )
         other = "a path below it" if value.kind in ("object", "array") else "another path"
         super().__init__(f"{self.cause} Pass {other} that fits, or a literal value.")
@@ -102,10 +103,6 @@ def convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:
     converters = (_FORMS.get((value.kind, target)) for target in _ORDER if target in wanted)
     forms = (converter(value) for converter in converters if converter is not None)
     return next((form for form in forms if form is not None), None)
-
-
-def _quote_bounded(name: str) -> str:
-    return repr(name if len(name) <= _MAX_NAMED else f"{name[:_MAX_NAMED]}...")
 
 
 def _types_of_value(value: Resolved) -> frozenset[str]:

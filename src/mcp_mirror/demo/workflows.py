@@ -179,13 +179,11 @@ async def without_gateway(workflow: Workflow, clients: Mapping[str, Client]) -> 
     """Run a workflow on the servers themselves, passing on values."""
     trace, values = Trace([workflow.prompt]), list[Any]()
     started = time.perf_counter()
-    results: list[str] = []
     for step in workflow.steps:
         arguments = step.arguments(lambda index: values[index][workflow.key] if workflow.key else values[index])
         result = checked(await clients[step.server].call_tool(step.tool, arguments))
         values.append(value_of(result))
-        results.append(text_of(result))
-        trace.texts += [f"{step.tool}({json.dumps(arguments)})", results[-1]]
+        trace.texts += [f"{step.tool}({json.dumps(arguments)})", text_of(result)]
     trace.seconds = time.perf_counter() - started
     return trace
 

@@ -16,7 +16,6 @@ from mcp_mirror.core.resolve import (
     EscapedPath,
     Pointer,
     Pointers,
-    TypesAt,
     find_corrections,
     find_refused_text,
     substitute_pointers,
@@ -33,7 +32,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Buffer, JsonToken, Location, Segments
+from mcp_mirror.types import Buffer, JsonToken, Segments
 
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
@@ -157,8 +156,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             *above, last = error.location
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
-            named = partial(_is_named, types_of, error.location)
-            near = await advice(error.wanted, named).find_near(error.path)
+            location = error.location
+            near = await advice(error.wanted, lambda key: bool(types_of((*location, key)))).find_near(error.path)
             return _name_path(error.cause, near) if near else None
         arguments = call.arguments
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
@@ -193,11 +192,6 @@ def _is_null(missing: str, fault: str) -> bool:
 def _name_path(cause: str, path: MemoryPath) -> ToolError:
     """An error about an argument that does not fit, with a path that does."""
     return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
-
-
-def _is_named(types_of: TypesAt, location: Location, key: str) -> bool:
-    """Whether the schema of the argument at a location names a member."""
-    return bool(types_of((*location, key)))
 
 
 async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:

@@ -34,16 +34,6 @@ Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
 
 
-class _Source(NamedTuple):
-    """The origin and the owner of a content."""
-
-    label: str
-    namespace: str
-    origin: ResourceOrigin
-    labels: Labels
-    """The flow labels."""
-
-
 class _Kind(NamedTuple):
     """How the items of a result are captured."""
 
@@ -84,7 +74,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
             ToolError: The flow policy hides the result from the model.
             StoreError: The model may not see an item, and the item could not be stored.
         """
-        source = _Source(kind.label, namespace, origin, self._read_labels(result, origin))
+        labels = self._read_labels(result, origin)
         is_shown = self.may_show(origin.upstream)
         if is_shown and not self.mirror.capture_resources:
             return result
@@ -93,7 +83,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
         captured: list[Segments] = []
         is_changed = False
         async for raw, members in _take_turns(items or ()):
-            notice = await self._capture(kind.build_block(raw, members), source)
+            notice = await self._capture(kind.build_block(raw, members), kind.label, namespace, origin, labels)
             is_changed = is_changed or notice is not None
             hidden_uri = None if is_shown else origin.key
             captured.append((raw,) if notice is None else kind.replace(members, notice, hidden_uri))
@@ -116,7 +106,9 @@ class ContentCapture(msgspec.Struct, frozen=True):
             )
         return labels
 
-    async def _capture(self, block: Segments, source: _Source) -> str | None:
+    async def _capture(
+        self, block: Segments, label: str, namespace: str, origin: ResourceOrigin, labels: Labels
+    ) -> str | None:
         """Store a content block if it is too large or hidden; return its notice.
 
         Returns:
@@ -125,7 +117,6 @@ class ContentCapture(msgspec.Struct, frozen=True):
         Raises:
             StoreError: The model may not see the block, and the block could not be stored.
         """
-        label, namespace, origin, labels = source
         preview = self.may_show(origin.upstream)
         rules = CaptureRules(
             "large", self.mirror.inline_budget, self.mirror.error_budget, is_wrapped=False, preview=preview

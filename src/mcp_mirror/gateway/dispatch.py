@@ -17,7 +17,7 @@ from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
-from mcp_mirror.gateway.context_budgets import Key
+from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
@@ -73,7 +73,7 @@ class Dispatcher:
         self._results = ResultProcessor(services, runtime)
         self._foreign_labels: dict[str, frozenset[str]] = {}
         """Labels of paths that other processes with the same store made, by namespace."""
-        self._unstored: dict[tuple[str, Key | None], str] = {}
+        self._unstored: dict[tuple[str, ConversationKey | None], str] = {}
         """The tool whose result a namespace's conversation got last, if that was shown whole and not stored."""
 
     async def __call__(self, call: Call) -> ToolResult:
@@ -284,7 +284,7 @@ def _may_have_foreign_path(call: Call, found: Pointers) -> bool:
     return len(call.arguments) <= _MAX_SEARCHED
 
 
-def _name_conversation(call: Call) -> tuple[str, Key | None]:
+def _name_conversation(call: Call) -> tuple[str, ConversationKey | None]:
     return call.namespace, None if call.conversation is None else call.conversation.key
 
 

@@ -61,17 +61,7 @@ class FlowGuard(msgspec.Struct, frozen=True):
         """
         descriptors = {base: one for base, one in described.items() if isinstance(one, Descriptor)}
         labels = {base: self.flows.read_labels(one) for base, one in descriptors.items()}
-        refused = {base: refusal for base, one in labels.items() if (refusal := self.flows.refusal(one, to))}
-        flow = self._hash_flow(refused, to)
-        is_allowed_once = flow == self.consent
-        for base, one in descriptors.items():
-            if base in refused:
-                outcome = "allowed once" if is_allowed_once else "refused"
-                self._write_audit(outcome, labels[base], to, refused[base], one)
-            elif to != MODEL and not labels[base].sources <= {to, MODEL}:  # reads of the model have their own records
-                self._write_audit("allowed", labels[base], to, known=one)
-        if refused and not is_allowed_once:
-            raise _build_flow_error(refused, labels, to, self.tool, flow)
+        self._admit(labels, to, descriptors)
         return self.flows.join(*labels.values())
 
     def admit_script(self, labels: Labels, to: str, digest: str) -> None:
@@ -85,16 +75,23 @@ class FlowGuard(msgspec.Struct, frozen=True):
         Raises:
             FlowError: The policy refuses the flow, and the user did not allow it for this call.
         """
-        refusal = self.flows.refusal(labels, to)
-        flow = self._hash_flow((digest,), to)
-        if refusal is None:
-            if not labels.sources <= {to, MODEL}:
-                self._write_audit("allowed", labels, to)
-        elif flow == self.consent:
-            self._write_audit("allowed once", labels, to, refusal)
-        else:
-            self._write_audit("refused", labels, to, refusal)
-            raise _build_flow_error({_SCRIPT: refusal}, {_SCRIPT: labels}, to, self.tool, flow)
+        self._admit({_SCRIPT: labels}, to, {}, digest)
+
+    def _admit(
+        self, labels: Mapping[str, Labels], to: str, descriptors: Mapping[str, Descriptor], digest: str | None = None
+    ) -> None:
+        """Check that values may flow to a destination; a consent names the refused ones, or the digest."""
+        refused = {name: refusal for name, one in labels.items() if (refusal := self.flows.refusal(one, to))}
+        flow = self._hash_flow(refused if digest is None else (digest,), to)
+        is_allowed_once = flow == self.consent
+        for name, one in labels.items():
+            if name in refused:
+                outcome = "allowed once" if is_allowed_once else "refused"
+                self._write_audit(outcome, one, to, refused[name], descriptors.get(name))
+            elif to != MODEL and not one.sources <= {to, MODEL}:  # reads of the model have their own records
+                self._write_audit("allowed", one, to, known=descriptors.get(name))
+        if refused and not is_allowed_once:
+            raise _build_flow_error(refused, labels, to, self.tool, flow)
 
     def _hash_flow(self, bases: Iterable[str], to: str) -> str:
         """A digest that identifies these values, their owner, the tool and the destination."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,8 +18,6 @@ from mcp_mirror.upstreams.session import ConnectionLostError, SessionLostError, 
 from mcp_mirror.upstreams.transports.requests import RawResponse
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
-
     from mcp_mirror.observability.metrics import Metrics
     from mcp_mirror.observability.tracing import Tracing
 
@@ -30,26 +29,63 @@ SendRequest = Callable[[UpstreamRequest], Awaitable[UpstreamResponse]]
 """Sends a request to the upstream."""
 
 
-class CallMetricsStage(msgspec.Struct, frozen=True):
-    """Measures calls."""
+class TelemetryStage(msgspec.Struct, frozen=True):
+    """Measures calls, and records the span of each, with links to the calls that produced its input values."""
 
-    metrics: "Metrics"
+    metrics: "Metrics | None"
+    tracing: "Tracing | None"
+    path_hasher: PathHasher
+    describe_client: Callable[[ClientChannel], Mapping[str, str]]
+    """Returns the attributes of the client's protocol version and transport."""
 
     async def __call__(self, call: Call, call_next: Next) -> ToolResult:
-        """Answer a call and measure it."""
-        self.metrics.inflight_calls += 1
-        return await answer_and_report(call, call_next, time.perf_counter, self._record)
+        """Answer a call, measure it and record its span."""
+        with self._open_span(call):
+            if self.metrics is not None:
+                self.metrics.inflight_calls += 1
+            return await answer_and_report(call, call_next, time.perf_counter, self._report)
 
-    def _record(self, call: Call, end: CallEnd) -> None:
+    def _open_span(self, call: Call) -> AbstractContextManager[object]:
+        if self.tracing is None:
+            return nullcontext()
+        if call.script is None:
+            span = self.tracing.start_server_span(name_tool(call), call.meta)
+        else:
+            span = self.tracing.start_script_span(name_tool(call), call.script.span)
+        call.trace.span, call.trace.traceparent = span, self.tracing.format_context(span)
+        return self.tracing.use(span)
+
+    def _report(self, call: Call, end: CallEnd) -> None:
+        if self.metrics is not None:
+            self._measure(self.metrics, call, end)
+        if self.tracing is not None:
+            self._end_span(self.tracing, call, end)
+
+    def _measure(self, metrics: "Metrics", call: Call, end: CallEnd) -> None:
         trace = call.trace
-        self.metrics.inflight_calls -= 1
-        self.metrics.record_call(
+        metrics.inflight_calls -= 1
+        metrics.record_call(
             name_tool(call),
             classify_end(call, end),
             end.milliseconds / 1000,
             (count_reply_bytes(end.reply), trace.sent or 0, trace.kept_out),
             (trace.reason or "").replace(" ", "_"),
         )
+
+    def _end_span(self, tracing: "Tracing", call: Call, end: CallEnd) -> None:
+        trace = call.trace
+        for producer in trace.producers:
+            tracing.link(trace.span, producer)
+        if call.script is None:
+            trace.span.set_attributes(self.describe_client(call.channel))
+        if end.reply:
+            trace.span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(end.reply))
+        trace.span.set_attribute("mcp_mirror.call.id", call.id)
+        trace.span.set_attribute("mcp_mirror.tokens.shown", trace.sent or 0)
+        trace.span.set_attribute("mcp_mirror.tokens.kept_out", trace.kept_out)
+        if trace.path:
+            trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
+        tracing.end(trace.span, classify_end(call, end))
 
 
 def classify_end(call: Call, end: CallEnd) -> str:
@@ -75,42 +111,6 @@ def classify_error(error: Exception) -> str:
     if isinstance(error, ConnectionLostError | SessionLostError):
         return "connection_lost"
     return "upstream_error" if isinstance(error, UpstreamError) else "_OTHER"
-
-
-class TracingStage(msgspec.Struct, frozen=True):
-    """Records the span of a call of a client or a script, with links to the calls that produced its input values."""
-
-    tracing: "Tracing"
-    path_hasher: PathHasher
-    describe_client: Callable[[ClientChannel], Mapping[str, str]]
-    """Returns the attributes of the client's protocol version and transport."""
-
-    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
-        """Answer a call and record its span."""
-        call.trace.span = span = self._start_span(call)
-        call.trace.traceparent = self.tracing.format_context(span)
-        with self.tracing.use(span):
-            return await answer_and_report(call, call_next, time.perf_counter, self._end)
-
-    def _start_span(self, call: Call) -> "Span":
-        if call.script is None:
-            return self.tracing.start_server_span(name_tool(call), call.meta)
-        return self.tracing.start_script_span(name_tool(call), call.script.span)
-
-    def _end(self, call: Call, end: CallEnd) -> None:
-        trace = call.trace
-        for producer in trace.producers:
-            self.tracing.link(trace.span, producer)
-        if call.script is None:
-            trace.span.set_attributes(self.describe_client(call.channel))
-        if end.reply:
-            trace.span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(end.reply))
-        trace.span.set_attribute("mcp_mirror.call.id", call.id)
-        trace.span.set_attribute("mcp_mirror.tokens.shown", trace.sent or 0)
-        trace.span.set_attribute("mcp_mirror.tokens.kept_out", trace.kept_out)
-        if trace.path:
-            trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
-        self.tracing.end(trace.span, classify_end(call, end))
 
 
 class RequestTelemetry(msgspec.Struct, frozen=True):
