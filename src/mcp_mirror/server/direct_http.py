@@ -199,7 +199,7 @@ class DirectHttp:
             return False
         if request.scope["path"] != self._path or not _is_acceptable(opened, request):
             return False
-        sender = self._direct_path.find_sender(opened, request.session_key, request.namespace, request)
+        sender = self._direct_path.find_sender(opened, request)
         if sender is None or self.sessions.is_anonymous(request.namespace):
             return False
         set_request_id(request.scope, opened.id)
