@@ -29,8 +29,6 @@ from mcp_mirror.server.client_channel import (
     read_client_result,
     refused_error,
     timeout_error,
-    write_notification,
-    write_request,
 )
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
@@ -83,7 +81,7 @@ class ResponseStream:
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification; see `RequestStream.notify`."""
-        await self._send_event(encode_message(write_notification(method, params)))
+        await self._send_event(encode_message({"method": method, "params": dict(params)}))
 
     async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         """Send a request; see `RequestStream.request`."""
@@ -92,7 +90,8 @@ class ResponseStream:
         request_id = f"{_ID_PREFIX}{next(_ids)}"
         future = session.client_responses[request_id] = asyncio.get_running_loop().create_future()
         try:
-            await self._send_event(encode_message({"id": request_id, **write_request(method, params)}))
+            message = {"id": request_id, "method": method, **({"params": dict(params)} if params else {})}
+            await self._send_event(encode_message(message))
             with anyio.fail_after(seconds):
                 response = await future
         except TimeoutError:
@@ -199,7 +198,7 @@ class DirectHttp:
             return False
         if request.scope["path"] != self._path or not _is_acceptable(opened, request):
             return False
-        sender = self._direct_path.find_sender(opened, request.session_key, request.namespace, request)
+        sender = self._direct_path.find_sender(opened, request)
         if sender is None or self.sessions.is_anonymous(request.namespace):
             return False
         set_request_id(request.scope, opened.id)

@@ -23,7 +23,7 @@ from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from mcp_mirror.callers import Caller
+from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import RequestId, array_of, object_of, open_message, open_object
@@ -33,6 +33,7 @@ from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_en
 from mcp_mirror.server.handlers import Handlers, ToolCallRequest
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
 from mcp_mirror.server.request_context import HttpRequest, with_scopes
+from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Buffer, Segments
 
 _logger = logging.getLogger(__name__)
@@ -172,25 +173,16 @@ class DirectPath:
         limits = self._limits
         return open_direct_request(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
 
-    def find_sender(
-        self, opened: DirectRequest, session_key: str, namespace: str, request: HttpRequest | None = None
-    ) -> Sender | None:
-        """Return the sender of a request if the SDK has accepted an earlier one.
-
-        Args:
-            opened: The request.
-            session_key: The key of its session; empty for HTTP requests without one.
-            namespace: The namespace of the request.
-            request: The HTTP request; None on stdio.
-        """
+    def find_sender(self, opened: DirectRequest, request: HttpRequest | None = None) -> Sender | None:
+        """Return the sender of a request if the SDK has accepted an earlier one; `request` is None on stdio."""
         scopes = None if request is None else read_scopes(request.scope)
         if opened.envelope:
             if (accepted := self._handlers.accepted_envelopes.find(opened.envelope)) is None:
                 return None
-            upstream = None if request is None else request.upstream
+            namespace, upstream = (LOCAL, None) if request is None else (request.namespace, request.upstream)
             caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream)
             return Sender(caller, accepted.protocol_version, None, accepted.server_session, request)
-        session = self._handlers.sessions.find(session_key)
+        session = self._handlers.sessions.find(STDIO if request is None else request.session_key)
         if session is None or session.protocol_version is None:
             return None
         session.caller = with_scopes(session.caller, scopes)

@@ -213,17 +213,14 @@ class Handlers(msgspec.Struct):
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
         if self.gateway.has_resources(channel.caller):
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
-            if self._has_view(channel.caller) and not cursor:
+            has_view = channel.caller.shows_views and TOOL in self.gateway.state.own_tools_for(channel.caller)
+            if has_view and not cursor:
                 items.append((msgspec.json.encode(RESOURCE),))
             values, next_cursor = await self._list_values(channel.caller.namespace, cursor)
             items += [(value,) for value in values]
             members |= {"nextCursor": msgspec.json.encode(next_cursor)} if next_cursor else {}
             hints = {"ttlMs": 0, "cacheScope": "private"}  # the values belong to one principal
         return self.pending_payloads.keep_result({"resources": [], **hints}, {**members, "resources": array_of(items)})
-
-    def _has_view(self, caller: Caller) -> bool:
-        """Whether the client shows views, and the gateway serves it the tool with one."""
-        return caller.shows_views and TOOL in self.gateway.state.own_tools_for(caller)
 
     async def _list_values(self, namespace: str, cursor: str | None) -> tuple[list[bytes], str | None]:
         """Return a page of the stored values and the next cursor; an empty first page if the store fails."""

@@ -7,6 +7,7 @@ from its own origin. The check parses both headers completely and compares their
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -72,17 +73,11 @@ class AddressCheck:
         return None
 
     def _admits_host(self, host: _Address | None) -> bool:
-        if self._allows_addresses and host is not None and host.port != _ANY and _is_ip_address(host.host):
-            return True
+        if self._allows_addresses and host is not None and host.port != _ANY:
+            with suppress(ValueError):  # a name
+                ipaddress.ip_address(host.host.strip("[]"))
+                return True
         return _is_among(host, self._hosts)
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _is_among(address: _Address | None, admitted: Iterable[_Address]) -> bool:

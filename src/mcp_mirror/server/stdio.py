@@ -30,7 +30,6 @@ from mcp_mirror.server.cancel_scopes import CANCELLED, STOPPED, STOPPING, Cancel
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
 
@@ -195,7 +194,7 @@ class _DirectRequests:
         opened = self._direct_path.open_request(frame)
         if opened is None or self._connection.is_full or self._connection.is_open(opened.id):
             return False
-        if (sender := self._direct_path.find_sender(opened, STDIO, LOCAL)) is None:
+        if (sender := self._direct_path.find_sender(opened)) is None:
             return False
         scope = self.scopes.open(opened.id)
         self._connection.add_request(opened.id, opened.method)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, Final, Self
 
@@ -376,9 +376,7 @@ class NotificationDispatcher:
         await queue.drain()  # earlier notifications come first
         await self._count(message, inflight)
         channel = filter_content(queue.channel) if self._may_be_hidden(message) else queue.channel
-        if inflight is None:
-            return await channel.request(message.method, message.params)
-        with inflight.timeout.paused():
+        with inflight.timeout.paused() if inflight is not None else nullcontext():
             return await channel.request(message.method, message.params)
 
     async def _count(self, message: ServerMessage, inflight: InflightRequest | None) -> None:

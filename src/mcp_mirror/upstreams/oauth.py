@@ -31,7 +31,7 @@ from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTran
 from mcp_mirror.settings.access import is_confidential
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
-from mcp_mirror.upstreams.transports.network_errors import AuthorizationError
+from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, FailureKind
 
 _logger = logging.getLogger(__name__)
 
@@ -310,7 +310,7 @@ class Authorizer:
         command = f"mcp-mirror login {self._name}{address}{option}"
         alternative = ", or wrap it with --header" if self._is_wrapped and not cause else ""
         message = f"{cause}A person has to sign in to it{' again' if cause else ''}: run `{command}`{alternative}."
-        return AuthorizationError(message, needs_sign_in=True)
+        return AuthorizationError(message, kind=FailureKind.NO_SIGN_IN)
 
     def _build_failure(self, error: Exception) -> AuthorizationError:
         """Return the error without text of the SDK, which repeats text of servers."""

@@ -223,26 +223,23 @@ class UpstreamSession:
             UpstreamError: The page cannot be read.
         """
         limit = self.policy.bounds.max_listing_bytes
-        if isinstance(response, Mapping):
-            try:
+        try:
+            if isinstance(response, Mapping):
                 views = open_items(response.get(member, b"[]"))
-            except WireError as error:
-                raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
-            await take_sliced(listed.add(map(bytes, views), limit))  # a view would keep the whole page in memory
-            return response
-        with response:
-            try:
+                await take_sliced(listed.add(map(bytes, views), limit))  # a view would keep the whole page in memory
+                return response
+            with response:
                 opened = await self._settings.services.open_list(response, member, limit)
-            except WireError as error:
-                raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
-            if isinstance(opened, RejectedFrame):
-                refused = types.ErrorData(code=opened.code, message=opened.message)
-                raise build_refusal(self._settings, method, refused, is_content_hidden=False)
-            text, offsets = memoryview(opened.whole), iter(opened.bounds)
-            items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
-            await take_sliced(listed.add(items, limit))
-            listed.cut = listed.cut or opened.cut
-            return opened.members
+        except WireError as error:
+            raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
+        if isinstance(opened, RejectedFrame):
+            refused = types.ErrorData(code=opened.code, message=opened.message)
+            raise build_refusal(self._settings, method, refused, is_content_hidden=False)
+        text, offsets = memoryview(opened.whole), iter(opened.bounds)
+        items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
+        await take_sliced(listed.add(items, limit))
+        listed.cut = listed.cut or opened.cut
+        return opened.members
 
     async def request(self, request: UpstreamRequest, channel: ClientChannel | None = None) -> RawResponse:
         """Send a request, and relay the notifications and requests that the server sends about it to the caller.

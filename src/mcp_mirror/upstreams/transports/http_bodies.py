@@ -113,8 +113,6 @@ class BodyReader:
             flood.pacer.begin()
             fields, data = self._take_event(event, identity)
             await flood.pacer.end()
-            if data is not None and _kind_of(fields) == b"endpoint":
-                self._check_endpoint(data)
             if flood.reason:
                 self._bypass.give_up()
                 raise httpx2.ReadError(flood.reason)
@@ -126,11 +124,16 @@ class BodyReader:
     def _take_event(
         self, event: ServerSentEvent[Frame], identity: RequestId | None
     ) -> tuple[tuple[bytes, ...], bytes | None]:
-        """Return the fields and the data that the SDK sees of an event: of one that is not for it, where to resume."""
+        """Return the fields and the data that the SDK sees of an event: of one that is not for it, where to resume.
+
+        Raises:
+            httpx2.SSEError: The server wants messages at another server.
+        """
         kind, data = _kind_of(event.fields), None
         if kind == b"message" and event.data is not None:
             data = self._read_event(event.data, identity)
         elif kind == b"endpoint" and self._ends_with_stream and isinstance(event.data, bytes):
+            self._check_endpoint(event.data)
             data = event.data
         elif isinstance(event.data, SpooledFrame):
             event.data.discard()

@@ -90,17 +90,17 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 class AuthorizationError(httpx2.TransportError):
     """A request has no token that the server accepts; the message is a sentence with the reason and the next step."""
 
-    def __init__(self, message: str, *, reason: str = "", needs_sign_in: bool = False) -> None:
+    def __init__(self, message: str, *, reason: str = "", kind: FailureKind = FailureKind.NO_TOKEN) -> None:
         """Create an error.
 
         Args:
             message: The message.
             reason: Why the authorization server gave no token, without a capital; default: the message.
-            needs_sign_in: A person has to sign in.
+            kind: `NO_TOKEN` or `NO_SIGN_IN`.
         """
         super().__init__(message)
         self.reason = reason or message.rstrip(".")
-        self.kind: FailureKind = FailureKind.NO_SIGN_IN if needs_sign_in else FailureKind.NO_TOKEN
+        self.kind: FailureKind = kind
 
 
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
