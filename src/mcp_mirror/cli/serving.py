@@ -104,14 +104,23 @@ class _Reloading(msgspec.Struct, frozen=True):
         rest = f" A change of {', '.join(deferred)} takes effect at the next start." if deferred else ""
         self.serving.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
 
-    async def follow_signal(self, signals: AsyncIterator[signal.Signals] | None) -> None:
-        """Reload at each signal."""
-        if signals is None:
-            return
-        async for _ in signals:
+    def follow_changes(self, hangups: AsyncIterator[signal.Signals] | None, tasks: TaskGroup) -> None:
+        """Reload the configuration at each signal, and whenever its file changes if that is watched."""
+        if hangups is not None:
+            tasks.start_soon(self._follow_signal, hangups)
+        if self.serving.watches:
+            known = self.serving.version
+            # The file may have changed since the last reload, and the other workers have reported that.
+            if self.start and self.start.is_replacement:
+                known = read_file_version(self.path)
+                self.reload(is_quiet=True)
+            tasks.start_soon(self._follow_file, known)
+
+    async def _follow_signal(self, hangups: AsyncIterator[signal.Signals]) -> None:
+        async for _ in hangups:
             self.reload()
 
-    async def follow_file(self, known: FileVersion | None) -> None:
+    async def _follow_file(self, known: FileVersion | None) -> None:
         """Reload whenever the file has changed. This checks the path, because editors replace the file.
 
         Args:
@@ -185,7 +194,7 @@ class Serving(msgspec.Struct, frozen=True):
                 tasks = await stack.enter_async_context(anyio.create_task_group())
                 measure_stalls()
                 if self.path is not None:
-                    self._follow_changes(self.path, application, hangups, start, tasks)
+                    _Reloading(self, self.path, application, start).follow_changes(hangups, tasks)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)
@@ -205,25 +214,6 @@ class Serving(msgspec.Struct, frozen=True):
             if failures and not self.address:
                 answer_client(str(failures[0]))
             raise
-
-    def _follow_changes(
-        self,
-        path: Path,
-        application: Application,
-        hangups: AsyncIterator[signal.Signals] | None,
-        start: "WorkerStart | None",
-        tasks: TaskGroup,
-    ) -> None:
-        """Reload the configuration at each signal, and whenever its file changes if that is watched."""
-        reloading = _Reloading(self, path, application, start)
-        tasks.start_soon(reloading.follow_signal, hangups)
-        if self.watches:
-            known = self.version
-            # The file may have changed since the last reload, and the other workers have reported that.
-            if start and start.is_replacement:
-                known = read_file_version(path)
-                reloading.reload(is_quiet=True)
-            tasks.start_soon(reloading.follow_file, known)
 
     def _configure_worker(self, start: "WorkerStart") -> Config:
         """Return the configuration with which a worker starts, and log with it."""

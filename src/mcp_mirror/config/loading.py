@@ -11,7 +11,6 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
@@ -160,12 +159,8 @@ def read_config(
         text = json.dumps(content, default=os.fspath)
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"{called}: expected only texts, numbers, booleans, lists and mappings") from None
-    findings = Findings(called, name_origin or partial(_name_keys, called))
+    findings = Findings(called, name_origin or (lambda keys: f"{called}: {'.'.join(keys)}" if keys else called))
     return _read_config(read_yaml(text, findings), findings, _find_current_folder(), environ)
-
-
-def _name_keys(called: str, keys: Sequence[str]) -> str:
-    return f"{called}: {'.'.join(keys)}" if keys else called
 
 
 def _find_current_folder() -> Path:

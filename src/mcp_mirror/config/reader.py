@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -87,7 +86,7 @@ class Reader(msgspec.Struct, frozen=True):
         if _BAD in found.values():
             return _BAD
         if not value.is_list:
-            return MappingProxyType(found)
+            return found
         return tuple(found.items()) if value.items.is_list else tuple(found.values())
 
     def _read_section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:

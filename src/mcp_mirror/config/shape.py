@@ -125,8 +125,9 @@ def list_fields(section: type) -> tuple[Field, ...]:
     for one in msgspec.structs.fields(section):
         value = unwrap(one.type)
         key = value.mark(Key)
+        default = one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
         if not value.has(INTERNAL):
-            found.append(Field(section, one.name, key.name if key else one.name, value, one.default, value.mark(Group)))
+            found.append(Field(section, one.name, key.name if key else one.name, value, default, value.mark(Group)))
     return tuple(found)
 
 

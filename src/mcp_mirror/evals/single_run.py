@@ -91,9 +91,11 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
     transcript = await run_conversation(setup, endpoint.complete, servers.make_call)
     files = {name: _bytes_of(servers.run_folder.files / name) for name in case.files.expected}
     run = Run(transcript, files, servers.name_of, setting.gateway, earlier.made_calls, earlier.known_bases)
+    messages = _write_messages(setting.model, transcript)
     costs = {
         "definitions": estimate_tokens(json.dumps([function_of(tool) for tool in servers.tools]).encode()),
-        "conversation": _estimate_conversation(setting.model, transcript),
+        # Each message once, without definitions and instructions.
+        "conversation": sum(estimate_tokens(json.dumps(one, ensure_ascii=False).encode()) for one in messages),
     }
     return record(setting, transcript, judge(case, run), costs, len(servers.user.requests))
 
@@ -149,12 +151,6 @@ def _sampling(setting: Setting) -> dict[str, Any]:
     model = setting.model
     given = {"temperature": model.temperature, "max_tokens": model.max_tokens, "seed": setting.seed}
     return {key: value for key, value in given.items() if value is not None}
-
-
-def _estimate_conversation(model: Model, transcript: Transcript) -> int:
-    """Estimate the tokens of a conversation: each message once, without definitions and instructions."""
-    messages = _write_messages(model, transcript)
-    return sum(estimate_tokens(json.dumps(message, ensure_ascii=False).encode()) for message in messages)
 
 
 def _bytes_of(path: Path) -> bytes | None:

@@ -6,7 +6,6 @@ measurements). The table of costs is read once, when it is first needed.
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from mcp_mirror.settings.policies import TokenProvider
@@ -20,9 +19,9 @@ PROVIDERS: Final[tuple[TokenProvider, ...]] = get_args(TokenProvider)
 
 Countable = str | Buffer | bytearray | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-_MESSAGE_TOKENS: Final[Mapping[TokenProvider, int]] = MappingProxyType(
-    {"openai": 4, "anthropic": 12, "anthropic-4.6": 8, "google": 5, "llama": 5, "mistral": 4, "default": 12}
-)
+_MESSAGE_TOKENS: Final[Mapping[TokenProvider, int]] = {
+    "openai": 4, "anthropic": 12, "anthropic-4.6": 8, "google": 5, "llama": 5, "mistral": 4, "default": 12,
+}  # fmt: skip
 """Tokens that a message costs beyond its texts: its role and delimiters.
 
 openai: 3 and 1 for the role (OpenAI cookbook, "How to count tokens with tiktoken"). anthropic: the frame of one user

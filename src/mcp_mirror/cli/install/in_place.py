@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mcp_mirror.cli.install.entries import Entry
 from mcp_mirror.cli.install.files import has_file, read_bytes
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import AddFirst, Document, Edit, Location, Remove, Restore, apply_edits
+from mcp_mirror.cli.install.formats.document import Add, Document, Edit, Location, Remove, Restore, apply_edits
 from mcp_mirror.cli.install.plans import Plan
 from mcp_mirror.cli.install.targets import Target
 from mcp_mirror.errors import ConfigError
@@ -132,7 +132,7 @@ def _add_memory(document: Document, target: Target, program: Sequence[str]) -> D
     name = {"name": MEMORY_NAME} if isinstance(entries[0].at[-1], int) or shape.env == "envs" else {}
     enabled = {"enabled": True} if shape.env == "envs" else {}
     entry = {**name, **enabled, **kind, **command}
-    return document.edit([AddFirst(block, MEMORY_NAME, entry) for block in blocks if block not in present])
+    return document.edit([Add(block, MEMORY_NAME, entry) for block in blocks if block not in present])
 
 
 def _restore(target: Target, document: Document) -> Document:

@@ -14,7 +14,7 @@ from mcp_mirror.cli.install.clients import CLIENTS, current_machine
 from mcp_mirror.cli.install.entries import read_own_command, read_words
 from mcp_mirror.cli.install.files import describe_command, find_program, has_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import AddFirst, Document, Put, Restore, look_up
+from mcp_mirror.cli.install.formats.document import Add, Document, Put, Restore, look_up
 from mcp_mirror.cli.install.in_place import plan_unwrapping
 from mcp_mirror.cli.install.plans import GatewayFile, Plan
 from mcp_mirror.cli.install.targets import Target, find_named
@@ -119,11 +119,11 @@ def plan_unmerging(target: Target) -> Plan:
 def _add_servers(document: Document, backup: Document, block: str, late: Mapping[str, Any]) -> Document:
     """Return the document with the servers of the backup, and those that were added later."""
     if block not in document.value:
-        return document.edit([AddFirst((), block, look_up(backup.value, (block,)))])
+        return document.edit([Add((), block, look_up(backup.value, (block,)))])
     document = document.edit([Restore((block,), backup, (block,))])
     for name, server in late.items():
         if name not in document.value[block]:
-            document = document.edit([AddFirst((block,), name, server)])
+            document = document.edit([Add((block,), name, server)])
         elif server != document.value[block][name]:
             document = document.edit([Put((block, name), server)])
     return document

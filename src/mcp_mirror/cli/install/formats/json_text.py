@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Final
 
 from mcp_mirror.cli.install.formats.document import (
     Add,
-    AddFirst,
     Document,
     DropFirst,
     Edit,
@@ -85,10 +84,10 @@ class JsonDocument(Document):
                 assert isinstance(source, JsonDocument)  # noqa: S101  # the same file, earlier
                 span = self._find(at)
                 return span.start, span.stop, source.read_text(source_at)
-            case Add(at, key, value, after):
+            case Add(at, key, value, str(after)):
                 return self._add(self._find(at), key, value, after)
-            case AddFirst(at, name, value):
-                return self._add_first(self._find(at), name, value)
+            case Add(at, key, value):
+                return self._add_first(self._find(at), key, value)
             case Remove(at):
                 return self._remove(self._find(at[:-1]), at[-1])
             case Prepend(at, new):
