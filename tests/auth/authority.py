@@ -54,6 +54,8 @@ class Authority:
     metadata: dict[str, Any] = field(default_factory=dict)
     """Changes to the metadata that the server sends."""
     issuer: str = ""
+    other_issuers: list[str] = field(default_factory=list)
+    """Authorization servers that the metadata of the MCP server names before this one."""
     is_for_this_server: bool = True
     """Whether the MCP server takes new access tokens."""
     is_open: bool = False
@@ -66,6 +68,8 @@ class Authority:
     """Access tokens with this scope."""
     scopes: str = ""
     """That were asked for last."""
+    page_query: dict[str, str] = field(default_factory=dict)
+    """Of the page that the browser opened last."""
     slow: int = 0
     """Calls that are under way now; their answers come when there are as many as they say."""
     enough: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,7 +85,7 @@ class Authority:
         ]
 
     async def resource(self, _: Request) -> Response:
-        servers = [self.issuer or self.url]
+        servers = [*self.other_issuers, self.issuer or self.url]
         return JSONResponse(
             {"resource": self.named or f"{self.url}/mcp", "authorization_servers": servers, "scopes_supported": ["a"]}
         )
@@ -102,7 +106,7 @@ class Authority:
         return JSONResponse({**await request.json(), "client_id": "registered", "token_endpoint_auth_method": "none"})
 
     async def authorize(self, request: Request) -> Response:
-        query = dict(request.query_params)
+        self.page_query = query = dict(request.query_params)
         self.scopes = query.get("scope", "")
         if self.status != 200:
             parameters = {"error": self.denied, "state": query["state"]}

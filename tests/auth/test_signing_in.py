@@ -522,6 +522,28 @@ async def test_a_client_id_of_another_issuer_is_named_and_not_replaced(
     assert (authority.asked, authority.scopes) == ([], "")
 
 
+async def test_a_sign_in_uses_the_configured_one_of_several_issuers(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.other_issuers = ["https://login.example.com"]
+    client = {"client_id": CLIENT[0], "client_secret": CLIENT[1], "issuer": authority.url}
+    config = configured({"guarded": wanting(authority, tmp_path, **client)})
+    await log_in(config)
+    authority.good.clear()
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+    assert grants(authority) == ["authorization_code", "refresh_token"]
+
+
+async def test_a_sign_in_keeps_the_query_of_the_authorization_endpoint(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.metadata = {"authorization_endpoint": f"{authority.url}/authorize?p=sign_in"}
+    await log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    assert (authority.page_query["p"], authority.page_query["response_type"]) == ("sign_in", "code")
+    assert grants(authority) == ["authorization_code"]
+
+
 @pytest.mark.parametrize("status", [404, 503])
 @pytest.mark.parametrize("client", [{}, {"client_id": CLIENT[0], "client_secret": CLIENT[1]}])
 async def test_a_sign_in_does_not_guess_the_endpoints_of_an_authorization_server(

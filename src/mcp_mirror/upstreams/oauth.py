@@ -20,7 +20,7 @@ from mcp.client.auth.extensions.client_credentials import (
     SignedJWTParameters,
 )
 from mcp.client.auth.oauth2 import OAuthContext
-from mcp.client.auth.utils import extract_field_from_www_auth, union_scopes
+from mcp.client.auth.utils import extract_field_from_www_auth, issuers_match, union_scopes
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata
 from pydantic import AnyUrl
 
@@ -345,9 +345,9 @@ class Authorizer:
         async def show(url: str) -> None:
             self._check_metadata()
             assert browser is not None  # noqa: S101  # the caller's condition
-            await browser.show(url)
+            await browser.show(_correct_query(url, provider.context))
 
-        return OAuthClientProvider(
+        provider = _UserProvider(
             self._url,
             metadata,
             storage,
@@ -355,6 +355,8 @@ class Authorizer:
             browser.wait if browser else None,
             policy.client_metadata_url,
         )
+        provider.issuer = policy.issuer
+        return provider
 
     async def _create_client_provider(self, storage: TokenFile) -> OAuthClientProvider:
         policy = self._policy
@@ -415,6 +417,17 @@ _FLOW_FAILURES: Final = (
 """How messages of the SDK begin, and the explanations."""
 
 
+class _UserProvider(OAuthClientProvider):
+    """The provider of the SDK for the sign-in of a person, with the configured issuer like those for programs."""
+
+    issuer: str | None = None
+
+    def _select_authorization_server(self, advertised: list[str]) -> str:
+        """Return the configured one of the authorization servers that the upstream names, or the first."""
+        chosen = (server for server in advertised if self.issuer and issuers_match(server, self.issuer))
+        return next(chosen, advertised[0])
+
+
 class AuthorizingTransport(httpx2.AsyncBaseTransport):
     """Sends through `inner` with a token; if the server rejects it, once more with another."""
 
@@ -444,6 +457,12 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
 def read_error_code(found: object) -> str:
     """Return an OAuth error code; an empty text for anything else, which is not repeated."""
     return found if isinstance(found, str) and _SAFE.fullmatch(found) else ""
+
+
+def _correct_query(url: str, context: OAuthContext) -> str:
+    """Return the URL of the page with one `?`: the SDK adds another to an endpoint with a query (RFC 6749, 3.1)."""
+    endpoint = str(context.oauth_metadata.authorization_endpoint) if context.oauth_metadata else ""
+    return f"{endpoint}&{url[len(endpoint) + 1 :]}" if "?" in endpoint else url
 
 
 def _is_rejected(response: httpx2.Response) -> bool:
