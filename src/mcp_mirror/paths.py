@@ -125,6 +125,10 @@ class MemoryPath(msgspec.Struct, frozen=True):
             return self
         return MemoryPath(self.base, (*self.tokens[:-1], last.rstrip(_WRAPPING)))
 
+    def child(self, key: str) -> "MemoryPath":
+        """The path of a key of the value."""
+        return MemoryPath(self.base, (*self.tokens, key))
+
 
 def tool_label(tool: str) -> str:
     """A tool's name as it appears in paths: only `[A-Za-z0-9_-]`, 1 to 80 characters."""

@@ -22,7 +22,7 @@ from mcp_mirror.payload.json_rpc import array_of, contiguous, object_of, open_ar
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
-from mcp_mirror.system.slices import Pacer, run_by_size
+from mcp_mirror.system.slices import Pacer, run_by_size, run_by_values
 from mcp_mirror.types import Buffer, Provenance, Segments
 
 _logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
         )
-        result = await run_by_size(sum(map(len, block)), _process, block, options)
+        result = await run_by_values(block, _process, block, options)
         if result.captured.value is None or result.captured.shown is not None:
             return None
         try:

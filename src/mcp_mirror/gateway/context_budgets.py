@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount
-from mcp_mirror.core.replies import ToolResult, count_reply_bytes, count_result_tokens
+from mcp_mirror.core.replies import ToolResult, count_result_tokens
 from mcp_mirror.errors import ToolError
-from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
@@ -195,4 +195,4 @@ def _create_account(capacity: int, definitions: int) -> TokenAccount:
 
 async def count_reply_tokens(reply: ToolResult, estimate: Callable[[Buffer], int], shown: str = "") -> int:
     """Return the tokens that a model reads of a reply; see `count_result_tokens`."""
-    return await run_by_size(count_reply_bytes(reply), count_result_tokens, reply, estimate, shown)
+    return await run_by_values(reply.values(), count_result_tokens, reply, estimate, shown)

@@ -38,7 +38,7 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
-from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.system.slices import run_by_size, run_by_values
 from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.content_filter import is_for_client
@@ -212,8 +212,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             if isinstance(response, SpooledFrame):
                 result = await self.services.scanner.scan(response, options)
             else:
-                size = sum(map(len, response.values()))
-                result = await run_by_size(size, process_result, response, options)
+                result = await run_by_values(response.values(), process_result, response, options)
         except WireError as error:
             raise UpstreamError(
                 f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"

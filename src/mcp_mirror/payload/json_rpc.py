@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_bounds import find_excess_depth, is_deeper
+from mcp_mirror.payload.json_bounds import is_deeper, locate_excess_depth
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
 
@@ -131,9 +131,9 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
             raise RecursionError  # noqa: TRY301  # handled as that of the parser
         return run_deep(partial(_DECODER.decode, frame), RESERVE)
     except RecursionError:
-        at = find_excess_depth(frame, max_depth)
+        where = locate_excess_depth(frame, max_depth)
         raise WireError(
-            f"The message is nested too deep: at byte {at:,} it has more than {max_depth} levels (`limits.max_depth`)."
+            f"The message is nested too deep: {where} it has more than {max_depth} levels (`limits.max_depth`)."
         ) from None
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
