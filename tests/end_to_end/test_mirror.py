@@ -1101,7 +1101,7 @@ async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
 
 
-async def test_an_argument_takes_the_key_of_its_name_from_an_object_that_does_not_fit() -> None:
+async def test_an_argument_takes_the_key_of_its_name_from_an_object() -> None:
     received: list[Any] = []
     mirror = with_orders(ROWS * 60)
 
