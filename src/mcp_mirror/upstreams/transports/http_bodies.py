@@ -129,8 +129,9 @@ class BodyReader:
         Raises:
             httpx2.SSEError: The server wants messages at another server.
         """
-        kind, data = _kind_of(event.fields), None
-        if kind == b"message" and event.data is not None:
+        kind = next((field.partition(b":")[2].strip() for field in event.fields if field.startswith(b"event")), b"")
+        data = None
+        if kind in (b"", b"message") and event.data is not None:
             data = self._read_event(event.data, identity)
         elif kind == b"endpoint" and self._ends_with_stream and isinstance(event.data, bytes):
             self._check_endpoint(event.data)
@@ -224,12 +225,6 @@ def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
     """Return a server-sent event; its data may have several lines."""
     lines = () if data is None else (b"data: " + bytes(data).replace(b"\n", b"\ndata: "),)
     return b"\n".join((*fields, *lines, b"", b""))
-
-
-def _kind_of(fields: tuple[bytes, ...]) -> bytes:
-    """Return the type of an event: `message`, or `endpoint` for the event of the older transport with an address."""
-    kinds = [field.partition(b":")[2].strip() for field in fields if field.partition(b":")[0] == b"event"]
-    return (kinds and kinds[-1]) or b"message"
 
 
 def explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
