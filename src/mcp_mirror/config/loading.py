@@ -196,7 +196,7 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
         check_config(config, whole, {*upstreams, *off}, findings)
     findings.raise_problems()
     config = replace(config or Config(), disabled=tuple(off))
-    lock_file = str(folder / path.with_suffix(LOCK_SUFFIX).name) if path else None
+    lock_file = str(folder / f"{path.stem}{LOCK_SUFFIX}") if path else None
     return _complete(config, upstreams, findings, lock_file)
 
 
