@@ -188,7 +188,7 @@ def test_a_configuration_that_was_changed_stays(write: Write, tmp_path: Path) ->
 def test_no_file_is_written_over_another(write: Write) -> None:
     file = write()
     before = file.read_bytes()
-    for config in (file, file.with_name(file.name + BACKUP_SUFFIX), file.parent):
+    for config in (file, file.with_name(file.name + BACKUP_SUFFIX), file.parent, Path("/")):
         ran = invoke("install", "claude-desktop", "--config", str(config))
         assert (ran.exit_code, file.read_bytes()) == (2, before)
     assert list(file.parent.iterdir()) == [file]

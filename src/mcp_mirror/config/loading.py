@@ -122,7 +122,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     findings = Findings(str(path))
     root = read_yaml(_read_text(path), findings)
     warn_of_exposure(path, root, findings)
-    return _read_config(root, findings, path.absolute().parent, environ, path.with_suffix(LOCK_SUFFIX).name)
+    return _read_config(root, findings, environ, path)
 
 
 def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
@@ -133,9 +133,8 @@ def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
     """
     if len(text.encode(errors="surrogatepass")) > MAX_FILE_BYTES:
         raise ConfigError(_TOO_LARGE.format(path=path))
-    lock_name = path.with_suffix(LOCK_SUFFIX).name
     findings = Findings(str(path))
-    return _read_config(read_yaml(text, findings), findings, path.absolute().parent, environ, lock_name)
+    return _read_config(read_yaml(text, findings), findings, environ, path)
 
 
 def read_config(
@@ -160,7 +159,7 @@ def read_config(
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"{called}: expected only texts, numbers, booleans, lists and mappings") from None
     findings = Findings(called, name_origin or (lambda keys: f"{called}: {'.'.join(keys)}" if keys else called))
-    return _read_config(read_yaml(text, findings), findings, _find_current_folder(), environ)
+    return _read_config(read_yaml(text, findings), findings, environ)
 
 
 def _find_current_folder() -> Path:
@@ -171,11 +170,11 @@ def _find_current_folder() -> Path:
         return Path()
 
 
-def _read_config(
-    root: Node, findings: Findings, folder: Path, environ: Mapping[str, str], lock_name: str | None = None
-) -> Config:
+def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], path: Path | None = None) -> Config:
+    """Return the configuration in a tree, which was read from the file `path` if there is one."""
     if not isinstance(root, YamlMapping):
         findings.fail(root.location, f"expected a mapping with 'upstreams:' at the top, got {kind_name(root)}")
+    folder = path.absolute().parent if path else _find_current_folder()
     variables = {"PYTHON": sys.executable} | dict(environ)
     sections, gathered = gather_upstreams(root, findings)
     off = {name: node for name, node in gathered.members.items() if not _is_enabled(node, variables)}
@@ -197,7 +196,8 @@ def _read_config(
         check_config(config, whole, {*upstreams, *off}, findings)
     findings.raise_problems()
     config = replace(config or Config(), disabled=tuple(off))
-    return _complete(config, upstreams, findings, lock_name and str(folder / lock_name))
+    lock_file = str(folder / f"{path.stem}{LOCK_SUFFIX}") if path else None
+    return _complete(config, upstreams, findings, lock_file)
 
 
 def _read_text(path: Path) -> str:
