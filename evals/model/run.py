@@ -21,7 +21,7 @@ from fetch import QWEN, MissingWeightsError, cache_folder, fetch
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.evals.log import Log, Record
 from mcp_mirror.evals.matrix import Matrix
-from mcp_mirror.evals.options import Options, read_matrix
+from mcp_mirror.evals.profiles import read_matrix
 from mcp_mirror.evals.report import Row, as_markdown, as_table, rows_of, skipped_rows
 from mcp_mirror.evals.runs import check_matrix, run_all
 
@@ -72,12 +72,12 @@ def matrix_of(given: argparse.Namespace, base_url: str) -> Matrix:
         ConfigError: A file or a name in it cannot be used.
     """
     chosen = {
-        "styles": given.notice.split(",") if given.notice else None,
+        "notice": given.notice.split(",") if given.notice else None,
         "repeats": given.repeats,
         "seed": given.seed,
     }
     wanted = {name: value for name, value in chosen.items() if value is not None}
-    return read_matrix(Options(given.cases, given.profile, {"base_url": base_url, "model": QWEN.name}, wanted))
+    return read_matrix(given.cases, given.profile, {"base_url": base_url, "model": QWEN.name}, wanted)
 
 
 def run(given: argparse.Namespace, base_url: str) -> list[Row]:

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mcp_mirror.demo.density import density_grid
-from mcp_mirror.demo.library import DESCRIPTORS, read_samples
-from mcp_mirror.demo.similarity import describe_grid
-from mcp_mirror.demo.structure import build_structure
+from mcp_mirror.demo.density import build_structure, density_grid
+from mcp_mirror.demo.similarity import DESCRIPTORS, describe_grid, read_samples
 
 if __name__ == "__main__":
     described = [describe_grid(density_grid(build_structure(sample.smiles))) for sample in read_samples()]

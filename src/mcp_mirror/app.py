@@ -10,7 +10,7 @@ import msgspec
 
 from mcp_mirror.assembly import (
     build_handlers,
-    build_observer,
+    build_request_telemetry,
     build_services,
     build_sessions,
     build_stage_dependencies,
@@ -229,7 +229,7 @@ async def open_application(
         services = build_services(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
         runtime = Runtime()
-        builder = StateBuilder(shared, Dispatcher(services, runtime, build_observer(signals)), tuple(stages))
+        builder = StateBuilder(shared, Dispatcher(services, runtime, build_request_telemetry(signals)), tuple(stages))
         catalog = Catalog({}, LABELS | OWN_LABELS | await resources.store.labels())
         is_isolated = config.auth.is_required and not awaits_client
         runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)

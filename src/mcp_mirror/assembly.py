@@ -25,7 +25,7 @@ from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
-from mcp_mirror.gateway.stages.telemetry import RequestMetrics, RequestObserver, RequestTracing, TracingStage
+from mcp_mirror.gateway.stages.telemetry import RequestTelemetry, TelemetryStage
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
@@ -223,12 +223,11 @@ def build_stage_dependencies(
         services=services,
         clock=time.monotonic,
         limiter=_build_limiter(config.limits.traffic, has_auth=config.auth.is_required),
-        budgets=ContextBudgets(config.context, time.monotonic),
+        budgets=ContextBudgets(time.monotonic),
         used_consents=UsedConsents(),
         recorder=resources.recorder,
         quotas=_build_quotas(config, resources),
-        metrics=signals.metrics,
-        tracing=_build_tracing_stage(signals, services.path_hasher, is_stdio=is_stdio),
+        telemetry=_build_telemetry_stage(signals, services.path_hasher, is_stdio=is_stdio),
     )
 
 
@@ -254,8 +253,8 @@ def _build_quotas(config: Config, resources: Resources) -> CallQuotas | None:
     return quotas
 
 
-def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
-    if signals.tracing is None:
+def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
+    if signals.metrics is None and signals.tracing is None:
         return None
 
     def describe_client(channel: ClientChannel) -> dict[str, str]:
@@ -266,13 +265,12 @@ def _build_tracing_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio:
             protocol_version = MODERN_PROTOCOL_VERSIONS[-1]
         return attributes | ({"mcp.protocol.version": protocol_version} if protocol_version else {})
 
-    return TracingStage(signals.tracing, path_hasher, describe_client)
+    return TelemetryStage(signals.metrics, signals.tracing, path_hasher, describe_client)
 
 
-def build_observer(signals: Signals) -> RequestObserver | None:
-    """Return the observer of requests to upstreams; None without metrics and traces."""
-    measured = RequestMetrics(signals.metrics) if signals.metrics else None
-    return RequestTracing(signals.tracing, measured) if signals.tracing else measured
+def build_request_telemetry(signals: Signals) -> RequestTelemetry | None:
+    """Return what measures and traces requests to upstreams; None without metrics and traces."""
+    return RequestTelemetry(signals.metrics, signals.tracing) if signals.metrics or signals.tracing else None
 
 
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:

@@ -135,8 +135,8 @@ class Descriptor(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     companion: str | None = None
     """The base of the value that contains the rest of the same result's content."""
-    envelope: bytes = b"{}"
-    """The remaining members of the result, a JSON object. Value, companion and envelope rebuild the result."""
+    other_members: bytes = b"{}"
+    """The members of the result beside these values, a JSON object. Value, companion and other members rebuild it."""
     preview: bool = True
     """Notices and listings may show parts of the value to a model."""
     array: ArrayIndex | None = None

@@ -102,6 +102,17 @@ async def test_requests_without_a_valid_token_get_a_challenge(guarded: Path, cap
     assert not [word for word in (*TOKENS.values(), "mcpm_unknown", "eyJ") if word in log]
 
 
+async def test_a_flood_without_tokens_does_not_fill_the_audit_log(configured: Configured, tmp_path: Path) -> None:
+    config = configured({}, auth={"tokens": HASHES}, audit={"path": "audit.jsonl"})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        for _ in range(130):
+            assert (await client.post(served.url, headers=HEADERS, content=HELLO)).status_code == 401
+        assert served.application.server.rejected_requests.counts == {"no good token": 130}
+    records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert {record["outcome"] for record in records} == {"no good token"}
+    assert [int(record.get("requests", 1)) for record in records] == [1] * 100 + [30]
+
+
 async def test_a_valid_token_in_a_url_or_sent_twice_is_rejected(guarded: Path) -> None:
     token = TOKENS["alice"]
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:

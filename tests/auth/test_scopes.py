@@ -24,11 +24,11 @@ from tests.auth.strangers import MODERN, Visitor, visiting
 from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
-from mcp_mirror.cli.serving import Reloading
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round, read_round
 from mcp_mirror.payload.json_rpc import object_of
+from mcp_mirror.security.pins import NO_PINS
 from mcp_mirror.server.announcements import ListChange
 from mcp_mirror.upstreams.content_filter import require_scopes
 from mcp_mirror.upstreams.elicitation import InputRequired
@@ -316,7 +316,7 @@ async def test_a_reload_ends_updates_to_principals_without_the_new_scope(
         changed = json.loads(config.read_text())
         changed["upstreams"]["crm"]["required_scopes"] = ["crm"]
         config.write_text(json.dumps(changed))
-        Reloading(served.application, config, {}, lambda _line: None).reload()
+        served.application.reload(load_config(config, {}), NO_PINS)
         while "updated" not in await received["alice"].get():  # it is watched again by her right
             pass
         while not received["bob"].empty():
@@ -398,7 +398,7 @@ async def test_a_reload_applies_changed_scopes(scoped: Path) -> None:
         del sections["upstreams"]["crm"]["required_scopes"]
         sections["upstreams"]["wiki"]["required_scopes"] = ["wiki"]
         scoped.write_text(json.dumps(sections))
-        Reloading(served.application, scoped, {}, lambda _line: None).reload()
+        served.application.reload(load_config(scoped, {}), NO_PINS)
         async with asyncio.timeout(BOUND):
             while "crm_echo_mirrored" not in await names(bob, *TOOLS, modern=False):  # noqa: ASYNC110  # the upstream starts
                 await asyncio.sleep(0.05)

@@ -106,7 +106,8 @@ def is_read(file: Any) -> bool:
     assert isinstance(root, YamlMapping)
     variables = {"HOME": "/home/ann"} | dict.fromkeys(("STORE_KEY", "STATE_KEY", "AUDIT_KEY"), "k" * 32)
     variables |= dict.fromkeys(("GITHUB_TOKEN", "CLIENT_SECRET", "REDIS_PASSWORD"), "secret")
-    tree = expand(gather_upstreams(root, findings), variables, findings)
+    sections, upstreams = gather_upstreams(root, findings)
+    tree = expand(YamlMapping(root.location, {**sections, "upstreams": upstreams}), variables, findings)
     assert isinstance(tree, YamlMapping)
     config = Reader(findings, Path("/etc")).read_config(tree)
     try:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from mcp_mirror.cli.install import files
 from mcp_mirror.cli.install.clients import CLIENTS, Machine
-from mcp_mirror.cli.install.entries import find_subcommand
+from mcp_mirror.cli.install.entries import read_own_command
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX
 from mcp_mirror.cli.install.formats.json_text import JsonDocument
 from mcp_mirror.cli.install.in_place import plan_unwrapping, plan_wrapping
@@ -799,7 +799,8 @@ def test_under_uvx_an_entry_starts_uvx(monkeypatch: pytest.MonkeyPatch, tmp_path
         command = files.find_program()
         assert command == [str(uvx), *words, "mcp-mirror"]
         assert files.describe_command("doctor") == " ".join(("uvx", *words, "mcp-mirror", "doctor"))
-        assert find_subcommand({"command": command[0], "args": [*command[1:], "wrap", "--", "x"]}) == "wrap"
+        own = read_own_command({"command": command[0], "args": [*command[1:], "wrap", "--", "x"]})
+        assert (own.program, own.subcommand, own.wrapped) == (command, "wrap", ["x"])
         monkeypatch.setattr("sys.prefix", "/usr")
         assert files.describe_command("doctor") == "mcp-mirror doctor"
 

@@ -1,8 +1,12 @@
 """`mcp-mirror tokens`: estimates, exact counts, and errors."""
 
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.end_to_end.conftest import BOUND
 from typer.testing import CliRunner
 
 from mcp_mirror.cli.main import app
@@ -30,6 +34,17 @@ def test_files_are_estimated_one_by_one_and_together(files: list[str]) -> None:
 
 def test_standard_input_is_read_where_no_file_is_named() -> None:
     assert CliRunner().invoke(app, ["tokens"], input=TEXT).stdout == f"{estimate_tokens(TEXT):,}\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_a_pipe_is_read_although_it_has_no_size(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as threads:
+        written = threads.submit(pipe.write_text, TEXT)
+        ran = CliRunner().invoke(app, ["tokens", str(pipe)])
+        assert written.result(BOUND) == len(TEXT)
+    assert ran.stdout.split()[0] == f"{estimate_tokens(TEXT):,}"
 
 
 def test_an_exact_count_is_the_tokenizers(files: list[str]) -> None:

@@ -9,10 +9,23 @@ from hypothesis import strategies as st
 from rdkit import Chem
 from samples import at_most, sample
 
-from mcp_mirror.demo.atoms import CUTOFF, RADIAL_STEP, charge_shells, radial_table, read_shells, shell_density
-from mcp_mirror.demo.density import POINTS, VOXEL, count_electrons, density_grid, round_significant
-from mcp_mirror.demo.library import find_smiles
-from mcp_mirror.demo.structure import MoleculeError, Structure, build_structure
+from mcp_mirror.demo.density import (
+    CUTOFF,
+    POINTS,
+    RADIAL_STEP,
+    VOXEL,
+    MoleculeError,
+    Structure,
+    build_structure,
+    charge_shells,
+    count_electrons,
+    density_grid,
+    radial_table,
+    read_shells,
+    round_significant,
+    shell_density,
+)
+from mcp_mirror.demo.similarity import find_smiles
 
 ELEMENTS = sorted(read_shells())
 FEW_ATOMS = [

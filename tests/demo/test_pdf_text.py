@@ -6,9 +6,8 @@ import pytest
 from build_sheet import PRODUCT, SHEET, build_sheet
 from pypdf import PdfReader, PdfWriter
 
-from mcp_mirror.demo.pdf_text import PdfError, read_text
-from mcp_mirror.demo.sds import extract
-from mcp_mirror.demo.sds_rows import Ingredient
+from mcp_mirror.demo.documents import PdfError, read_text
+from mcp_mirror.demo.sds import Ingredient, extract
 
 
 def test_the_shipped_sheet_is_found_by_its_bare_name_from_anywhere(

@@ -14,7 +14,7 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Paragraph, SimpleDocTemplate, Table
 from samples import at_most
 
-from mcp_mirror.demo.pdf_text import read_text
+from mcp_mirror.demo.documents import read_text
 from mcp_mirror.demo.sds import extract
 from mcp_mirror.demo.sds_fields import CAS_SHAPE, is_cas_number, is_formula, read_fields, tidy_concentration
 

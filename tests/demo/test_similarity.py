@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 from rdkit import Chem
 from samples import sample as as_sample
 
-from mcp_mirror.demo.density import density_grid
-from mcp_mirror.demo.library import read_descriptors, read_samples
-from mcp_mirror.demo.similarity import GridError, describe_grid, rank_samples, score_samples, to_grid
-from mcp_mirror.demo.structure import Structure, build_structure
+from mcp_mirror.demo.density import Structure, build_structure, density_grid
+from mcp_mirror.demo.similarity import (
+    GridError,
+    describe_grid,
+    rank_samples,
+    read_descriptors,
+    read_samples,
+    score_samples,
+    to_grid,
+)
 
 TURNED = [
     "water", "butane", "isobutane", "1-propanol", "2-propanol", "o-xylene", "m-xylene", "p-xylene", "o-cresol",

@@ -1097,8 +1097,35 @@ ROWS = [{"id": number, "status": "open"} for number in range(900)]
 async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
     async with with_orders(ROWS * 60) as mirror:
         path = str((await mirror.call("page_mirrored", {})).path)
-        refused = await mirror.call("count_mirrored", {"orders": path})
+        refused = await mirror.call("count_mirrored", {"orders": f"{path}/total"})
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
+
+
+async def test_an_argument_takes_the_key_of_its_name_from_an_object_that_does_not_fit() -> None:
+    received: list[Any] = []
+    mirror = with_orders(ROWS * 60)
+
+    @mirror.tool
+    def deliver(orders: list[dict[str, Any]], total: int, note: str, page: dict[str, Any]) -> str:
+        received[:] = [len(orders), total, json.loads(note), page]
+        return "delivered"
+
+    @mirror.tool
+    def send(orders: list[dict[str, Any]], box: dict[str, list[int]]) -> str:
+        return f"{len(orders)} and {box}"
+
+    async with mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        assert (await mirror.call("count_mirrored", {"orders": path})).text == "54000"
+        await mirror.call("deliver_mirrored", dict.fromkeys(("orders", "total", "note", "page"), path))
+        page = await mirror.read(path)
+        assert received == [54_000, 54_000, page, page]  # only arguments that accept no object take its key
+        nested = await mirror.put({"a": {"orders": [{}]}, "orders": "none"})
+        assert (await mirror.call("count_mirrored", {"orders": f"{nested}/a"})).text == "1"
+        assert (await mirror.call("count_mirrored", {"orders": nested})).is_error
+        boxed = await mirror.put({"orders": [{}, {}], "left": [1]})
+        sent = await mirror.call("send_mirrored", {"orders": boxed, "box": {"left": boxed}})
+        assert sent.text == "2 and {'left': [1]}"
 
 
 async def test_for_the_path_of_a_picture_the_rows_beside_it_fit() -> None:
@@ -1134,7 +1161,7 @@ async def test_a_path_that_fits_is_found_within_the_main_object() -> None:
     ("tool", "given", "advised"),
     [
         ("found", ("/0", "/1/0"), "/1"),
-        ("page", ("", "/total", "/orders/0"), "/orders"),
+        ("page", ("/total", "/orders/0"), "/orders"),
     ],
 )
 async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
@@ -1215,7 +1242,7 @@ async def test_a_part_in_the_words_of_a_notice_is_refused_with_its_whole_path() 
             assert refused.text.endswith(f'Pass a path that fits, such as "{base}{advised}".')
 
 
-@pytest.mark.parametrize("given", ["the orders", "/next", "{path}", "{path}/total"])
+@pytest.mark.parametrize("given", ["the orders", "/next", "{path}/next", "{path}/total"])
 async def test_no_advice_names_a_part_of_a_value_that_the_model_may_not_see(given: str) -> None:
     flows = {"flows": {"model": {"accepts": {"confidentiality": "public"}}}}
     async with with_orders(ROWS, flows) as mirror:

@@ -11,8 +11,7 @@ from mcp_mirror.evals.example_notices import write_notices
 from mcp_mirror.evals.few_shot import write_example
 from mcp_mirror.evals.log import Log
 from mcp_mirror.evals.matrix import STYLES, Matrix, Model
-from mcp_mirror.evals.options import Options, read_matrix
-from mcp_mirror.evals.profiles import find_cases, load_case, read_profiles
+from mcp_mirror.evals.profiles import find_cases, load_case, read_matrix, read_profiles
 from mcp_mirror.evals.runs import check_matrix
 from mcp_mirror.paths import find_bases, label_of
 
@@ -67,11 +66,11 @@ def test_every_matrix_and_model_of_the_profiles_can_be_used() -> None:
     path = EVALS / "profiles.yaml"
     profiles = read_profiles(path)
     for name in profiles.matrices:
-        assert check_matrix(read_matrix(Options((), f"{path}:{name}", {}, {})))
+        assert check_matrix(read_matrix((), f"{path}:{name}", {}, {}))
     for name in profiles.models:
         variants = tuple(profiles.variants)
-        options = Options((str(EVALS / "cases"),), f"{path}:{name}", {}, {"variants": variants})
-        assert set(read_matrix(options).variants) == set(variants)
+        matrix = read_matrix((str(EVALS / "cases"),), f"{path}:{name}", {}, {"variants": variants})
+        assert set(matrix.variants) == set(variants)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mcp_mirror.errors import UpstreamError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.conversation import Call
 from mcp_mirror.evals.dialects import ToolsMode
-from mcp_mirror.evals.matrix import PLAIN, Model
+from mcp_mirror.evals.matrix import PLAIN, Model, merge
 from mcp_mirror.evals.profiles import load_case
 from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
 
@@ -83,6 +83,24 @@ async def test_without_the_gateway_the_same_case_passes_values(tmp_path: Path) -
             assert [check for check in record["checks"] if not check["passed"]] == []
             assert (record["success"], record["exact"], record["received"]) == (True, None, True)
             assert record["estimated_tokens"]["conversation"] > 4000
+
+
+async def test_a_model_that_searches_calls_tools_that_are_not_listed(tmp_path: Path) -> None:
+    case = load_case(CASES / "many_tools.md")
+    run_folder = RunFolder(tmp_path, CASES)
+    with scripted_server() as server:
+        server.scripts["many_tools/search"] = [
+            {"find_tools": {"query": "read minutes; count words"}},
+            {"call_tool": {"name": "read_minutes", "arguments": {"meeting": "spring"}}},
+            {"call_tool": {"name": "count_words_mirrored", "arguments": {"text": "${PATH_1}"}}},
+            "They have ${LAST}",
+        ]
+        changed = merge(joined([case]), {"mirror": {"listing": "search"}})
+        async with start_servers(run_folder, run_folder.prepare(changed, {}), gateway=True) as servers:
+            assert "read_minutes_mirrored" not in {tool.name for tool in servers.tools}
+            record = await run_script(servers, server, case, "search")
+            assert [check for check in record["checks"] if not check["passed"]] == []
+            assert (record["success"], record["exact"], record["received"]) == (True, True, True)
 
 
 async def test_a_lost_server_makes_the_run_void(tmp_path: Path) -> None:

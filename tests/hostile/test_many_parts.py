@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 from tests.hostile.bystander import HttpClient, Waits, bystander, message_of
 from tests.hostile.conftest import FULL
-from tests.hostile.servers.many import COUNT, PAYLOADS, members
+from tests.hostile.servers.many import COUNT, DEEP, LINES, PAYLOADS, arrays, members
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,24 @@ async def test_a_result_of_very_many_parts_delays_no_other_client(
         assert value == sent["structuredContent"] if sent else len(value) > COUNT / 2
 
 
+@pytest.mark.parametrize("kind", LINES)
+async def test_a_server_message_of_very_many_arrays_delays_no_other_client(
+    config: Path, serve: Serve, budget: Budget, kind: str
+) -> None:
+    async with (
+        serve(config, "-v") as served,
+        budget(served, f"server message of arrays: {kind}", f"{8 * COUNT:,}") as row,
+    ):
+
+        def run() -> tuple[str, Waits]:
+            with HttpClient(served.url) as client, bystander(served.url, HONEST) as waits:
+                return client.text("write_mirrored", {"kind": kind}), waits
+
+        answer, waits = await anyio.to_thread.run_sync(run)
+        assert (waits.failures, answer) == ([], f"{len(json.dumps({'kind': kind}))} characters")
+        row.waited, row.outcome = waits.longest, "refused"
+
+
 PATH = b'"emit-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11/a"'
 REQUESTS: dict[str, tuple[Callable[[], bytes], bytes]] = {
     "members": (lambda: b'"arguments":{' + members() + b"},", b" characters"),
@@ -76,6 +94,7 @@ REQUESTS: dict[str, tuple[Callable[[], bytes], bytes]] = {
     "paths": (lambda: b'"arguments":{"items":[' + b",".join([PATH] * (COUNT // 4)) + b"]},", b"look like memory paths"),
     "meta": (lambda: b'"_meta":{' + members() + b"},", b"`arguments`"),
     "params": (lambda: members() + b",", b"`arguments`"),
+    "depth": (lambda: b'"arguments":{"items":[' + arrays(480_000) + b"," + DEEP + b"]},", b"nested too deep"),
 }
 """Parameters of a call, and what its answer says."""
 

@@ -13,14 +13,14 @@ from mcp_mirror.core.budgets import MIN_CALL_TOKENS
 from mcp_mirror.errors import ToolError
 from mcp_mirror.gateway.context_budgets import (
     CONVERSATION,
+    UNLIMITED,
     ContextBudgets,
     Conversation,
     Reservation,
     read_conversation,
 )
-from mcp_mirror.settings.policies import ContextPolicy
 
-POLICY = ContextPolicy(10_000, 0.2)
+CAPACITY = 8_000
 CHAT = Conversation(("harness", "chat"))
 
 
@@ -31,11 +31,11 @@ class Clock:
         return self.now
 
 
-def kept(policy: ContextPolicy = POLICY, clock: Clock | None = None) -> ContextBudgets:
-    return ContextBudgets(policy, clock or Clock())
+def kept(capacity: int = CAPACITY, clock: Clock | None = None) -> ContextBudgets:
+    return ContextBudgets(clock or Clock(), capacity)
 
 
-def spend(conversations: ContextBudgets, conversation: Conversation | None, cost: int, namespace: str = "me") -> int:
+def spend(conversations: ContextBudgets, conversation: Conversation, cost: int, namespace: str = "me") -> int:
     """Make a call that sends so much, if it may; what could be sent before it."""
     with conversations.reserve(namespace, conversation, 1000, lambda: 100) as hold:
         left = hold.left
@@ -74,13 +74,11 @@ def test_the_error_for_an_invalid_conversation_names_the_format(declared: Any) -
         read_conversation({CONVERSATION: declared}, "s-1")
 
 
-def test_without_a_window_or_a_conversation_anything_may_be_sent() -> None:
-    for conversations, conversation in ((kept(ContextPolicy()), CHAT), (kept(), None)):
-        with conversations.reserve("me", conversation, 10, lambda: 100) as hold:
-            assert hold.tokens is None
-            assert not hold.is_exhausted
-            assert hold.widen(10**9)
-            hold.settle(10**9)
+def test_without_a_budget_anything_may_be_sent() -> None:
+    assert UNLIMITED.tokens is None
+    assert not UNLIMITED.is_exhausted
+    assert UNLIMITED.widen(10**9)
+    UNLIMITED.settle(10**9)
 
 
 def test_a_conversation_starts_with_definitions_and_is_private() -> None:
@@ -127,7 +125,7 @@ def test_a_call_in_flight_keeps_its_budget_when_the_conversation_restarts() -> N
 def test_a_changed_window_applies_to_running_conversations() -> None:
     conversations = kept()
     spend(conversations, CHAT, 900)
-    conversations = msgspec.structs.replace(conversations, policy=ContextPolicy(2000, 0.25))
+    conversations = msgspec.structs.replace(conversations, capacity=1500)
     assert spend(conversations, CHAT, 0) == 500
 
 
@@ -139,10 +137,10 @@ def test_a_call_without_room_for_a_path_is_not_to_be_made() -> None:
 
 
 def test_an_operator_hears_of_a_window_that_the_definitions_fill(caplog: pytest.LogCaptureFixture) -> None:
-    assert spend(kept(ContextPolicy(280, 0.2)), CHAT, 0) == 124
+    assert spend(kept(224), CHAT, 0) == 124
     assert "The tool definitions take 100 of the 224 tokens that `context` allows" in caplog.text
     caplog.clear()
-    assert spend(kept(ContextPolicy(285, 0.2)), CHAT, 0) == 128
+    assert spend(kept(228), CHAT, 0) == 128
     assert caplog.text == ""
 
 
@@ -173,11 +171,11 @@ CALLS = st.lists(
 
 
 @at_most(200)
-@given(st.integers(200, 12_000), CALLS)
+@given(st.integers(160, 9_600), CALLS)
 def test_concurrent_calls_never_exceed_the_budget_of_a_conversation(
-    window: int, calls: list[tuple[str, str, int, int]]
+    capacity: int, calls: list[tuple[str, str, int, int]]
 ) -> None:
-    conversations = kept(ContextPolicy(window, 0.2))
+    conversations = kept(capacity)
     sent = {"a": 100, "b": 100}
     under_way: list[tuple[str, Reservation, ExitStack]] = []
     for step, name, cost, which in calls:
@@ -191,6 +189,6 @@ def test_concurrent_calls_never_exceed_the_budget_of_a_conversation(
                 hold.settle(cost)
                 sent[of] += cost
             stack.close()
-        assert max(sent.values()) <= max(window - window // 5, 100)
+        assert max(sent.values()) <= max(capacity, 100)
     for _, _, stack in under_way:
         stack.close()

@@ -13,8 +13,10 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.core.replies import build_error_reply
 from mcp_mirror.errors import RefusalReason, StoreError
 from mcp_mirror.gateway.call import Call
-from mcp_mirror.gateway.stages.reporting import EventStage
+from mcp_mirror.gateway.stages.reporting import ReportStage
+from mcp_mirror.observability.audit import NO_AUDIT
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall, read_calls
+from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import EventsPolicy
 from mcp_mirror.stores.event_log import MemoryEventLog, SumKey, Sums
 
@@ -208,7 +210,8 @@ def call_of(arguments: bytes = b"{}") -> Call:
 async def recorded(log: FickleLog, call: Call, answer: Any) -> Any:
     recorder = recorder_of(log)
     try:
-        return await EventStage(recorder, iter([1.0, 1.5]).__next__)(call, answer)
+        stage = ReportStage(NO_AUDIT, recorder, PathHasher(b"key"), iter([1.0, 1.5]).__next__)
+        return await stage(call, answer)
     finally:
         await recorder.flush()
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from mcp_mirror.payload.floods import BURST, RATE, Flood, RepeatedLog
-from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_size
+from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_size, run_by_values
 
 
 class Clock:
@@ -103,3 +103,10 @@ async def test_work_on_many_bytes_runs_beside_the_event_loop() -> None:
     assert await run_by_size(INLINE_BYTES, threading.get_ident) == threading.get_ident()
     assert await run_by_size(INLINE_BYTES + 1, threading.get_ident) != threading.get_ident()
     assert await run_by_size(INLINE_BYTES + 1, divmod, 7, 2) == (3, 1)
+
+
+@pytest.mark.parametrize("value", [b"1,", b"{},", b"["])
+async def test_work_on_very_many_values_runs_beside_the_event_loop(value: bytes) -> None:
+    assert await run_by_values((value * 100, b"x" * 20_000), threading.get_ident) == threading.get_ident()
+    assert await run_by_values((b"x", value * 5_000), threading.get_ident) != threading.get_ident()
+    assert await run_by_values((b"x" * INLINE_BYTES, b"x"), threading.get_ident) != threading.get_ident()

@@ -370,7 +370,8 @@ def no_pending_payloads() -> PendingPayloads:
 
 
 async def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[dict[str, str], str]:
-    frame, token = await pending_payloads.lift_params(CALL % identity, LOCAL)
+    frame, message, token = await pending_payloads.lift_params(CALL % identity, LOCAL)
+    assert isinstance(message, types.JSONRPCRequest)
     assert token is not None
     assert b"1e400" not in frame
     return json.loads(frame)["params"]["_meta"], token
@@ -419,7 +420,8 @@ async def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
     }
     assert no_pending_payloads().take_params({"other": 1}, None) == {}
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
-    assert await no_pending_payloads().lift_params(frame, LOCAL) == (frame, None)
+    listing = types.JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/list")
+    assert await no_pending_payloads().lift_params(frame, LOCAL) == (frame, listing, None)
 
 
 async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import ConcurrencyStage
-from mcp_mirror.gateway.stages.reporting import AuditStage, EventStage
+from mcp_mirror.gateway.stages.reporting import ReportStage
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.observability.events import EventRecorder
@@ -59,7 +59,7 @@ def shared(sink: Sink | None = None, calls: int = 5) -> StageDependencies:
         limiter=PrincipalLimiter(
             Limit("calls_per_principal", calls), None, Queue(Limit("queued_calls", 0), 0), lambda: 1.0
         ),
-        budgets=ContextBudgets(ContextPolicy(), lambda: 1.0),
+        budgets=ContextBudgets(lambda: 1.0),
         used_consents=UsedConsents(),
     )
 
@@ -82,14 +82,13 @@ async def not_called(_call: Call) -> dict[str, bytes]:
 
 
 def test_stages_that_are_not_configured_are_absent() -> None:
-    assert names_of(Config()) == ["CallLogStage", "UsageStage", "ConcurrencyStage", "answer_errors"]
+    assert names_of(Config()) == ["ReportStage", "UsageStage", "ConcurrencyStage", "answer_errors"]
 
 
 def test_all_stages_are_in_their_order() -> None:
     config = Config(context=ContextPolicy(10_000), flows=ASKS)
     assert names_of(config, Sink()) == [
-        "AuditStage",
-        "CallLogStage",
+        "ReportStage",
         "UsageStage",
         "ConcurrencyStage",
         "ContextBudgetStage",
@@ -101,17 +100,19 @@ def test_all_stages_are_in_their_order() -> None:
 def test_a_transparent_gateway_counts_no_tokens() -> None:
     config = Config(mirror=MirrorPolicy(suffix="", capture="never"), context=ContextPolicy(10_000))
     assert config.is_transparent
-    assert names_of(config) == ["CallLogStage", "ConcurrencyStage", "answer_errors"]
+    assert names_of(config) == ["ReportStage", "ConcurrencyStage", "answer_errors"]
 
 
-def test_the_event_log_is_the_outermost_stage_unless_nothing_is_stored() -> None:
-    recorder = EventRecorder(MemoryEventLog(lambda: 1e9), EventsPolicy(), lambda: 1e9)
+@pytest.mark.parametrize(
+    ("config", "count"), [(Config(), 1), (Config(mirror=MirrorPolicy(suffix="", capture="never")), 0)]
+)
+async def test_calls_are_in_the_event_log_unless_nothing_is_stored(config: Config, count: int) -> None:
+    log = MemoryEventLog(lambda: 1e9)
+    recorder = EventRecorder(log, EventsPolicy(), lambda: 1e9)
     dependencies = msgspec.structs.replace(shared(Sink()), recorder=recorder)
-    stored, transparent = Config(), Config(mirror=MirrorPolicy(suffix="", capture="never"))
-    first, *_ = build_stages(stored, build_flows(stored, is_isolated=False), dependencies)
-    assert isinstance(first, EventStage)
-    first, *_ = build_stages(transparent, build_flows(transparent, is_isolated=False), dependencies)
-    assert isinstance(first, AuditStage)
+    await compose(build_stages(config, build_flows(config, is_isolated=False), dependencies), answer)(call_of())
+    await recorder.flush()
+    assert len(await log.read(LOCAL, limit=2)) == count
 
 
 async def test_the_first_stage_is_the_outermost() -> None:
@@ -188,14 +189,15 @@ async def test_only_calls_of_clients_are_limited() -> None:
 
 async def test_a_call_that_cannot_be_recorded_is_not_made() -> None:
     sink = Sink(is_writable=False)
-    reply = await AuditStage(Audit(sink, is_required=True), lambda: 1.0)(call_of(), not_called)
+    stage = ReportStage(Audit(sink, is_required=True), None, PathHasher(b"key"), lambda: 1.0)
+    reply = await stage(call_of(), not_called)
     assert reply["isError"] == b"true"
     assert [record.outcome for record in sink.records] == ["unknown tool"]
 
 
 async def test_a_record_has_the_outcome_and_no_name_of_an_unknown_tool() -> None:
     sink = Sink()
-    stage = AuditStage(Audit(sink), lambda: 1.0)
+    stage = ReportStage(Audit(sink), None, PathHasher(b"key"), lambda: 1.0)
 
     async def refuse(call: Call) -> Any:
         call.trace.reason = RefusalReason.UNKNOWN_TOOL

@@ -468,7 +468,9 @@ async def test_a_page_of_values_with_large_records_is_bounded_in_bytes(
 
     async with opened(redis_server, tmp_path) as store:
         for number in range(30):
-            large = msgspec.structs.replace(descriptor(f"t-{number}", 3), envelope=b'{"_meta":"%s"}' % (b"x" * 300_000))
+            large = msgspec.structs.replace(
+                descriptor(f"t-{number}", 3), other_members=b'{"_meta":"%s"}' % (b"x" * 300_000)
+            )
             await store.put("me", large, (b'"x"',))
         monkeypatch.setattr(RedisConnection, "call", measure)
         assert [one.base for one in await store.list("me")] == [f"t-{number}" for number in reversed(range(30))]

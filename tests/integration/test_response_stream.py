@@ -8,9 +8,9 @@ import pytest
 from starlette.types import Message, Send
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.server import direct_http
-from mcp_mirror.server.direct_http import ClientRequests, ResponseStream
+from mcp_mirror.server.direct_http import ResponseStream
 from mcp_mirror.server.direct_path import Sender
+from mcp_mirror.system.shared_timer import SharedTimer
 
 RESULT = (b'{"content":\n', b"[]}")
 
@@ -45,10 +45,10 @@ class Recorder:
         return not self.messages[-1].get("more_body", True)
 
 
-def open_response(recorder: Recorder, send: Send | None = None) -> ResponseStream:
+def open_response(recorder: Recorder, send: Send | None = None, pause: float = 15) -> ResponseStream:
     caller: Any = Caller("local")
     sender = Sender(caller, "2026-07-28", None, None)  # type: ignore[arg-type]  # no SDK
-    return ResponseStream(send or recorder.send, sender, None, ClientRequests())
+    return ResponseStream(send or recorder.send, sender, None, SharedTimer(pause))
 
 
 async def test_a_result_alone_is_json_with_its_length() -> None:
@@ -82,14 +82,13 @@ async def test_a_result_after_a_notification_is_an_event_on_one_line() -> None:
     assert recorder.is_complete
 
 
-async def test_a_silent_call_sends_comments_until_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_http, "_PING_INTERVAL", 0.01)
+async def test_a_silent_call_sends_comments_until_its_result() -> None:
     recorder, later = Recorder(), Recorder()
-    response = open_response(recorder)
+    response = open_response(recorder, pause=0.01)
     await recorder.wait_for_comments(2)
     await response.send_outcome(1, RESULT)
     count = len(recorder.messages)
-    following = open_response(later)
+    following = open_response(later, pause=0.01)
     await later.wait_for_comments(2)  # by now the first response would have sent one more
     await following.end()
     assert len(recorder.messages) == count
@@ -97,16 +96,15 @@ async def test_a_silent_call_sends_comments_until_its_result(monkeypatch: pytest
     assert recorder.is_complete
 
 
-async def test_a_client_that_does_not_read_gets_one_comment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_http, "_PING_INTERVAL", 0.01)
+async def test_a_client_that_does_not_read_gets_one_comment() -> None:
     recorder, later, reads = Recorder(), Recorder(), anyio.Event()
 
     async def send_slowly(message: Message) -> None:
         await reads.wait()
         await recorder.send(message)
 
-    slow = open_response(recorder, send_slowly)
-    following = open_response(later)
+    slow = open_response(recorder, send_slowly, 0.01)
+    following = open_response(later, pause=0.01)
     await later.wait_for_comments(5)
     reads.set()
     await slow.send_outcome(1, RESULT)

@@ -17,6 +17,7 @@ from mcp_mirror.stores.encryption import (
     TAG,
     Encryptor,
     Envelope,
+    RangeReader,
     UnknownKeyError,
     clamp_span,
     sealed_size,
@@ -40,7 +41,7 @@ def sealing(namespace: str = "me", base: str = "t-1") -> Envelope:
 
 def opened(envelope: Envelope, sealed: Buffer, size: int, span: Span | None = None) -> bytes:
     wanted = clamp_span(size, span)
-    where, opening = sealed_span(size, wanted), envelope.range_reader(size, wanted)
+    where, opening = sealed_span(size, wanted), RangeReader(envelope, size, wanted)
     opening.add(memoryview(sealed)[where.start : where.stop])
     return bytes(opening.take())
 

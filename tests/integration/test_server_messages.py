@@ -208,11 +208,11 @@ async def test_a_notification_that_times_out_does_not_block_the_next(monkeypatch
 async def test_waiting_notifications_count_with_the_memory_of_their_values() -> None:
     client, line = (
         Client(),
-        b'{"jsonrpc":"2.0","method":"%b","params":{"data":[%b0]}}' % (LOG.encode(), b"[]," * 19_000),
+        b'{"jsonrpc":"2.0","method":"%b","params":{"data":[%b0]}}' % (LOG.encode(), b"[]," * 9_000),
     )
     async with anyio.create_task_group() as tasks:
         owner = ConnectionOwner(lambda _kind: None, lambda _uri, _params: None, client)
-        bounds = UpstreamBounds(max_queued_notification_bytes=8 << 20)  # 57 kB on the wire are 1.6 MB in memory
+        bounds = UpstreamBounds(max_queued_notification_bytes=4 << 20)  # 27 kB on the wire are 0.8 MB in memory
         bypass = PayloadBypass(dispatch=NotificationDispatcher(tasks, owner, bounds).dispatch)
         for _ in range(30):
             bypass.inbound(line)

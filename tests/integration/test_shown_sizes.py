@@ -14,7 +14,8 @@ from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.result_processing import ProcessingOptions
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory import resources
-from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS, Memory
+from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS
+from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy
@@ -105,4 +106,4 @@ async def test_members_beside_a_value_are_stored_up_to_a_limit(memory: Memory) -
     await memory.writer.store_result("me", PROVENANCE, options, captured)
     stored = await memory.store.describe("me", BASE)
     assert isinstance(stored, Descriptor)
-    assert len(stored.envelope) < 1000
+    assert len(stored.other_members) < 1000

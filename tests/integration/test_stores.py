@@ -328,7 +328,7 @@ async def test_a_value_of_any_size_and_every_range_of_it_comes_back(roomy: Store
 async def test_all_that_is_known_about_a_value_comes_back(roomy: Store, clock: Clock) -> None:
     members = tuple(Member(f'key {number} "\u00e9\u2603"', Span(number, 2)) for number in range(5000))
     index = ArrayIndex(Span(5, 1 << 33), 1 << 32, tuple(range(1024)), tuple(range(1, 1025)))
-    details = {"media_type": "image/png", "companion": "t-9", "envelope": b'{"_meta":{"a":1.0}}', "array": index}
+    details = {"media_type": "image/png", "companion": "t-9", "other_members": b'{"_meta":{"a":1.0}}', "array": index}
     provenance = Provenance("up", "t\u00f6\u00f6l", "0" * 64, ("a-1", "b-2/c"))
     known = Descriptor("t-1", "binary", 9, 1 << 40, members, clock.now, clock.now + TTL, provenance, **details)  # type: ignore[arg-type]
     await roomy.put("me", known, (b'{"a":[1]}',))
@@ -568,12 +568,12 @@ async def test_the_sums_are_exact_whatever_becomes_of_values(store: Store, clock
 
 
 async def test_a_tombstone_keeps_only_the_origin_of_its_value(store: Store, clock: Clock) -> None:
-    await store.put("me", descriptor("t-1", b"x" * 600, clock, envelope=b'{"much":1}'), (b"x" * 600,))
+    await store.put("me", descriptor("t-1", b"x" * 600, clock, other_members=b'{"much":1}'), (b"x" * 600,))
     clock.now += 1
     await put(store, clock, "t-2", b"x" * 600)
     gone = await store.describe("me", "t-1")
     assert isinstance(gone, Tombstone)
-    assert (gone.descriptor.members, gone.descriptor.envelope, gone.at) == ((), b"{}", clock.now)
+    assert (gone.descriptor.members, gone.descriptor.other_members, gone.at) == ((), b"{}", clock.now)
     assert (gone.descriptor.provenance.tool, gone.descriptor.size) == ("tool", 600)
     await put(store, clock, "t-1", b"x")
     await store.delete("me", "t-1")

@@ -119,7 +119,7 @@ async def test_a_worker_sends_no_large_members_but_the_labels_in_them(scanner: F
     result = await scanner.scan(frame_of(tmp_path, response(structuredContent={"a": 1}, _meta=meta)), order())
     assert isinstance(result, ProcessedResult)
     assert result.ifc == meta["ifc"]
-    assert len(result.captured.envelope) < 1000
+    assert len(result.captured.other_members) < 1000
 
 
 async def test_a_json_rpc_error_is_reported(scanner: FrameScanner, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from mcp_mirror.errors import RefusalReason, ToolError, UpstreamError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
 from mcp_mirror.security.sanitize import PathHasher
+from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.settings.policies import AuditPolicy
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
@@ -131,9 +133,17 @@ class Witness:
     def __init__(self, *, works: bool = True) -> None:
         self.records: list[AuditRecord] = []
         self.works = works
+        self._grown = anyio.Event()
+
+    async def has_records(self, count: int) -> None:
+        """Wait until there are so many."""
+        while len(self.records) < count:
+            self._grown = anyio.Event()
+            await self._grown.wait()
 
     def enqueue(self, record: AuditRecord) -> None:
         self.records.append(record)
+        self._grown.set()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -160,3 +170,21 @@ def test_records_of_one_call_share_a_correlation_id() -> None:
     audit.write(AuditRecord("call", "local", "memory_read", "ok", correlation="c2"))
     assert [record.correlation for record in witness.records] == ["c1", "c2"]
     assert (audit.counts, NO_AUDIT.counts) == ({"written": 2, "lost": 0}, {})
+
+
+async def test_rejected_requests_are_recorded_again_after_a_while() -> None:
+    witness = Witness()
+    rejected = RejectedRequests(Audit(witness), interval=0.05)
+    for _ in range(101):
+        rejected.report("no good token", "No token.")
+    with anyio.fail_after(20):
+        await witness.has_records(101)
+    rejected.report("no good token", "No token.")
+    rejected.report("insufficient scope", "No scope.", "alice")
+    rejected.close()
+    assert [(one.outcome, one.detail) for one in witness.records[99:]] == [
+        ("no good token", {}),
+        ("no good token", {"requests": "1"}),
+        ("no good token", {}),
+        ("insufficient scope", {}),
+    ]

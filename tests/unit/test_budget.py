@@ -99,7 +99,6 @@ def test_every_budget_decreases_with_the_reservation_of_a_call(  # the columns o
     budgets = (low.inline_budget, low.error_budget, low.read_budget, low.answer_budget, low.notice)
     assert budgets == (inline, error, read, answer, notice)
     assert lower_budgets(low, 10 * reservation).inline_budget == inline
-    assert lower_budgets(low, None) is low
 
 
 @given(st.integers(0, 50_000), st.integers(0, 50_000), st.integers(0, 50_000))

@@ -91,9 +91,9 @@ def as_text(value: Any) -> dict[str, Any]:
 
 
 def rebuild(captured: Captured) -> dict[str, Any]:
-    """The result that a value, its companion and its envelope tell of."""
+    """The result that a value, its companion and its other members tell of."""
     assert captured.value is not None
-    result: dict[str, Any] = json.loads(captured.envelope)
+    result: dict[str, Any] = json.loads(captured.other_members)
     parts = result.pop(PARTS)
     value = json.loads(bytes(captured.value.blob))
     draft = captured.value
@@ -210,7 +210,7 @@ def test_digits_are_stored_as_they_were_sent(number: bytes) -> None:
         captured = capture({"structuredContent": structured % number, "_meta": b'{"n": %s}' % number}, rules, words)
         assert captured.value is not None
         assert bytes(captured.value.blob) == blob % number
-        assert b'{"n": %s}' % number in captured.envelope
+        assert b'{"n": %s}' % number in captured.other_members
     inner = capture({"content": b'[{"type":"text","text":"{\\"a\\":%s}"}]' % number}, rules, words)
     assert inner.value is not None
     assert bytes(inner.value.blob) == b'{"a":%s}' % number

@@ -145,7 +145,7 @@ def test_texts_among_several_are_the_json_that_they_spell(texts: list[str], stor
 def test_json_beside_an_image_is_told_from_a_block() -> None:
     captured = taken(result([text('{"type":"image"}'), image(3), text("a")]), rules("always"))
     assert blob(captured) == [{"type": "image"}, image(3), "a"]
-    assert json.loads(captured.envelope)[PARTS]["content"] == "value.blocks:0"
+    assert json.loads(captured.other_members)[PARTS]["content"] == "value.blocks:0"
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_content_that_repeats_a_member_is_not_stored_again(block: Any, structure
     captured = taken(result([block], structured), rules("always"))
     assert captured.companion is None
     assert captured.is_named is False
-    assert place in captured.envelope
+    assert place in captured.other_members
     otherwise = json.dumps(structured, ensure_ascii=False, indent=1).encode()
     written = taken(result([block], structured) | {"structuredContent": otherwise}, rules("always"))
     assert (written.companion is None) == (block["type"] == "text")
@@ -454,7 +454,7 @@ def test_an_object_with_one_member_that_repeats_the_content_is_unwrapped(
     captured = taken(result(content, structured), rules("always"))
     assert blob(captured) == value
     assert captured.companion is None
-    assert json.loads(captured.envelope)[PARTS]["structuredContent"] == place
+    assert json.loads(captured.other_members)[PARTS]["structuredContent"] == place
 
 
 @pytest.mark.parametrize(("content", "structured"), NOT_WRAPPED)
@@ -462,10 +462,10 @@ def test_an_object_is_not_unwrapped_if_the_content_differs(content: Any, structu
     assert blob(taken(result(content, structured), rules("always"))) == structured
 
 
-def test_the_key_of_a_wrapper_is_known_from_the_envelope() -> None:
+def test_the_key_of_a_wrapper_is_known_from_the_other_members() -> None:
     wrapped = taken(result([text("a:b")], {"k:1": "a:b"}), rules("always"))
-    assert find_unwrapped_key(wrapped.envelope) == "k:1"
-    assert find_unwrapped_key(taken(result([], {"a": 1})).envelope) is None
+    assert find_unwrapped_key(wrapped.other_members) == "k:1"
+    assert find_unwrapped_key(taken(result([], {"a": 1})).other_members) is None
     assert find_unwrapped_key(b"{}") is None
 
 

@@ -14,7 +14,7 @@ from mcp_mirror.core.result_processing import (
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,
-    bound_envelope,
+    bound_other_members,
     process_frame,
     process_result,
     read_result_members,
@@ -48,17 +48,17 @@ def test_what_is_stored_beside_a_value_has_a_limit(ifc: dict[str, Any]) -> None:
     rest = {"_meta": {"view": "x" * 1_000_000, **ifc}, "own": [1.0], "other": "x" * 70_000}
     digest = process_result(members(structuredContent={"a": 1}, **rest), order())
     assert digest.captured.value is not None
-    bounded = bound_envelope(digest.captured.envelope)
+    bounded = bound_other_members(digest.captured.other_members)
     assert len(bounded) < 70_000
     assert json.loads(bounded).keys() == {"_meta", "own", PARTS}
-    assert json.loads(bounded)[PARTS] == json.loads(digest.captured.envelope)[PARTS]
-    kept = ProcessedResult({}, msgspec.structs.replace(digest.captured, envelope=bounded))
+    assert json.loads(bounded)[PARTS] == json.loads(digest.captured.other_members)[PARTS]
+    kept = ProcessedResult({}, msgspec.structs.replace(digest.captured, other_members=bounded))
     assert kept.ifc == digest.ifc
 
 
 def test_what_is_stored_beside_a_value_is_otherwise_unchanged() -> None:
     digest = process_result(members(structuredContent={"a": 1}, _meta={"view": "x" * 60_000}), order())
-    assert bound_envelope(digest.captured.envelope) == digest.captured.envelope
+    assert bound_other_members(digest.captured.other_members) == digest.captured.other_members
 
 
 def test_budgets_mean_expected_tokens_or_a_bound_on_them() -> None:

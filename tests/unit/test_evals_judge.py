@@ -101,6 +101,22 @@ def test_without_a_named_source_any_known_path_is_exact() -> None:
     assert judge_pointer(OTHER, {GET: ""}, "").form == "wrong"
 
 
+@pytest.mark.parametrize(
+    ("value", "source", "name", "form"),
+    [
+        (GET, "get/rows", "rows", "forgiven"),
+        (f"{GET}/data", "get/data/rows", "rows", "forgiven"),
+        (GET, "get/rows", "data", "wrong"),
+        (GET, "get/data/rows", "rows", "wrong"),
+        (GET, "", "rows", "exact"),
+    ],
+)
+def test_the_path_of_an_object_stands_for_its_key_with_the_arguments_name(
+    value: str, source: str, name: str, form: str
+) -> None:
+    assert judge_pointer(value, KNOWN, source, name).form == form
+
+
 def test_known_bases_are_those_that_results_add_to_their_calls() -> None:
     assert [*bases_in_results([got(), made("read", f"{GET} holds text", {"path": GET})])] == [GET]
     assert bases_in_results([made("read", f"no {OTHER}, nearest {GET}", {"path": OTHER}, fails=True)]).keys() == {GET}

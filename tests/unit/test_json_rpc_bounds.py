@@ -33,10 +33,10 @@ MANY = b",".join([b"1"] * (MAX_VALUES + 1))
 MEMBERS = b",".join(b'"%d":1' % index for index in range(MAX_VALUES + 1))
 
 
-def commas(value: Any) -> int:
+def count_values(value: Any) -> int:
     if isinstance(value, list | dict):
         inner = value.values() if isinstance(value, dict) else value
-        return max(len(value) - 1, 0) + sum(commas(one) for one in inner)
+        return max(len(value), 1) + sum(count_values(one) for one in inner)
     return 0
 
 
@@ -44,7 +44,7 @@ def commas(value: Any) -> int:
 def test_values_are_counted_for_any_step_size(value: Any, most: int, cut: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("mcp_mirror.payload.json_bounds._COUNT_STEP", cut)
-        assert has_more_values(json.dumps(value).encode(), most) is (commas(value) >= most)
+        assert has_more_values(json.dumps(value).encode(), most) is (count_values(value) > most)
 
 
 @given(st.lists(st.binary(max_size=9), max_size=30), st.integers(1, 12))
@@ -89,6 +89,19 @@ def test_an_envelope_with_many_values_is_rejected() -> None:
     check_envelope(b'{"text":"%b"}' % (b"," * MAX_VALUES), 1 << 20)
     with pytest.raises(WireError, match="more than 20,000 members and items"):
         check_envelope(b"[%b]" % MANY, 1 << 20)
+
+
+def test_values_that_no_comma_separates_are_counted() -> None:
+    assert has_more_values(b"[" * 600 + b"]" * 600, 599)
+    assert not has_more_values(b'{"a":[{"b":[]}]}', 4)
+
+
+def test_a_message_that_is_too_deep_far_behind_its_beginning_is_named() -> None:
+    deep = b"[" * 2_000 + b"]" * 2_000
+    with pytest.raises(WireError, match="at byte 713 it has more than 700 levels"):
+        open_message(b'{"params":{"a":' + deep + b"}}")
+    with pytest.raises(WireError, match=r"after byte [0-9,]+ it has more than 700 levels"):
+        open_message(b'{"params":{"a":[' + b"[]," * 50_000 + deep + b"]}}")
 
 
 def test_labels_that_are_too_large_are_the_worst() -> None:

@@ -44,9 +44,7 @@ def request_frame(identity: Any, params: bytes, method: str = "tools/call") -> b
 
 
 @given(VALUES, IDS, st.sampled_from(PASSED_ON), st.dictionaries(st.sampled_from(["progressToken", "x/y"]), VALUES))
-def test_lifted_and_spliced_params_are_the_same_bytes(
-    value: bytes, identity: Any, method: str, meta: dict[str, bytes]
-) -> None:
+def test_lifted_params_are_the_same_bytes(value: bytes, identity: Any, method: str, meta: dict[str, bytes]) -> None:
     own = b"".join(object_of(meta))
     given_params = {"name": b'"t"', "unknown": b"1e400", "arguments": b'{"q": ' + value + b"}", "_meta": own}
     lifted = lift_params(open_message(request_frame(identity, b"".join(object_of(given_params)), method)), TOKEN)
@@ -58,16 +56,8 @@ def test_lifted_and_spliced_params_are_the_same_bytes(
     assert {key: bytes(raw) for key, raw in stub.params.items() if key != "_meta"} == {
         key: raw for key, raw in shown.items() if key != "_meta"
     }
-    marked = find_mark(lifted.stub)
-    assert marked is not None
-    assert (marked.token, marked.id, marked.is_request) == (TOKEN, identity, True)
-    past = {key: (raw,) for key, raw in lifted.members.items() if key != "_meta"}
-    message = open_message(b"".join(splice(marked, past)))
-    assert isinstance(message.params, dict)
-    spliced = {key: bytes(raw) for key, raw in message.params.items()}
-    assert open_object(spliced.pop("_meta", b"{}")) == open_object(own)
-    assert spliced == {key: raw for key, raw in given_params.items() if key != "_meta"}
-    assert (message.id, message.method) == (identity, method)
+    assert open_object(stub.params["_meta"]) == {**(open_object(own) or {}), MARK: json.dumps(TOKEN).encode()}
+    assert (stub.id, stub.method) == (identity, method)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +99,7 @@ def test_the_stub_of_other_requests_keeps_their_params(method: str) -> None:
 
 @pytest.mark.parametrize("token", [b"5", b"null", b"[]", b"true", b'{"a":1}', b"1.5"])
 def test_a_mark_must_be_a_string(token: bytes) -> None:
-    frame = b'{"id":1,"params":{"_meta":{"' + MARK.encode() + b'":' + token + b"}}}"
+    frame = b'{"id":1,"result":{"_meta":{"' + MARK.encode() + b'":' + token + b"}}}"
     assert find_mark(frame) is None
 
 
@@ -131,10 +121,13 @@ def test_a_mark_outside_meta_is_ignored(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("identity", [b"", b'"id":1.5,', b'"id":null,'])
-def test_a_marked_message_without_a_usable_id_has_none(identity: bytes) -> None:
-    marked = find_mark(b"{" + identity + b'"result":{"_meta":{"mcp-mirror/payload":"t"}}}')
+@pytest.mark.parametrize(("meta", "rest"), [(b"", {}), (b',"x":[1]', {"_meta": b'{"x":[1]}'})])
+def test_a_result_without_its_mark_keeps_its_other_members(
+    identity: bytes, meta: bytes, rest: dict[str, bytes]
+) -> None:
+    marked = find_mark(b"{" + identity + b'"result":{"_meta":{"mcp-mirror/payload":"t"%b}}}' % meta)
     assert marked is not None
-    assert (marked.id, marked.is_request, dict(marked.body)) == (None, False, {})
+    assert (marked.token, dict(marked.result)) == ("t", rest)
 
 
 @given(st.dictionaries(NAMES, VALUES))

@@ -52,7 +52,7 @@ def test_a_notice_without_preview_contains_no_upstream_text(
     if captured.value is None:
         assert digest.members == {"content": b"[]", "isError": json.dumps(is_error).encode()}
         return
-    assert CANARY in bytes(captured.value.blob).decode() + bytes(captured.envelope).decode()
+    assert CANARY in bytes(captured.value.blob).decode() + bytes(captured.other_members).decode()
     assert not captured.value.preview
     assert captured.value.media_type is None
     assert digest.notice.startswith(BASE) or f'"{BASE}"' in digest.notice

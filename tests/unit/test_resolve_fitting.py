@@ -19,6 +19,7 @@ from mcp_mirror.core.resolve import (
     unwrap_pointer,
 )
 from mcp_mirror.errors import ToolError
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.types import Kind, Location
 
 BASE = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
@@ -106,7 +107,7 @@ TABLE: dict[str, dict[str, Any]] = {
 
 def resolved(name: str) -> Resolved:
     blob, kind = VALUES[name]
-    return Resolved(f"{BASE}/x", blob, kind)
+    return Resolved(MemoryPath(BASE, ("x",)), blob, kind)
 
 
 @pytest.mark.parametrize(("name", "wanted"), [(name, wanted) for name, cells in TABLE.items() for wanted in cells])
@@ -128,9 +129,15 @@ def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wante
 def test_json_in_a_text_is_found_if_small_or_if_it_is_the_whole_text() -> None:
     rows = [{"id": number, "name": "x" * 80} for number in range(20_000)]
     for text, is_accepted in ((f"Rows:\n{json.dumps(rows[:5000])}\n", True), (f"Rows:\n{json.dumps(rows)}\n", False)):
-        assert fits(Resolved(f"{BASE}/x", json.dumps(text).encode(), "text"), frozenset({"array"})) == is_accepted
+        assert (
+            fits(Resolved(MemoryPath(BASE, ("x",)), json.dumps(text).encode(), "text"), frozenset({"array"}))
+            == is_accepted
+        )
     for text, is_accepted in ((str(rows[:5000]), True), (str(rows), False), (json.dumps(rows), True)):
-        assert fits(Resolved(f"{BASE}/x", json.dumps(text).encode(), "text"), frozenset({"array"})) == is_accepted
+        assert (
+            fits(Resolved(MemoryPath(BASE, ("x",)), json.dumps(text).encode(), "text"), frozenset({"array"}))
+            == is_accepted
+        )
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -157,7 +164,7 @@ def test_of_several_types_the_richest_that_fits_is_taken(name: str, wanted: set[
 
 
 def test_an_error_names_every_type_and_is_bounded() -> None:
-    value = Resolved(f"{BASE}/{'k' * 10_000}", b"null", "null")
+    value = Resolved(MemoryPath(BASE, ("k" * 10_000,)), b"null", "null")
     with pytest.raises(ToolError, match=r"expects integer or number, but '.*' is null") as caught:
         coerce(value, frozenset({"number", "integer"}), ("k" * 10_000,))
     assert len(str(caught.value)) < 700
@@ -166,7 +173,7 @@ def test_an_error_names_every_type_and_is_bounded() -> None:
 @pytest.mark.parametrize("shift", range(4))
 def test_a_large_value_becomes_text_whole_wherever_it_is_cut(shift: int) -> None:
     blob = b'{"a' + b"a" * shift + b'":"' + "é€😀\\\\n".encode() * 300_000 + b'"}'
-    pieces = coerce(Resolved(BASE, blob, "object"), frozenset({"string"}), ())
+    pieces = coerce(Resolved(MemoryPath(BASE), blob, "object"), frozenset({"string"}), ())
     assert len(pieces) > len(blob) >> 20
     assert json.loads(b"".join(pieces)).encode() == blob
 
@@ -181,7 +188,7 @@ NUMBERS = st.sampled_from(
 @example("1e-99999999999999999999999")
 @example("1e400")
 def test_an_integer_is_a_number_without_a_fraction_by_value(text: str) -> None:
-    value = Resolved(BASE, text.encode(), "number")
+    value = Resolved(MemoryPath(BASE), text.encode(), "number")
     mantissa, _, exponent = text.lower().partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("-").rstrip("0")
@@ -198,7 +205,7 @@ def put(
     arguments: bytes, blob: bytes, kind: Kind = "array", types_at: Callable[[Location], frozenset[str]] | None = None
 ) -> bytes:
     found = find_pointers(arguments, KNOWN)
-    values = {one: Resolved(one.text, blob, kind) for one in found if isinstance(one, Pointer) and one.path}
+    values = {one: Resolved(one.path, blob, kind) for one in found if isinstance(one, Pointer) and one.path}
     return b"".join(substitute_pointers(arguments, found, values, types_at or (lambda _: frozenset())))
 
 
@@ -243,7 +250,7 @@ def test_arguments_without_pointers_are_the_very_same() -> None:
 def test_a_pointer_without_a_value_stays_and_an_escaped_path_is_sent() -> None:
     arguments = f'{{"a": "order-{BASE[10:]}", "b": "literal:{BASE}", "c": "{BASE}"}}'.encode()
     found = find_pointers(arguments, KNOWN)
-    values = {one: Resolved(BASE, b"[1]", "array") for one in found[2:] if isinstance(one, Pointer)}
+    values = {one: Resolved(MemoryPath(BASE), b"[1]", "array") for one in found[2:] if isinstance(one, Pointer)}
     sent = b"".join(substitute_pointers(arguments, found, values, lambda _: frozenset()))
     assert sent == f'{{"a": "order-{BASE[10:]}", "b": "{BASE}", "c": [1]}}'.encode()
 
@@ -258,7 +265,7 @@ def test_a_value_is_not_copied() -> None:
     blob = memoryview(b"[1]")
     arguments = f'{{"a":"{BASE}"}}'.encode()
     found = find_pointers(arguments, KNOWN)
-    values = {one: Resolved(BASE, blob, "array") for one in found if isinstance(one, Pointer)}
+    values = {one: Resolved(MemoryPath(BASE), blob, "array") for one in found if isinstance(one, Pointer)}
     pieces = substitute_pointers(arguments, found, values, lambda _: frozenset())
     assert any(piece is blob for piece in pieces)
 
@@ -402,7 +409,7 @@ def test_the_only_item_of_an_array_may_be_the_array(given: str, replaced: str | 
     def types_at(location: Location) -> frozenset[str]:
         return rows if location[-1] == "rows" else row
 
-    values = {one: Resolved(BASE, b"[1]", "array") for one in found if isinstance(one, Pointer)}
+    values = {one: Resolved(MemoryPath(BASE), b"[1]", "array") for one in found if isinstance(one, Pointer)}
     with pytest.raises(MisfitError) as caught:
         substitute_pointers(arguments, found, values, types_at)
     unwrapped = unwrap_pointer(arguments, found, caught.value, types_at)

@@ -6,9 +6,9 @@ import pytest
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.text_format import (
+    Edges,
     find_delimiter,
     find_format,
-    guess_format,
     has_columns,
     has_false_columns,
     measure_heading,
@@ -28,6 +28,10 @@ PYTHON_LOG = "".join(f"2026-11-21 10:00:{n:02},{n:03} - root - INFO - took job {
 SERVER_LOG = "".join(f"2026/11/21 10:00:{n:02} [error] 7#7: open() failed, client: 192.0.2.{n}\n" for n in range(30))
 STATEMENTS = "INSERT INTO orders VALUES (1, 'a');\n" * 9
 SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n"
+
+
+def whole(text: str) -> Edges:
+    return Edges(text, text, is_whole=True)
 
 
 @pytest.mark.parametrize(
@@ -114,21 +118,21 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
     ],
 )
 def test_a_text_is_recognised_by_its_beginning(text: str, expected: str) -> None:
-    assert guess_format(text, is_whole=True) == expected
+    assert find_format(whole(text)) == expected
 
 
 def test_a_line_that_is_cut_does_not_count() -> None:
-    assert guess_format("a,b\n1,2\n3,4\n5,6\n7", is_whole=False) == "CSV, 2 columns"
-    assert guess_format("a,b\n1,2\n3,4\n5,6\n7", is_whole=True) == ""
-    assert guess_format("only one line that is cut", is_whole=False) == ""
-    assert guess_format("a,b\n" * 100 + "x", is_whole=True) == "CSV, 2 columns"
+    assert find_format(Edges("a,b\n1,2\n3,4\n5,6\n7", "", is_whole=False)) == "CSV, 2 columns"
+    assert find_format(whole("a,b\n1,2\n3,4\n5,6\n7")) == ""
+    assert find_format(Edges("only one line that is cut", "", is_whole=False)) == ""
+    assert find_format(whole("a,b\n" * 100 + "x")) == "CSV, 2 columns"
 
 
 def test_a_python_literal_ends_with_its_bracket() -> None:
     head = "[{'id': 1, 'name': 'a'}, {'id': 2, 'na"
-    assert guess_format(head, is_whole=False) == "Python literal"
-    assert guess_format(head, is_whole=False, end="me': 'b'}]\n") == "Python literal"
-    assert guess_format(head, is_whole=False, end="me': 'b'}]\n\nThe last paragraph.") == ""
+    assert find_format(Edges(head, "", is_whole=False)) == "Python literal"
+    assert find_format(Edges(head, "me': 'b'}]\n", is_whole=False)) == "Python literal"
+    assert find_format(Edges(head, "me': 'b'}]\n\nThe last paragraph.", is_whole=False)) == ""
 
 
 @pytest.mark.timeout(20)
@@ -145,20 +149,20 @@ def test_a_python_literal_ends_with_its_bracket() -> None:
     ids=["empty lines", "empty lines at the end", "brackets", "links", "spaces", "rules"],
 )
 def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
-    assert guess_format(text, is_whole=True) == ""
+    assert find_format(whole(text)) == ""
     assert find_pipe_table(text) is None
 
 
 def test_a_heading_ends_where_a_table_begins() -> None:
-    assert measure_heading("[Reading]\nof 2\n\nid,name\n1,a\n2,b\n", is_whole=True) == len("[Reading]\nof 2\n\n")
-    assert measure_heading("id,name\n1,a\n2,b\n\n3,c\n", is_whole=True) == 0
+    assert measure_heading(whole("[Reading]\nof 2\n\nid,name\n1,a\n2,b\n")) == len("[Reading]\nof 2\n\n")
+    assert measure_heading(whole("id,name\n1,a\n2,b\n\n3,c\n")) == 0
 
 
 def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
     for text in (PARAGRAPHS, PYTHON_LOG, SERVER_LOG, STATEMENTS, "[Reading]\n\n" + PARAGRAPHS, "PID: 1, Name: a\n" * 3):
-        assert has_false_columns(text, is_whole=True)
+        assert has_false_columns(whole(text))
     for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n"):
-        assert not has_false_columns(text, is_whole=True)
+        assert not has_false_columns(whole(text))
 
 
 @pytest.mark.parametrize(

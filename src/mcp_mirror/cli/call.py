@@ -21,9 +21,9 @@ from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
+from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.security.sanitize import sanitize_to_lines
-from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.registry import Upstream
 
 _VALUE_LOST: Final = (
@@ -78,21 +78,17 @@ def call(
                 return request, await application.gateway.call_tool(request)
 
     request, reply = run_until_signal(run())
-    result = {key: _parse(reply[key]) for key in ("content", "isError") if key in reply}
+    result = {key: json.loads(bytes(contiguous(reply[key]))) for key in ("content", "isError") if key in reply}
     for block in result["content"]:
-        _print_block(block)
+        text = block["text"] if block.get("type") == "text" else json.dumps(block)
+        # A terminal gets no characters that control it, which an upstream may send.
+        print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
     print_problems(problems)
     if request.trace.path and loaded.store.kind in (None, "memory"):
         notes.append(_VALUE_LOST)
     for note in notes:
         print_note(note)
     raise typer.Exit(1 if result.get("isError") else 0)
-
-
-def _print_block(block: Mapping[str, Any]) -> None:
-    """Print a content block; a terminal gets no characters that control it, which an upstream may send."""
-    text = block["text"] if block.get("type") == "text" else json.dumps(block)
-    print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
 
 
 class _Status(msgspec.Struct):
@@ -134,10 +130,6 @@ def _read(text: str, accepted: frozenset[str]) -> bytes:
     kind = kind_at(raw, trim(raw).start)
     declared = _DECLARED_TYPES.get(kind, frozenset({kind}))
     return raw if "string" not in accepted or declared & accepted else msgspec.json.encode(text)
-
-
-def _parse(member: Buffer | Segments) -> Any:
-    return json.loads(b"".join(member if isinstance(member, tuple) else (member,)))
 
 
 def _split_argument(text: str) -> tuple[str, str]:

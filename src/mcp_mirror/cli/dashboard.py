@@ -7,6 +7,7 @@ not apply, as in `mcp-mirror values`: a user who can run the command can read th
 import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Annotated
 
 import anyio
@@ -70,13 +71,11 @@ async def _serve(config: Config, port: int, *, opens_browser: bool) -> None:
             page.open_link()
             async with anyio.create_task_group() as tasks:
                 if opens_browser:
-                    tasks.start_soon(_open_browser, links[0])
+                    tasks.start_soon(
+                        partial(anyio.to_thread.run_sync, webbrowser.open, links[0], abandon_on_cancel=True)
+                    )
                 await HttpServer(page).serve_until(anyio.Event(), listening)
                 tasks.cancel_scope.cancel()
-
-
-async def _open_browser(link: str) -> None:
-    await anyio.to_thread.run_sync(webbrowser.open, link, abandon_on_cancel=True)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -58,10 +58,6 @@ def read_file_version(path: Path) -> FileVersion | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _keep(config: Config) -> Config:
-    return config
-
-
 def _check_readable_again(path: Path) -> None:
     """Refuse a pipe, in which some tools pass secrets: opening it again would wait forever."""
     is_pipe = False
@@ -71,18 +67,14 @@ def _check_readable_again(path: Path) -> None:
         raise ConfigError(f"{path} is a pipe, which can be read once. To reload, serve a file.")
 
 
-class Reloading(msgspec.Struct, frozen=True):
-    """Reloads one configuration file."""
+class _Reloading(msgspec.Struct, frozen=True):
+    """Reloads the configuration file of a gateway."""
 
-    application: Application
+    serving: "Serving"
     path: Path
-    environ: Mapping[str, str]
-    print_line: Callable[[str], None]
-    """Prints a line for the operator."""
-    on_reload: Callable[[Config], None] = lambda _config: None
-    """Called after each reload with the configuration that is now in use."""
-    complete: Callable[[Config], Config] = _keep
-    """Adds what the configuration file does not contain."""
+    application: Application
+    start: "WorkerStart | None"
+    """The parent's preparations, if this process is one of several workers."""
 
     def reload(self, *, is_quiet: bool = False) -> None:
         """Read the file again and continue with its configuration; report an unusable one and keep the old one.
@@ -95,27 +87,40 @@ class Reloading(msgspec.Struct, frozen=True):
         self.application.reopen_audit_log()
         try:
             _check_readable_again(self.path)
-            config = self.complete(load_config(self.path, self.environ))
+            config = load_config(self.path, os.environ)
+            config = self.start.share_state_keys(config) if self.start else config
             deferred = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
             _logger.error("the configuration was not reloaded, the old one continues. %s", error)  # noqa: TRY400  # it has the cause
             return
-        self.on_reload(self.application.current_config)
+        in_use = self.application.current_config
+        configure_logging(self.serving.verbosity, in_use)
+        if self.start:  # successors of this worker start with the same configuration
+            self.start.report_reload(in_use)
         if is_quiet:
             return
         for warning in config.warnings:
             _logger.warning("%s", warning)
         rest = f" A change of {', '.join(deferred)} takes effect at the next start." if deferred else ""
-        self.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
+        self.serving.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
 
-    async def follow_signal(self, signals: AsyncIterator[signal.Signals] | None) -> None:
-        """Reload at each signal."""
-        if signals is None:
-            return
-        async for _ in signals:
+    def follow_changes(self, hangups: AsyncIterator[signal.Signals] | None, tasks: TaskGroup) -> None:
+        """Reload the configuration at each signal, and whenever its file changes if that is watched."""
+        if hangups is not None:
+            tasks.start_soon(self._follow_signal, hangups)
+        if self.serving.watches:
+            known = self.serving.version
+            # The file may have changed since the last reload, and the other workers have reported that.
+            if self.start and self.start.is_replacement:
+                known = read_file_version(self.path)
+                self.reload(is_quiet=True)
+            tasks.start_soon(self._follow_file, known)
+
+    async def _follow_signal(self, hangups: AsyncIterator[signal.Signals]) -> None:
+        async for _ in hangups:
             self.reload()
 
-    async def follow_file(self, known: FileVersion | None) -> None:
+    async def _follow_file(self, known: FileVersion | None) -> None:
         """Reload whenever the file has changed. This checks the path, because editors replace the file.
 
         Args:
@@ -129,13 +134,13 @@ class Reloading(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _receive_hangups(*, is_needed: bool) -> Iterator[AsyncIterator[signal.Signals] | None]:
+def _receive_hangups() -> Iterator[AsyncIterator[signal.Signals] | None]:
     """Receive SIGHUP, also while the gateway starts: by default it ends a process.
 
     Yields:
-        The signals; None if they are not needed, and on systems without them.
+        The signals; None on systems without them.
     """
-    if sys.platform == "win32" or not is_needed:
+    if sys.platform == "win32":
         yield None
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -184,12 +189,12 @@ class Serving(msgspec.Struct, frozen=True):
 
         async def serve_all() -> None:
             async with AsyncExitStack() as stack:
-                hangups = stack.enter_context(_receive_hangups(is_needed=self.path is not None))
+                hangups = stack.enter_context(_receive_hangups()) if self.path else None
                 application = await self._open(stack, config, signals, failures)
                 tasks = await stack.enter_async_context(anyio.create_task_group())
                 measure_stalls()
                 if self.path is not None:
-                    self._follow_changes(self.path, application, hangups, start, tasks)
+                    _Reloading(self, self.path, application, start).follow_changes(hangups, tasks)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)
@@ -210,37 +215,11 @@ class Serving(msgspec.Struct, frozen=True):
                 answer_client(str(failures[0]))
             raise
 
-    def _follow_changes(
-        self,
-        path: Path,
-        application: Application,
-        hangups: AsyncIterator[signal.Signals] | None,
-        start: "WorkerStart | None",
-        tasks: TaskGroup,
-    ) -> None:
-        """Reload the configuration at each signal, and whenever its file changes if that is watched."""
-        on_reload, complete = partial(self._use, start), start.share_state_keys if start else _keep
-        reloading = Reloading(application, path, os.environ, self.print_line, on_reload, complete)
-        tasks.start_soon(reloading.follow_signal, hangups)
-        if self.watches:
-            known = self.version
-            # The file may have changed since the last reload, and the other workers have reported that.
-            if start and start.is_replacement:
-                known = read_file_version(path)
-                reloading.reload(is_quiet=True)
-            tasks.start_soon(reloading.follow_file, known)
-
     def _configure_worker(self, start: "WorkerStart") -> Config:
         """Return the configuration with which a worker starts, and log with it."""
         config = start.share_state_keys(start.reloaded or self.config)
         configure_logging(self.verbosity, config)
         return config
-
-    def _use(self, start: "WorkerStart | None", config: Config) -> None:
-        """Log with a reloaded configuration, with which successors of this worker start."""
-        configure_logging(self.verbosity, config)
-        if start:
-            start.report_reload(config)
 
     async def _open(
         self, stack: AsyncExitStack, config: Config, signals: Signals, failures: list[MirrorError]

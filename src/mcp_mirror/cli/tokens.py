@@ -50,9 +50,11 @@ def _count(text: memoryview | bytes, provider: TokenProvider, tokenizer: Path | 
 
 
 def _read(path: Path) -> memoryview | bytes:
-    """Map the file: the estimate reads only parts of a large one."""
+    """Map the file, because the estimate reads only parts of a large one; read a pipe, which has no size, whole."""
     try:
         with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if path.stat().st_size else b""
+            if not path.stat().st_size:
+                return file.read()
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Name a text file.") from None

@@ -67,13 +67,12 @@ class _StoredValues(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The value does not exist; the message names similar paths.
         """
-        path = read_path(text)
-        with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
-            async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
-                found = await look_up(self.store, scanner, self.namespace, path) if path else None
-        if found is None:
-            raise await self._unknown_path_error(text)
-        return found
+        if path := read_path(text):
+            with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
+                async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
+                    if found := await look_up(self.store, scanner, self.namespace, path):
+                        return found
+        raise await self._unknown_path_error(text)
 
     async def trace(self, text: str) -> tuple[Graph, str]:
         """Return the lineage of the value under a path, and its base.
@@ -81,12 +80,12 @@ class _StoredValues(msgspec.Struct, frozen=True):
         Raises:
             ToolError: Neither the store nor the event log has the value; the message names similar paths.
         """
-        path = read_path(text)
-        graph = await read_graph(self.store, self.namespace, path.base) if path else Graph()
-        found = await find_older(self.store, self.namespace, graph.lineage_of(path.base)) if path else Graph()
-        if path is None or not found.nodes:
-            raise await self._unknown_path_error(text)
-        return found, path.base
+        if path := read_path(text):
+            graph = await read_graph(self.store, self.namespace, path.base)
+            lineage = await find_older(self.store, self.namespace, graph.lineage_of(path.base))
+            if lineage.nodes:
+                return lineage, path.base
+        raise await self._unknown_path_error(text)
 
     async def _unknown_path_error(self, text: str) -> ToolError:
         error = await unknown_path_error(self.store, self.namespace, strip_wrapping(text))

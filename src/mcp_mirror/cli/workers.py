@@ -4,7 +4,6 @@ The parent owns the listening sockets, so a client that connects while a worker 
 runs no event loop and no threads, because it forks.
 """
 
-import io
 import math
 import os
 import pickle
@@ -17,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -78,22 +76,11 @@ class WorkerStart(msgspec.Struct, frozen=True):
         """Send a configuration to the parent, in a file in memory because it may be larger than a datagram."""
         if sys.platform != "linux":  # see `check_workers`
             raise NotImplementedError
-        packed = io.BytesIO()
-        _ConfigPickler(packed).dump(config)
         with open(os.memfd_create("config"), "w+b") as file, suppress(OSError):  # noqa: PTH123  # a descriptor
-            file.write(packed.getbuffer())
+            pickle.dump(config, file)
             file.flush()
             socket.send_fds(self.reports, [_RELOADED], [file.fileno()])
             os.kill(os.getppid(), signal.SIGCHLD)  # wakes the parent
-
-
-class _ConfigPickler(pickle.Pickler):
-    """Serializes a configuration, which contains read-only mappings."""
-
-    def reducer_override(self, item: Any) -> Any:
-        if isinstance(item, MappingProxyType):
-            return _make_read_only, (dict(item),)
-        return NotImplemented
 
 
 class _WorkerSlot(msgspec.Struct):
@@ -326,10 +313,6 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
             f"--workers {count} needs a store that the workers share, and the store is in memory. Set `store.kind` to "
             "disk or redis."
         )
-
-
-def _make_read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(mapping)  # has no name by which `pickle` finds it
 
 
 def _report(pipe: int, url: str) -> None:

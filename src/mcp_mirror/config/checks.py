@@ -1,6 +1,6 @@
 """The rules between several keys of a configuration."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import chain
@@ -197,10 +197,8 @@ def _check_flows(config: Config, names: set[str]) -> Iterator[_Problem]:
         ("flows", "files"): config.flows.files,
         **{("upstreams", one.name): one.place for one in config.upstreams},
     }
-    sides = tuple(_list_rule_names(config, places))
     yield from _find_wrong_levels(config, places)
-    yield from _find_wrong_names(sides, places, names)
-    yield from _find_ambiguous_names(sides, names)
+    yield from _find_wrong_names(_list_rule_names(config, places), places, names)
 
 
 def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[_Problem]:
@@ -225,17 +223,20 @@ def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterato
 
 
 def _find_wrong_names(
-    sides: tuple[tuple[Path, str], ...], places: dict[Path, PlacePolicy], names: set[str]
+    sides: Iterable[tuple[Path, str]], places: dict[Path, PlacePolicy], names: set[str]
 ) -> Iterator[_Problem]:
-    """Yield names without a place: a rule with a mistyped name would apply to nothing."""
+    """Yield names of two places, and those without one: a rule with a mistyped name would apply to nothing."""
     known = {*names, *WORDS, *WORDS.values()}
     zones = {one.zone for one in places.values() if one.zone}
     for path, side in sides:
         zone = side.removeprefix(ZONE) if side.startswith(ZONE) else None
-        if zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
-            expected = (
-                f"one of {', '.join(f'{ZONE}{one}' for one in sorted(zones))}" if zones else "a place with a 'zone'"
-            )
+        if side in WORDS and side in names:
+            upstream, other = _write_unambiguously(side), WORDS[side]
+            message = f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
+            yield _Problem(path, message)
+        elif zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
+            listed = ", ".join(f"{ZONE}{one}" for one in sorted(zones))
+            expected = f"one of {listed}" if zones else "a place with a 'zone'"
             yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
         elif zone is None and side not in known and not _GLOB & set(side):
             expected = f"one of {', '.join(_list_sides(names))}, or a glob"
@@ -251,15 +252,6 @@ def _list_sides(names: set[str]) -> list[str]:
 def _write_unambiguously(name: str) -> str:
     """Return the name of an upstream as rules must write it: as a glob if it is a reserved word too."""
     return f"[{name[0]}]{name[1:]}" if name in WORDS else name
-
-
-def _find_ambiguous_names(sides: tuple[tuple[Path, str], ...], names: set[str]) -> Iterator[_Problem]:
-    """Yield names that are both an upstream and a reserved word."""
-    for path, side in sides:
-        if side in WORDS and side in names:
-            upstream, other = _write_unambiguously(side), WORDS[side]
-            message = f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
-            yield _Problem(path, message)
 
 
 def find_node(node: Node, path: Path) -> Node:

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-import msgspec
-
 from mcp_mirror.config.checks import HTTP_KEYS, STDIO_KEYS
 from mcp_mirror.config.scalars import kind_name
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping
@@ -81,18 +79,21 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 }
 
 
-def gather_upstreams(root: YamlMapping, findings: Findings) -> YamlMapping:
-    """Return the top level with every client's block moved into `upstreams`, and without keys for editors only."""
+def gather_upstreams(root: YamlMapping, findings: Findings) -> tuple[Mapping[str, Node], YamlMapping]:
+    """Return the other sections, without keys for editors only, and the upstreams with those of clients' blocks."""
     gathered = _read_entries(root.members.get("upstreams"), findings)
     for block in CLIENT_BLOCKS:
         entries = _read_entries(root.members.get(block), findings)
         for name, node in entries.items():
-            _add(gathered, _choose_upstream_name(name, node.location, findings), _translate(node, findings), findings)
+            chosen = _choose_upstream_name(name, node.location, findings)
+            if chosen in gathered:
+                line = gathered[chosen].location.line
+                findings.report(node.location, f"line {line} has an upstream of the same name; rename one")
+            gathered.setdefault(chosen, _translate(node, findings))
     for key in IGNORED_TOP.keys() & root.members.keys():
         findings.warn(root.members[key].location, IGNORED_TOP[key])
-    rest = {key: node for key, node in root.members.items() if not _is_moved(key)}
-    location = root.members["upstreams"].location if "upstreams" in root.members else root.location
-    return msgspec.structs.replace(root, members=rest | {"upstreams": YamlMapping(location, gathered)})
+    sections = {key: node for key, node in root.members.items() if not _is_moved(key)}
+    return sections, YamlMapping(root.members.get("upstreams", root).location, gathered)
 
 
 def _is_moved(key: str) -> bool:
@@ -110,13 +111,6 @@ def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:
     return {}
 
 
-def _add(gathered: dict[str, Node], name: str, node: Node, findings: Findings) -> None:
-    if name in gathered:
-        line = gathered[name].location.line
-        findings.report(node.location, f"line {line} has an upstream of the same name; rename one")
-    gathered.setdefault(name, node)
-
-
 def _choose_upstream_name(name: str, location: YamlLocation, findings: Findings) -> str:
     usable = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if usable != name and UPSTREAM_NAME.fullmatch(usable):
@@ -126,40 +120,28 @@ def _choose_upstream_name(name: str, location: YamlLocation, findings: Findings)
     return usable
 
 
-class _Translation(msgspec.Struct):
-    """The members of one server, with the keys of `upstreams`."""
-
-    findings: Findings
-    members: dict[str, Node] = msgspec.field(default_factory=dict)
-    tools: dict[str, Node] = msgspec.field(default_factory=dict)
-
-    def put(self, key: str, node: Node) -> None:
-        section, _, leaf = key.rpartition(".")
-        target = self.tools if section else self.members
-        if leaf in target:
-            other = target[leaf].location.path[-1]
-            self.findings.report(node.location, f"this key means the same as '{other}'; keep one")
-        target.setdefault(leaf, node)
-
-
 def _translate(server: Node, findings: Findings) -> Node:
+    """Return a server with the keys of `upstreams`."""
     if not isinstance(server, YamlMapping):
         return server
-    translation = _Translation(findings)
+    members: dict[str, Node] = {}
+    tools: dict[str, Node] = {}
     for key, node in server.members.items():
         if key in IGNORED:
             findings.warn(node.location, IGNORED[key])
-        else:
-            translation.put(_rename_key(key, node), _convert(key, node))
-    if translation.tools:
-        translation.put("tools", YamlMapping(server.location, translation.tools))
-    return msgspec.structs.replace(server, members=_drop_unused(translation.members, findings))
+            continue
+        is_list_of_tools = key == "tools" and isinstance(node, Items)  # GitHub Copilot: a list of names
+        section, _, leaf = ("tools.allow" if is_list_of_tools else RENAMED.get(key, key)).rpartition(".")
+        _put(tools if section else members, leaf, _convert(key, node), findings)
+    if tools:
+        _put(members, "tools", YamlMapping(server.location, tools), findings)
+    return YamlMapping(server.location, _drop_unused(members, findings))
 
 
-def _rename_key(key: str, node: Node) -> str:
-    if key == "tools" and isinstance(node, Items):  # GitHub Copilot: a list of names
-        return "tools.allow"
-    return RENAMED.get(key, key)
+def _put(members: dict[str, Node], key: str, node: Node, findings: Findings) -> None:
+    if key in members:
+        findings.report(node.location, f"this key means the same as '{members[key].location.path[-1]}'; keep one")
+    members.setdefault(key, node)
 
 
 def _convert(key: str, node: Node) -> Node:

@@ -1,7 +1,7 @@
 """The JSON Schema of a configuration file, with which editors check and complete it."""
 
 from collections.abc import Mapping
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, get_args
 
 import yaml
 
@@ -19,7 +19,6 @@ from mcp_mirror.settings.declarations import (
     Measure,
     Names,
     Number,
-    Shorthand,
     Text,
     Without,
 )
@@ -97,7 +96,7 @@ def _field_schema(one: Field, definitions: dict[str, Any]) -> dict[str, Any]:
 def _value_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool = False) -> dict[str, Any]:
     if value.entries is not None:
         return _mapping_schema(_value_schema(value.entries, definitions, is_entry=True), value.mark(Names))
-    if get_origin(value.kind) is tuple:
+    if value.is_list:
         return _list_schema(value, definitions)
     if value.is_section:
         return _reference_schema(value, definitions, is_entry=is_entry)
@@ -118,22 +117,17 @@ def _list_schema(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reference_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
-    without, shorthand = value.mark(Without), value.mark(Shorthand)
+    without, short = value.mark(Without), value.shorthand
     name = value.kind.__name__ + ("_without_" + "_".join(without.names) if without else "")
     if name not in definitions:
         definitions[name] = {}
         definitions[name] = _section_schema(value, definitions, is_entry=is_entry)
     reference = {"$ref": f"#/$defs/{name}"}
-    if not shorthand:
+    if not short:
         return reference
-    [key] = [one.value for one in list_keys(value.kind) if one.key == shorthand.key]
-    is_list = get_origin(key.kind) is tuple
-    short = (
-        {"type": "array", "items": _value_schema(key.items, definitions)}
-        if is_list
-        else _value_schema(key, definitions)
-    )
-    return {"anyOf": [reference, short]}
+    if not short.value.is_list:
+        return {"anyOf": [reference, _value_schema(short.value, definitions)]}
+    return {"anyOf": [reference, {"type": "array", "items": _value_schema(short.value.items, definitions)}]}
 
 
 def _scalar_schema(value: Value) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
@@ -28,7 +27,6 @@ from mcp_mirror.config.shape import list_keys
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping, expand, read_yaml
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.redaction import SECRET_NAMES
-from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.store import StoreKind, StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy, is_sse_address
@@ -161,12 +159,8 @@ def read_config(
         text = json.dumps(content, default=os.fspath)
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"{called}: expected only texts, numbers, booleans, lists and mappings") from None
-    findings = Findings(called, name_origin or partial(_name_keys, called))
+    findings = Findings(called, name_origin or (lambda keys: f"{called}: {'.'.join(keys)}" if keys else called))
     return _read_config(read_yaml(text, findings), findings, _find_current_folder(), environ)
-
-
-def _name_keys(called: str, keys: Sequence[str]) -> str:
-    return f"{called}: {'.'.join(keys)}" if keys else called
 
 
 def _find_current_folder() -> Path:
@@ -183,18 +177,26 @@ def _read_config(
     if not isinstance(root, YamlMapping):
         findings.fail(root.location, f"expected a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     variables = {"PYTHON": sys.executable} | dict(environ)
-    live, disabled = _split_disabled(gather_upstreams(root, findings), variables)
-    live = cast("YamlMapping", expand(live, variables, findings))
-    upstreams = {name: node for name, node in _find_upstream_nodes(live).items() if isinstance(node, YamlMapping)}
+    sections, gathered = gather_upstreams(root, findings)
+    off = {name: node for name, node in gathered.members.items() if not _is_enabled(node, variables)}
+    on = {name: node for name, node in gathered.members.items() if name not in off}
+
+    def fill(nodes: Mapping[str, Node]) -> dict[str, Node]:
+        return {key: expand(node, variables, findings) for key, node in nodes.items()}
+
+    live = YamlMapping(gathered.location, fill(on))
+    whole = YamlMapping(root.location, {**fill(sections), "upstreams": live})
+    disabled = YamlMapping(root.location, {"upstreams": YamlMapping(gathered.location, off)})
+    upstreams = {name: node for name, node in live.members.items() if isinstance(node, YamlMapping)}
     for name, mapping in upstreams.items():
         check_upstream(name, mapping, findings)
-    config = Reader(findings, folder).read_config(live)
+    config = Reader(findings, folder).read_config(whole)
     # The values of a disabled upstream need not be usable, but its keys must be known.
     Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
-        check_config(config, live, {*upstreams, *_find_upstream_nodes(disabled)}, findings)
+        check_config(config, whole, {*upstreams, *off}, findings)
     findings.raise_problems()
-    config = replace(config or Config(), disabled=tuple(_find_upstream_nodes(disabled)))
+    config = replace(config or Config(), disabled=tuple(off))
     return _complete(config, upstreams, findings, lock_name and str(folder / lock_name))
 
 
@@ -217,23 +219,6 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _split_disabled(root: YamlMapping, variables: Mapping[str, str]) -> tuple[YamlMapping, YamlMapping]:
-    """Return the top level with the enabled upstreams only, and another with the disabled ones only."""
-    location = root.members["upstreams"].location
-    upstreams = _find_upstream_nodes(root)
-    off = {name: node for name, node in upstreams.items() if not _is_enabled(node, variables)}
-    on = {name: node for name, node in upstreams.items() if name not in off}
-    return (
-        msgspec.structs.replace(root, members={**root.members, "upstreams": YamlMapping(location, on)}),
-        YamlMapping(root.location, {"upstreams": YamlMapping(location, off)}),
-    )
-
-
-def _find_upstream_nodes(root: YamlMapping) -> Mapping[str, Node]:
-    upstreams = root.members["upstreams"]
-    return upstreams.members if isinstance(upstreams, YamlMapping) else {}
-
-
 def _is_enabled(upstream: Node, variables: Mapping[str, str]) -> bool:
     """Return whether an upstream is enabled; if the switch is not a boolean, the reader will report it."""
     switch = upstream.members.get("enabled") if isinstance(upstream, YamlMapping) else None
@@ -246,19 +231,16 @@ def _is_enabled(upstream: Node, variables: Mapping[str, str]) -> bool:
 def _complete(config: Config, mappings: Mapping[str, YamlMapping], findings: Findings, lock_file: str | None) -> Config:
     """Apply the defaults that depend on other keys."""
     lock = config.lock if config.lock.file else replace(config.lock, file=lock_file)
+    audience = (config.auth.resource,) if config.auth.resource else ()
+    issuers = tuple(replace(one, audience=one.audience or audience) for one in config.auth.issuers)
     return replace(
         config,
         upstreams=tuple(_complete_upstream(one, mappings[one.name], config, findings) for one in config.upstreams),
         lock=lock,
-        auth=_complete_auth(config.auth),
+        auth=replace(config.auth, issuers=issuers),
         warnings=findings.warnings,
         exposures=tuple(findings.exposures),
     )
-
-
-def _complete_auth(auth: AuthPolicy) -> AuthPolicy:
-    default = (auth.resource,) if auth.resource else ()
-    return replace(auth, issuers=tuple(replace(one, audience=one.audience or default) for one in auth.issuers))
 
 
 def _complete_upstream(one: UpstreamPolicy, mapping: YamlMapping, config: Config, findings: Findings) -> UpstreamPolicy:
@@ -285,15 +267,13 @@ def find_token_file(name: str) -> Path:
 
 
 def _read_timeout(seconds: float, node: Node | None, findings: Findings) -> float:
-    if node is None or seconds <= LONGEST_SECONDS or not _is_clients_timeout(node.location):
+    """Return a timeout in seconds. That of a client's block may be in milliseconds, unless its key names the unit."""
+    if node is None or seconds <= LONGEST_SECONDS:
+        return seconds
+    if node.location.path[0] not in CLIENT_BLOCKS or node.location.path[-1] != "timeout":
         return seconds
     findings.warn(node.location, f"over {LONGEST_SECONDS}, so it is read as milliseconds; write seconds")
     return seconds / 1000
-
-
-def _is_clients_timeout(location: YamlLocation) -> bool:
-    """Return whether the unit is unknown: the name of Codex's `tool_timeout_sec` contains its unit."""
-    return location.path[0] in CLIENT_BLOCKS and location.path[-1] == "timeout"
 
 
 def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:

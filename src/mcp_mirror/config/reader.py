@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, get_origin
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +25,6 @@ from mcp_mirror.settings.declarations import (
     SINGLE,
     AtLeast,
     Names,
-    Shorthand,
     Without,
 )
 from mcp_mirror.settings.policies import Config
@@ -59,7 +57,7 @@ class Reader(msgspec.Struct, frozen=True):
     def _read(self, value: Value, node: Node, name: str = "", *, is_entry: bool = False) -> Any:
         if entries := value.entries:
             return self._read_mapping(value, entries, node)
-        if get_origin(value.kind) is tuple:
+        if value.is_list:
             return self._read_list(value, node)
         if value.is_section:
             return self._read_section(value, node, name, is_entry=is_entry)
@@ -87,9 +85,9 @@ class Reader(msgspec.Struct, frozen=True):
         found = {name: self._read(entries, member, name, is_entry=True) for name, member in node.members.items()}
         if _BAD in found.values():
             return _BAD
-        if get_origin(value.kind) is not tuple:
-            return MappingProxyType(found)
-        return tuple(found.items()) if get_origin(value.items.kind) is tuple else tuple(found.values())
+        if not value.is_list:
+            return found
+        return tuple(found.items()) if value.items.is_list else tuple(found.values())
 
     def _read_section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:
         mapping = _convert_to_mapping(value, node if is_entry else _replace_nothing(node))
@@ -178,26 +176,18 @@ def _replace_nothing(node: Node) -> Node:
 
 def _describe_section(value: Value) -> str:
     """Return what the value of a section may be: a mapping, and the shorthand if that is a list."""
-    shorthand = value.mark(Shorthand)
-    if shorthand is None or get_origin(_find_shorthand_key(value, shorthand).kind) is not tuple:
-        return "a mapping"
-    return f"a mapping, or a list for {shorthand.key!r}"
-
-
-def _find_shorthand_key(value: Value, shorthand: Shorthand) -> Value:
-    [key] = [one.value for one in list_keys(value.kind) if one.key == shorthand.key]
-    return key
+    short = value.shorthand
+    return f"a mapping, or a list for {short.key!r}" if short and short.value.is_list else "a mapping"
 
 
 def _convert_to_mapping(value: Value, node: Node) -> YamlMapping | None:
     """Return a section's mapping, made from its shorthand if necessary; None for anything else."""
     if isinstance(node, YamlMapping):
         return node
-    shorthand = value.mark(Shorthand)
-    if shorthand is None:
+    short = value.shorthand
+    if short is None or isinstance(node, Items) is not short.value.is_list:
         return None
-    is_fitting = isinstance(node, Items) is (get_origin(_find_shorthand_key(value, shorthand).kind) is tuple)
-    return YamlMapping(node.location, {shorthand.key: node}) if is_fitting else None
+    return YamlMapping(node.location, {short.key: node})
 
 
 def _suggest_quotes(node: Node, expected: str) -> str:

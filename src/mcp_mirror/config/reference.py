@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from textwrap import wrap
-from typing import Final, get_origin
+from typing import Final
 
 from mcp_mirror.config.scalars import describe_expected, find_scalar_kind, write_default, write_value
 from mcp_mirror.config.shape import Field, Value, list_alternatives, list_fields, list_keys, unwrap
@@ -90,7 +90,7 @@ def _find_section(value: Value) -> tuple[Value, str] | None:
         return entry, ".NAME"
     if value.is_section:
         return value, ""
-    if get_origin(value.kind) is tuple and value.entries is None and value.items.is_section:
+    if value.is_list and value.entries is None and value.items.is_section:
         return value.items, "[]"
     return None
 
@@ -98,7 +98,7 @@ def _find_section(value: Value) -> tuple[Value, str] | None:
 def _describe(value: Value) -> str:
     if value.entries:
         return "a mapping" if _find_entry(value) else f"a mapping to {_describe(value.entries)}"
-    if get_origin(value.kind) is tuple:
+    if value.is_list:
         return "a list" if _find_section(value) else f"a list of: {_describe(value.items)}"
     if value.is_section:
         return "a mapping"

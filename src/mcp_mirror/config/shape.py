@@ -10,7 +10,18 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
-from mcp_mirror.settings.declarations import INLINE, INTERNAL, NAME, REQUIRED, Group, Key, Mark, Section, Without
+from mcp_mirror.settings.declarations import (
+    INLINE,
+    INTERNAL,
+    NAME,
+    REQUIRED,
+    Group,
+    Key,
+    Mark,
+    Section,
+    Shorthand,
+    Without,
+)
 
 _T = TypeVar("_T")
 
@@ -37,18 +48,28 @@ class Value(msgspec.Struct, frozen=True):
         return isinstance(self.kind, type) and issubclass(self.kind, Section)
 
     @property
+    def is_list(self) -> bool:
+        """Whether the type is a tuple, which the file has as a list or as a mapping of names (see `entries`)."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def shorthand(self) -> "Field | None":
+        """The key whose value the file may contain instead of the section."""
+        mark = self.mark(Shorthand)
+        return next(one for one in list_keys(self.kind) if one.key == mark.key) if mark else None
+
+    @property
     def items(self) -> "Value":
         """The type of the items of a tuple, or of the values of a mapping."""
-        return unwrap(get_args(self.kind)[1 if get_origin(self.kind) is not tuple else 0])
+        return unwrap(get_args(self.kind)[0 if self.is_list else 1])
 
     @property
     def entries(self) -> "Value | None":
         """The type of the values of a mapping; None if the file does not have a mapping of names here."""
-        origin = get_origin(self.kind)
-        if origin is not tuple:
-            return self.items if origin is Mapping else None
+        if not self.is_list:
+            return self.items if get_origin(self.kind) is Mapping else None
         items = self.items
-        if get_origin(items.kind) is tuple:
+        if items.is_list:
             return unwrap(get_args(items.kind)[1])
         is_named = items.is_section and any(one.value.has(NAME) for one in list_fields(cast("type", items.kind)))
         return items if is_named else None
@@ -104,8 +125,9 @@ def list_fields(section: type) -> tuple[Field, ...]:
     for one in msgspec.structs.fields(section):
         value = unwrap(one.type)
         key = value.mark(Key)
+        default = one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
         if not value.has(INTERNAL):
-            found.append(Field(section, one.name, key.name if key else one.name, value, one.default, value.mark(Group)))
+            found.append(Field(section, one.name, key.name if key else one.name, value, default, value.mark(Group)))
     return tuple(found)
 
 

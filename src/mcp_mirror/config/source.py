@@ -228,7 +228,8 @@ class _NodeReader(msgspec.Struct):
             return self._reject_node(location, "YAML tags (such as !name) are not used here; remove it")
         if isinstance(node, yaml.MappingNode):
             return YamlMapping(location, self._read_members(node, location, depth))
-        return Items(location, tuple(self._read_items(node, location, depth)))
+        places = ((item, location.child(str(index), _line_number(item))) for index, item in enumerate(node.value))
+        return Items(location, tuple(self.read(item, place, depth - 1) for item, place in places))
 
     def _reject_node(self, location: YamlLocation, message: str) -> Scalar:
         self.findings.report(location, message)
@@ -245,10 +246,6 @@ class _NodeReader(msgspec.Struct):
         if kind == "text" and node.style is None and DECIMAL.fullmatch(text):
             kind = "number"
         return Scalar(location, text, kind)
-
-    def _read_items(self, node: yaml.Node, location: YamlLocation, depth: int) -> Iterator[Node]:
-        for index, item in enumerate(node.value):
-            yield self.read(item, location.child(str(index), _line_number(item)), depth - 1)
 
     def _read_members(self, node: yaml.MappingNode, location: YamlLocation, depth: int) -> dict[str, Node]:
         members: dict[str, Node] = {}
@@ -293,26 +290,20 @@ def _join_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def each_scalar(node: Node, change: Callable[[Scalar], Scalar]) -> Node:
-    """Return a tree with every scalar changed."""
-    match node:
-        case Scalar():
-            return change(node)
-        case Items():
-            return msgspec.structs.replace(node, nodes=tuple(each_scalar(item, change) for item in node.nodes))
-        case YamlMapping():
-            return msgspec.structs.replace(
-                node, members={key: each_scalar(value, change) for key, value in node.members.items()}
-            )
-
-
 def expand(node: Node, variables: Mapping[str, str], findings: Findings) -> Node:
     """Return a tree with `${VAR}`, `${env:VAR}` and `${VAR:-default}` replaced; `$${` is a literal `${`.
 
     As in a shell, the default replaces a variable that is unset or empty. The value of a variable is text: it is not
     read as YAML and not searched for further variables. `findings` gets variables that cannot be replaced.
     """
-    return each_scalar(node, lambda scalar: _expand_scalar(scalar, variables, findings))
+    match node:
+        case Scalar():
+            return _expand_scalar(node, variables, findings)
+        case Items():
+            return Items(node.location, tuple(expand(item, variables, findings) for item in node.nodes))
+        case YamlMapping():
+            members = {key: expand(member, variables, findings) for key, member in node.members.items()}
+            return YamlMapping(node.location, members)
 
 
 def _expand_scalar(scalar: Scalar, variables: Mapping[str, str], findings: Findings) -> Scalar:

@@ -1,4 +1,4 @@
-"""Sizes, counts and times as texts for people and models."""
+"""Sizes, counts, times and names as texts for people and models."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -26,3 +26,8 @@ def format_count(number: int, noun: str) -> str:
 def format_time(seconds: float) -> str:
     """A time in seconds since the epoch as text: `2026-11-22 17:05:00 UTC`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def quote_name(name: str, most: int) -> str:
+    """A name in quotes, with at most this many of its characters."""
+    return repr(name if len(name) <= most else f"{name[:most]}...")

@@ -74,10 +74,8 @@ def estimate_wanted_tokens(mirror: MirrorPolicy, inline_budget: int, *, is_retri
     return max(mirror.inline_budget, inline_budget, mirror.error_budget, mirror.read_budget) + NOTICE_TOKENS
 
 
-def lower_budgets(mirror: MirrorPolicy, tokens: int | None) -> MirrorPolicy:
+def lower_budgets(mirror: MirrorPolicy, tokens: int) -> MirrorPolicy:
     """The policy with each budget at most a call's reservation; only paths are returned if a notice might not fit."""
-    if tokens is None:
-        return mirror
     return replace(
         mirror,
         inline_budget=min(mirror.inline_budget, tokens),

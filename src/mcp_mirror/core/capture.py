@@ -3,7 +3,7 @@
 A text is dropped only if it repeats the value.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -11,7 +11,13 @@ import msgspec
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.main_parts import quote_short_texts
 from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
-from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult, build_envelope, find_content_place, parse_result
+from mcp_mirror.core.parsed_result import (
+    ParsedBlock,
+    ParsedResult,
+    build_other_members,
+    find_content_place,
+    parse_result,
+)
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens, size_text
@@ -43,14 +49,7 @@ _MAX_DECODED_BYTES: Final = 1 << 20
 
 _NO_TEXTS: Final = OtherTexts(())
 
-Decode = Callable[[Buffer], Buffer]
-"""Returns the text of a JSON string, UTF-8."""
 _BLOCKS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-
-
-def decode_text(literal: Buffer) -> Buffer:
-    """The text of a JSON string, decoded in memory."""
-    return b"".join(text_pieces(literal, trim(literal)))
 
 
 class CaptureRules(msgspec.Struct, frozen=True):
@@ -82,7 +81,7 @@ class Captured(msgspec.Struct, frozen=True):
     """The companion contains more than the value, so the notice names it."""
     texts: tuple[str, ...] = ()
     """The texts of such a companion, quoted, if they are short and its only content."""
-    envelope: bytes = b"{}"
+    other_members: bytes = b"{}"
     """The result's other members."""
     shown: str | None = None
     """The text of a result within the inline budget, as the model reads it."""
@@ -106,7 +105,6 @@ class _Reader(msgspec.Struct, frozen=True):
     """Reads the texts of one result."""
 
     estimate: Estimate
-    decode: Decode
     scans: Scans
 
 
@@ -127,7 +125,7 @@ def capture(
     if _is_short_text(result, rules, estimate):
         return Captured()
     estimate, scans = _remember(estimate), scans or Scans()
-    reader = _Reader(estimate, scans.decode, scans)
+    reader = _Reader(estimate, scans)
     rules = rules if rules.preview else rules.store_all()
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
@@ -138,9 +136,7 @@ def capture(
     json_texts = _parse_json_texts(parsed, reader)
     value = _build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
-    # Only a text that differs from the value can be JSON text of its own.
-    companion_reader = reader if parsed.relation == DIFFERS else msgspec.structs.replace(reader, decode=lambda _: b"")
-    companion = _build_companion(place, parsed, result, companion_reader)
+    companion = _build_companion(place, parsed, result, reader)
     beside = _NO_TEXTS
     if companion is not None and parsed.value is not None and parsed.relation == DIFFERS:
         beside = find_other_texts(parsed.value, parsed.texts)
@@ -162,7 +158,7 @@ def capture(
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
         texts=quote_short_texts(beside.texts, estimate) if is_in_notice else (),
-        envelope=build_envelope(result, place, parsed, value),
+        other_members=build_other_members(result, place, parsed, value),
         shown=shown,
         passed=passed,
         others=_count_others(parsed.blocks, passed),
@@ -266,13 +262,12 @@ def _parse_json_texts(parsed: ParsedResult, reader: _Reader) -> dict[int, Buffer
     """
     if parsed.value is not None or len(parsed.blocks) == 1:
         return {}
-    in_memory = msgspec.structs.replace(reader, decode=decode_text)
     found: dict[int, Buffer] = {}
     for at, block in enumerate(parsed.blocks):
         if block.text is None:
             continue
-        is_small = len(block.text) <= _MAX_DECODED_BYTES  # `decode` may write a file for each text
-        json_text = _parse_json_text(block.text, in_memory if is_small else reader)
+        is_small = len(block.text) <= _MAX_DECODED_BYTES  # `scans` may write a file for each text
+        json_text = _parse_json_text(block.text, reader, in_memory=is_small)
         if json_text is not None and trim(json_text).length == len(json_text):
             found[at] = json_text
     return found
@@ -316,13 +311,13 @@ def _read_media_type(blob: Buffer) -> str | None:
     return media_type
 
 
-def _parse_json_text(text: Buffer, reader: _Reader) -> Buffer | None:
+def _parse_json_text(text: Buffer, reader: _Reader, *, in_memory: bool = False) -> Buffer | None:
     """The object or array in a JSON string as its exact text; None for any other string."""
     if bytes(text[:1]) == b'"' and bytes(text[1:2]) not in MAY_BEGIN_JSON:
         return None
     if not may_be_json(text, trim(text)):
         return None
-    decoded = reader.decode(text)
+    decoded = b"".join(text_pieces(text, trim(text))) if in_memory else reader.scans.decode(text)
     return decoded if reader.scans.is_container(decoded) else None
 
 
@@ -331,7 +326,9 @@ def _build_companion(
 ) -> Draft | None:
     if place == "companion.text":
         text = parsed.texts[0]
-        return _build_draft(_parse_json_text(text, reader) or text, None, reader)
+        # Only a text that differs from the value can be JSON text of its own.
+        json_text = _parse_json_text(text, reader) if parsed.relation == DIFFERS else None
+        return _build_draft(json_text or text, None, reader)
     return _build_draft(result["content"], None, reader) if place == "companion.content" else None
 
 

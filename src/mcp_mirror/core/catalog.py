@@ -6,11 +6,13 @@ A catalog is built from the upstreams' listings; it is immutable and has no conn
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
 from mcp_mirror.callers import Caller
+from mcp_mirror.core.amounts import quote_name
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.parsed_result import WRAPPER
@@ -68,7 +70,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, gc=False):
     """False: the original tool, for which the gateway resolves and captures nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalog:
     """The served tools in a stable order: upstreams as configured, tools as listed."""
 
@@ -92,8 +94,6 @@ class Catalog:
     """The results of `of_upstream` that are known."""
     _encoded: list[tuple[bytes, ...]] = field(init=False, default_factory=list, compare=False, repr=False)
     """The result of `encode_adverts` once it is known."""
-    _always_listed: list["Catalog"] = field(init=False, default_factory=list, compare=False, repr=False)
-    """The result of `always_listed` once it is known."""
     _tokens: dict[TokenProvider, int] = field(init=False, default_factory=dict, compare=False, repr=False)
     """The results of `count_tokens` that are known."""
     _indexes: dict[frozenset[str], ToolIndex] = field(init=False, default_factory=dict, compare=False, repr=False)
@@ -117,13 +117,10 @@ class Catalog:
             self._encoded.append((*pieces, bytes(pending)) if pending else tuple(pieces))
         return self._encoded[0]
 
-    @property
+    @cached_property
     def always_listed(self) -> "Catalog":
         """The part of the catalog that clients see where they search for the other tools."""
-        if not self._always_listed:
-            entries = {name: entry for name, entry in self.entries.items() if entry.is_always_listed}
-            self._always_listed.append(replace(self, entries=entries))
-        return self._always_listed[0]
+        return replace(self, entries={name: entry for name, entry in self.entries.items() if entry.is_always_listed})
 
     def count_tokens(self, provider: TokenProvider) -> Steps[int]:
         """Return the expected tokens of the definitions. They are counted once per provider, in steps of one tool."""
@@ -325,21 +322,18 @@ def _select_tools(
     for tool in tools:
         yield
         examined = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
-        if not (name := examined.name):
+        name = examined.name
+        lists = f"Upstream {policy.name!r} lists tool {quote_name(name, _MAX_NAME)}"
+        if not name:
             problems.append(
                 f"Upstream {policy.name!r} lists a tool without a usable name. The gateway does not serve the tool."
             )
         elif name in selected:
-            problems.append(
-                f"Upstream {policy.name!r} lists tool {_quote_name(name)} twice. The gateway serves the first one."
-            )
+            problems.append(f"{lists} twice. The gateway serves the first one.")
         elif policy.admits(name):
             examined = examined if examined is tool else inspect_tool(examined.raw, policy.bounds)
             if examined.rejection:
-                why = examined.rejection
-                problems.append(
-                    f"Upstream {policy.name!r} lists tool {_quote_name(name)}, which the gateway does not serve: {why}."
-                )
+                problems.append(f"{lists}, which the gateway does not serve: {examined.rejection}.")
                 continue
             if len(selected) == policy.bounds.max_tools:
                 most = f"`limits.max_tools` ({len(selected):,})"
@@ -353,12 +347,8 @@ def _select_tools(
     return list(selected.values())
 
 
-def _quote_name(name: str) -> str:
-    return repr(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}...")
-
-
 def _find_problems(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[str]:
-    of = f"Tool {_quote_name(examined.name)} of upstream {policy.name!r}"
+    of = f"Tool {quote_name(examined.name, _MAX_NAME)} of upstream {policy.name!r}"
     if examined.invalid_members:
         yield f"{of}: its {', '.join(examined.invalid_members)} cannot be passed on."
     if examined.schema_error:

@@ -9,9 +9,11 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.amounts import quote_name
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
@@ -39,9 +41,9 @@ _TYPES: Final[Mapping[Kind, frozenset[str]]] = {
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The value of a pointer."""
+    """A stored value, or a part of one."""
 
-    path: str
+    path: MemoryPath
     blob: Buffer
     kind: Kind
     preview: bool = True
@@ -66,8 +68,8 @@ class MisfitError(ToolError):
         self.own = _types_of_value(value)
         """The JSON types of the value."""
         self.cause = (
-            f"Argument {_quote_bounded(where)} expects {' or '.join(sorted(wanted))}, "
-            f"but {_quote_bounded(value.path)} is {value.kind}."
+            f"Argument {quote_name(where, _MAX_NAMED)} expects {' or '.join(sorted(wanted))}, "
+            f"but {quote_name(str(value.path), _MAX_NAMED)} is {value.kind}."
         )
         other = "a path below it" if value.kind in ("object", "array") else "another path"
         super().__init__(f"{self.cause} Pass {other} that fits, or a literal value.")
@@ -79,17 +81,21 @@ def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segme
     Raises:
         ToolError: No form of the value fits; the message names both types.
     """
-    own = _types_of_value(value)
-    if not wanted or own & wanted:
+    if not wanted or has_type(value, wanted):
         return (value.blob,)
     if (changed := convert(value, wanted)) is not None:
         return changed
     raise MisfitError(value, wanted, location)
 
 
+def has_type(value: Resolved, wanted: frozenset[str]) -> bool:
+    """Whether a value has one of the JSON types that an argument accepts."""
+    return not wanted.isdisjoint(_types_of_value(value))
+
+
 def fits(value: Resolved, wanted: frozenset[str]) -> bool:
     """Whether a value has a form of one of the JSON types that an argument accepts."""
-    return bool(_types_of_value(value) & wanted) or convert(value, wanted) is not None
+    return has_type(value, wanted) or convert(value, wanted) is not None
 
 
 def convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:
@@ -97,10 +103,6 @@ def convert(value: Resolved, wanted: frozenset[str]) -> Segments | None:
     converters = (_FORMS.get((value.kind, target)) for target in _ORDER if target in wanted)
     forms = (converter(value) for converter in converters if converter is not None)
     return next((form for form in forms if form is not None), None)
-
-
-def _quote_bounded(name: str) -> str:
-    return repr(name if len(name) <= _MAX_NAMED else f"{name[:_MAX_NAMED]}...")
 
 
 def _types_of_value(value: Resolved) -> frozenset[str]:

@@ -21,24 +21,21 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 class ListKind(NamedTuple):
-    """How items of one kind are listed, and the member that identifies them."""
+    """How items of one kind are listed."""
 
     method: str
     member: str
     key: str
+    """The member that identifies an item."""
+    model: type[BaseModel]
+    """What clients read of an item."""
 
 
 KINDS: Final[Mapping[ItemKind, ListKind]] = {
-    "resources": ListKind("resources/list", "resources", "uri"),
-    "templates": ListKind("resources/templates/list", "resourceTemplates", "uriTemplate"),
-    "prompts": ListKind("prompts/list", "prompts", "name"),
+    "resources": ListKind("resources/list", "resources", "uri", types.Resource),
+    "templates": ListKind("resources/templates/list", "resourceTemplates", "uriTemplate", types.ResourceTemplate),
+    "prompts": ListKind("prompts/list", "prompts", "name", types.Prompt),
 }
-_MODELS: Final[Mapping[ItemKind, type[BaseModel]]] = {
-    "resources": types.Resource,
-    "templates": types.ResourceTemplate,
-    "prompts": types.Prompt,
-}
-"""What clients read of an item."""
 
 
 class ResourceOrigin(NamedTuple):
@@ -106,7 +103,7 @@ def merge_lists(
 def _find_invalid_members(kind: ItemKind, raw: Buffer) -> tuple[str, ...] | None:
     """The members of an item that clients could not read; None if they could not read the item at all."""
     try:
-        _MODELS[kind].model_validate_json(bytes(raw), by_name=False)
+        KINDS[kind].model.model_validate_json(bytes(raw), by_name=False)
     except ValidationError as error:
         places = [found["loc"] for found in error.errors(include_url=False, include_input=False)]
         return tuple(str(place[0]) for place in places) if all(places) else None

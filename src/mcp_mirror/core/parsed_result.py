@@ -19,7 +19,7 @@ WRAPPER: Final = "x-fastmcp-wrap-result"
 """The mark in the output schema of a result that is wrapped only because structured content must be an object."""
 
 PARTS: Final = "mcp-mirror/parts"
-"""The member of the envelope that locates the result's payload, so that the result can be rebuilt.
+"""The one of the other members that locates the result's payload, so that the result can be rebuilt.
 
 `structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text from
 which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`).
@@ -150,7 +150,7 @@ def _locate_items(parsed: ParsedResult, json_texts: Collection[int]) -> str:
     return f"value.blocks:{','.join(map(str, json_texts))}" if json_texts else "value.blocks"
 
 
-def build_envelope(result: Mapping[str, Buffer], place: str | None, parsed: ParsedResult, value: Draft) -> bytes:
+def build_other_members(result: Mapping[str, Buffer], place: str | None, parsed: ParsedResult, value: Draft) -> bytes:
     """The members outside the value and its companion, and `PARTS`."""
     parts = {} if place is None else {"content": place}
     if parsed.wrapper is not None:
@@ -168,9 +168,9 @@ def _locate_wrapped(parsed: ParsedResult, value: Draft) -> str:
     return "value.text" if parsed.is_text and value.kind != "text" else "value.member"
 
 
-def find_unwrapped_key(envelope: bytes) -> str | None:
+def find_unwrapped_key(other_members: bytes) -> str | None:
     """The key of the wrapper that `capture` removed from a value; None if it removed none."""
-    parts = (open_object(envelope) or {}).get(PARTS)
+    parts = (open_object(other_members) or {}).get(PARTS)
     place: str = json.loads(bytes(parts)).get("structuredContent", "") if parts else ""
     kind, _, key = place.partition(":")
     return key if kind in ("value.member", "value.text", "content.member") else None

@@ -31,16 +31,15 @@ _MEDIA_TYPES: Final = frozenset({b'"image"', b'"audio"'})
 
 
 def build_reply(processed: ProcessedResult, linked: str | None) -> ToolResult:
-    """The notice and the blocks beside it, or the original result.
+    """The notice of a stored result, and the blocks beside it.
 
     Args:
         processed: The processed result.
         linked: The base of the value if a resource link to it is added.
     """
-    if processed.captured.value is None:
-        return processed.members
     passed = [(block,) for block in processed.captured.passed]
-    links = [(_link_block(linked, processed.captured.value),)] if linked else []
+    value = processed.captured.value
+    links = [(_link_block(linked, value),)] if linked and value else []
     notice = ((encode_text_block(processed.notice),),)
     blocks = (
         (*passed, *notice) if processed.captured.shown == "" else (*notice, *passed)

@@ -57,6 +57,10 @@ _TEXT_OR_NULL: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|null')
 _LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
 
 
+TypesAt = Callable[[Location], frozenset[str]]
+"""Returns the JSON types that a tool accepts at a location of its arguments; an empty set if they are unknown."""
+
+
 class Pointer(msgspec.Struct, frozen=True):
     """A string in the arguments that names a stored value."""
 
@@ -77,6 +81,10 @@ class EscapedPath(msgspec.Struct, frozen=True):
     text: str
 
 
+Pointers = tuple[Pointer | EscapedPath, ...]
+"""All pointers in the arguments, in the order of the text."""
+
+
 class Correction(msgspec.Struct, frozen=True):
     """A part of the arguments that the tool's schema never accepts, and what the tool receives instead."""
 
@@ -94,7 +102,7 @@ class RefusedText(NamedTuple):
     """The tool accepts an array of texts, so the text may be an item without its array."""
 
 
-def find_pointers(arguments: Buffer, known: frozenset[str]) -> tuple[Pointer | EscapedPath, ...]:
+def find_pointers(arguments: Buffer, known: frozenset[str]) -> Pointers:
     """Find all pointers in the arguments, at any depth, in the order of the text.
 
     Args:
@@ -142,7 +150,7 @@ def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
     ), "it is a path of a tool that this gateway does not serve: text, unless a value is stored under it"
 
 
-def check_pointer_count(found: tuple[Pointer | EscapedPath, ...], most: int) -> None:
+def check_pointer_count(found: Pointers, most: int) -> None:
     """Check the number of pointers of a call.
 
     Raises:
@@ -156,9 +164,7 @@ def check_pointer_count(found: tuple[Pointer | EscapedPath, ...], most: int) -> 
         )
 
 
-def find_corrections(
-    arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
-) -> tuple[Correction, ...]:
+def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> tuple[Correction, ...]:
     """Find values that are not of a type that the tool accepts, but for which there is one.
 
     A text that contains a number or another JSON value becomes that value: a twin accepts text everywhere, for paths,
@@ -168,18 +174,16 @@ def find_corrections(
     Args:
         arguments: A JSON object as text, as the model wrote it.
         found: The result of `find_pointers`; its strings are skipped.
-        types_at: Returns the JSON types that the tool accepts at a location; an empty set if unknown.
+        types_at: Returns the JSON types that the tool accepts.
     """
     corrections = list(_find_refused_nulls(arguments, types_at))
     for span, _, wanted in _find_refused_texts(arguments, found, types_at):
-        value = convert(Resolved("", memoryview(arguments)[span.start : span.stop], "text"), wanted)
+        value = convert(Resolved(MemoryPath(""), memoryview(arguments)[span.start : span.stop], "text"), wanted)
         corrections += [Correction(span, value)] if value else []
     return tuple(corrections)
 
 
-def find_refused_text(
-    arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
-) -> RefusedText | None:
+def find_refused_text(arguments: Buffer, found: Pointers, types_at: TypesAt) -> RefusedText | None:
     """Return the first text that is where the tool accepts none; None without one.
 
     The arguments are those of `find_corrections`.
@@ -193,7 +197,7 @@ def find_refused_text(
 
 
 def _find_refused_texts(
-    arguments: Buffer, found: tuple[Pointer | EscapedPath, ...], types_at: Callable[[Location], frozenset[str]]
+    arguments: Buffer, found: Pointers, types_at: TypesAt
 ) -> Iterator[tuple[Span, Location, frozenset[str]]]:
     """The texts where the tool accepts no text, with their locations and the accepted types."""
     taken = {item.span.start for item in found}
@@ -203,7 +207,7 @@ def _find_refused_texts(
             yield span, at, wanted
 
 
-def _find_refused_nulls(arguments: Buffer, types_at: Callable[[Location], frozenset[str]]) -> Iterator[Correction]:
+def _find_refused_nulls(arguments: Buffer, types_at: TypesAt) -> Iterator[Correction]:
     """The members that are null where the tool accepts no null, each with a comma beside it."""
     offsets = _find_offsets(b"null", arguments)
     pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
@@ -247,7 +251,7 @@ def substitute_pointers(
     arguments: Buffer,
     found: tuple[Pointer | EscapedPath | Correction, ...],
     values: Mapping[Pointer, Resolved],
-    types_at: Callable[[Location], frozenset[str]],
+    types_at: TypesAt,
 ) -> Segments:
     """Replace each pointer that has a value, in pieces; `found` is in the order of the text.
 
@@ -257,7 +261,7 @@ def substitute_pointers(
     view = memoryview(arguments)
     pieces: list[Buffer] = []
     position = 0
-    forms: dict[tuple[str, frozenset[str]], Segments] = {}  # a call may name one large value very many times
+    forms: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}  # a call may name one large value very many times
     for item in found:
         if isinstance(item, EscapedPath):
             replacement: Segments = (msgspec.json.encode(item.text),)
@@ -277,9 +281,9 @@ def substitute_pointers(
 
 def unwrap_pointer(
     arguments: Buffer,
-    found: tuple[Pointer | EscapedPath, ...],
+    found: Pointers,
     misfit: MisfitError,
-    types_at: Callable[[Location], frozenset[str]],
+    types_at: TypesAt,
 ) -> tuple[Pointer, Pointer] | None:
     """Let the only item of an array be the array if its value fits there and not as an item: models write `["<path>"]`.
 

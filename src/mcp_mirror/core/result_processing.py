@@ -90,12 +90,12 @@ class ProcessedResult(msgspec.Struct, frozen=True):
     def ifc(self) -> object:
         """The labels in `_meta.ifc` of the result as parsed JSON; None if it has none."""
         meta = self.members.get("_meta")
-        if not meta and self.captured.envelope == b"{}":
+        if not meta and self.captured.other_members == b"{}":
             return None
-        return read_ifc(meta or _ENVELOPE.decode(self.captured.envelope).meta)
+        return read_ifc(meta or _OTHER_MEMBERS.decode(self.captured.other_members).meta)
 
 
-class _Envelope(msgspec.Struct):
+class _OtherMembers(msgspec.Struct):
     meta: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name="_meta")
 
 
@@ -103,11 +103,11 @@ class _Meta(msgspec.Struct):
     ifc: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_OTHER_MEMBERS: Final = msgspec.json.Decoder(_OtherMembers)
 _META: Final = msgspec.json.Decoder(_Meta)
 _MAX_IFC_BYTES: Final = 1 << 16
 """Maximum bytes of `_meta.ifc`."""
-_MAX_ENVELOPE_BYTES: Final = 1 << 16
+_MAX_OTHER_MEMBERS_BYTES: Final = 1 << 16
 """Bytes of the members that are stored with a value, beside those that locate it. Quotas do not count them."""
 
 
@@ -122,14 +122,14 @@ def read_ifc(meta: Buffer | msgspec.Raw) -> object:
         return "unreadable"
 
 
-def bound_envelope(envelope: bytes) -> bytes:
-    """The envelope of a result without the members that are too large to be stored with its value.
+def bound_other_members(other_members: bytes) -> bytes:
+    """The other members of a result, without those that are too large to be stored with its value.
 
     Of a `_meta` that is too large, the flow labels remain.
     """
-    if len(envelope) <= _MAX_ENVELOPE_BYTES:
-        return envelope
-    members, room = open_object(envelope) or {}, _MAX_ENVELOPE_BYTES
+    if len(other_members) <= _MAX_OTHER_MEMBERS_BYTES:
+        return other_members
+    members, room = open_object(other_members) or {}, _MAX_OTHER_MEMBERS_BYTES
     kept: dict[str, Buffer] = {}
     for key, raw in sorted(members.items(), key=lambda member: len(member[1])):
         room -= len(key) + len(raw)

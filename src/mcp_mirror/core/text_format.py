@@ -85,7 +85,9 @@ class Edges(NamedTuple):
 
     head: str
     end: str
+    """Empty for a longer text: unknown."""
     is_whole: bool
+    """The head is the whole text; otherwise its last line may be cut."""
 
 
 def read_edges(blob: Buffer, span: Span) -> Edges:
@@ -98,8 +100,18 @@ def read_edges(blob: Buffer, span: Span) -> Edges:
 
 
 def find_format(edges: Edges) -> str:
-    """Guess the format of a text, as its notice names it; see `guess_format`."""
-    return guess_format(edges.head, is_whole=edges.is_whole, end=edges.end)
+    """Guess the format of a text: `CSV, 4 columns`, `log`, `Markdown`, ...; empty if unknown."""
+    head, end, is_whole = edges
+    lines = _read_lines(head, is_whole=is_whole)
+    if not lines:
+        return ""
+    last = end.rstrip()[-1:]
+    is_closed = last in ("", _CLOSING.get(head.lstrip()[:1]))
+    if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
+        return form
+    heading = _HEADING.match(head)
+    form = _detect_csv(_read_lines(head[heading.end() :], is_whole=is_whole)) if heading else ""
+    return form and form + _AFTER_HEADING
 
 
 def has_columns(form: str) -> bool:
@@ -112,26 +124,6 @@ def find_delimiter(edges: Edges) -> str:
     form, columns = find_format(edges), _find_columns(_read_lines(edges.head, is_whole=edges.is_whole))
     begins_with_row = form.startswith(("CSV", "TSV")) and not form.endswith(_AFTER_HEADING)
     return columns.delimiter if columns and begins_with_row else ""
-
-
-def guess_format(head: str, *, is_whole: bool, end: str = "") -> str:
-    """Guess the format of a text: `CSV, 4 columns`, `log`, `Markdown`, ...; empty if unknown.
-
-    Args:
-        head: The first few thousand characters.
-        is_whole: The head is the whole text; otherwise its last line may be cut.
-        end: The last characters of a longer text; empty: unknown.
-    """
-    lines = _read_lines(head, is_whole=is_whole)
-    if not lines:
-        return ""
-    last = (head if is_whole else end).rstrip()[-1:]
-    is_closed = last in ("", _CLOSING.get(head.lstrip()[:1]))
-    if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
-        return form
-    heading = _HEADING.match(head)
-    form = _detect_csv(_read_lines(head[heading.end() :], is_whole=is_whole)) if heading else ""
-    return form and form + _AFTER_HEADING
 
 
 def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Iterator[str]:
@@ -156,17 +148,17 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     yield "source code" if has_lines and _is_code(head, lines) else ""
 
 
-def measure_heading(head: str, *, is_whole: bool) -> int:
+def measure_heading(edges: Edges) -> int:
     """Count the characters of the heading before a CSV or TSV text; 0 if a text is not of this form."""
-    heading = _HEADING.match(head) if guess_format(head, is_whole=is_whole).endswith(_AFTER_HEADING) else None
+    heading = _HEADING.match(edges.head) if find_format(edges).endswith(_AFTER_HEADING) else None
     return heading.end() if heading else 0
 
 
-def has_false_columns(head: str, *, is_whole: bool) -> bool:
+def has_false_columns(edges: Edges) -> bool:
     """Whether lines have as many commas or semicolons each without being CSV: prose, a log, a list or code."""
-    heading = _HEADING.match(head)
+    heading = _HEADING.match(edges.head)
     starts = (0, heading.end()) if heading else (0,)
-    found = (_find_columns(_read_lines(head[start:], is_whole=is_whole)) for start in starts)
+    found = (_find_columns(_read_lines(edges.head[start:], is_whole=edges.is_whole)) for start in starts)
     return any(columns is not None and columns.are_false for columns in found)
 
 

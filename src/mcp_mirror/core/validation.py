@@ -31,6 +31,8 @@ MAX_WORK: Final = 200_000
 """Units of work that the event loop may spend on a validation: about 20 ms."""
 _ERROR_WORK: Final = 5_000
 """Units up to which all errors are collected; each error costs far more than a verdict."""
+_ERROR_BYTES: Final = 1 << 22
+"""Bytes up to which all errors are collected, in about 20 ms: each error has a copy of its value."""
 _MAX_SUBSCHEMAS: Final = 10_000
 _MAX_DEPTH: Final = 64
 _UNITS_PER_PATTERN_BYTE: Final = 20
@@ -71,11 +73,20 @@ class Cost(msgspec.Struct, frozen=True):
     subschemas: int
     """Subschemas that are evaluated for one value of the arguments, references followed."""
     patterns: int
+    names: int = 0
+    """Subschemas of the names of members. Each wrong name is an error with a copy of the object."""
 
     def work(self, arguments: bytes) -> int:
         """Maximum units of work for these arguments; a unit is about 0.1 µs."""
-        values = 1 + sum(map(arguments.count, (b",", b"[", b"{")))
-        return self.subschemas * values + _UNITS_PER_PATTERN_BYTE * self.patterns * len(arguments)
+        return self.subschemas * _count_values(arguments) + _UNITS_PER_PATTERN_BYTE * self.patterns * len(arguments)
+
+    def copied_bytes(self, arguments: bytes) -> int:
+        """Maximum bytes of the values in all errors of these arguments."""
+        return (self.subschemas + self.names * _count_values(arguments)) * len(arguments)
+
+
+def _count_values(arguments: bytes) -> int:
+    return 1 + sum(map(arguments.count, (b",", b"[", b"{")))
 
 
 def estimate_cost(schema: Schema) -> Cost | None:
@@ -113,11 +124,12 @@ class _CostCounter(msgspec.Struct, frozen=True):
         texts = _list_patterns(part) if self.counts_patterns else []
         if any(map(_BACKTRACKING_SYNTAX.search, texts)):
             raise _UnboundedError
-        lists = sum(len(part[word]) for word in ("enum", "required") if isinstance(part.get(word), list))
+        lists = sum(map(len, _iterate_lists(part)))
         below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *iterate_subschemas(part))]
         cost = Cost(
             1 + lists + sum(one.subschemas for one in below),
             len(texts) + ("format" in part) + ("contentMediaType" in part) + sum(one.patterns for one in below),
+            ("propertyNames" in part) + sum(one.names for one in below),
         )
         if cost.subschemas > _MAX_SUBSCHEMAS:
             raise _UnboundedError
@@ -129,6 +141,14 @@ def _is_understood(part: Schema, *, is_root: bool) -> bool:
     embedded = not is_root and ("$id" in part or "id" in part)
     known = isinstance(dialect, str) and _DIALECT.fullmatch(dialect) is not None
     return known and not embedded and _UNBOUNDED.isdisjoint(part) and part.get("format") != "regex"
+
+
+def _iterate_lists(part: Schema) -> Iterator[list[Any]]:
+    """Yield the lists of a schema whose items are checked one by one, and can each be an error."""
+    yield from (as_sequence(part.get(word)) for word in ("enum", "required"))
+    for word in ("dependentRequired", "dependencies"):
+        named = part.get(word)
+        yield from map(as_sequence, named.values() if isinstance(named, dict) else ())
 
 
 def _list_patterns(part: Schema) -> list[str]:
@@ -242,11 +262,11 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
     def of(self, arguments: Any) -> str | None:
         """The error message; None if the arguments cannot be judged."""
         violation = _Violation(self.schema, "#", arguments)
-        if not self._is_cheap(violation):
-            for _ in range(_MAX_STEPS):
-                if (narrower := next(self._find_narrower(violation), None)) is None or self._is_cheap(violation):
-                    break
-                violation = narrower
+        for _ in range(_MAX_STEPS):
+            narrower = None if self._is_cheap(violation) else next(self._find_narrower(violation), None)
+            if narrower is None:
+                break
+            violation = narrower
         return self._write_message(violation)
 
     @cached_property
@@ -262,7 +282,8 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
             cost = _CostCounter(self._references, counts_patterns=False).of(violation.part, 0)
         except _UnboundedError:
             return False
-        return Cost(cost.subschemas, 0).work(json.dumps(violation.value).encode()) <= _ERROR_WORK
+        text = json.dumps(violation.value).encode()
+        return Cost(cost.subschemas, 0).work(text) <= _ERROR_WORK and cost.copied_bytes(text) <= _ERROR_BYTES
 
     def _is_wrong(self, violation: _Violation) -> bool:
         validator = self._validators.get(violation.pointer)
@@ -280,6 +301,11 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
             for name in (name for name in violation.value if name in properties):
                 pointer = f"{violation.pointer}/properties/{escape_token(name)}"
                 yield _Violation(properties[name], pointer, violation.value[name], (*violation.at, name))
+        if isinstance(violation.value, dict) and "propertyNames" in part:
+            for name in violation.value:
+                yield _Violation(
+                    part["propertyNames"], f"{violation.pointer}/propertyNames", name, (*violation.at, name)
+                )
         if isinstance(violation.value, list) and isinstance(items, dict):
             for index, value in enumerate(violation.value):
                 yield _Violation(items, f"{violation.pointer}/items", value, (*violation.at, str(index)))
@@ -325,6 +351,9 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
             return "; ".join(dict.fromkeys((*messages, *_name_unlisted(violation, errors)))) or None
         part = violation.part if isinstance(violation.part, dict) else {}
         cheap_part = {key: value for key, value in part.items() if key in _CHEAP_KEYWORDS}
+        if isinstance(violation.value, dict) and "required" in part:
+            missing = (name for name in as_sequence(part["required"]) if name not in violation.value)
+            cheap_part["required"] = list(islice(missing, 1))  # one error, because each has a copy of the value
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
             return "; ".join((_locate_message(at, error.message), *_name_unlisted(violation, [error])))
         if named := self._explain_unknown_kind(part, violation.value):

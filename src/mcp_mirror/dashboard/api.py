@@ -73,10 +73,11 @@ class DashboardRequest(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The parameter is not a whole number.
         """
-        found = self._number(name)
+        found = self.find_number(name)
         return default if found is None else min(found, most)
 
-    def _number(self, name: str) -> int | None:
+    def find_number(self, name: str) -> int | None:
+        """Return a whole number; None if the request does not have it. Raises as `number` does."""
         text = self.text(name)
         if not text:
             return None
@@ -96,6 +97,10 @@ class DashboardRequest(msgspec.Struct, frozen=True):
     def _select_namespace(self) -> str:
         return self.viewer.select_namespace(self.text("principal"))
 
+    async def select_calls(self) -> Calls:
+        """Return the calls of the namespaces that the request names."""
+        return Calls(self.services, self.viewer, await self.list_namespaces())
+
     async def list_namespaces(self) -> tuple[str, ...]:
         """Return the namespaces of a list of calls: the viewer's, the named one, or all for an operator."""
         if self.text("principal") != ALL:
@@ -103,27 +108,6 @@ class DashboardRequest(msgspec.Struct, frozen=True):
         if not self.viewer.is_operator:
             raise ForbiddenError("Only an operator sees other principals. Select your own calls.")
         return await list_known_namespaces(self.services, self.viewer)
-
-    @property
-    def wanted_values(self) -> ValueFilter:
-        """The filter of the list of values."""
-        return ValueFilter(
-            search=self.text("search").strip()[:500],
-            kind=self.text("kind"),
-            tool=self.text("tool"),
-            smallest=self._number("smallest"),
-            largest=self._number("largest"),
-        )
-
-    @property
-    def wanted_calls(self) -> CallFilter:
-        """The filter of the list of calls."""
-        return CallFilter(
-            tool=self.text("tool").strip(),
-            upstream=self.text("upstream"),
-            outcome=self.text("outcome"),
-            only_why=self.text("why") == "1",
-        )
 
 
 class DashboardApi(msgspec.Struct):
@@ -222,7 +206,14 @@ async def _read_session(request: DashboardRequest) -> Response:
 
 async def _list_values(request: DashboardRequest) -> Response:
     values = request.values
-    page = await values.list_page(request.wanted_values, request.text("after") or None)
+    wanted = ValueFilter(
+        search=request.text("search").strip()[:500],
+        kind=request.text("kind"),
+        tool=request.text("tool"),
+        smallest=request.find_number("smallest"),
+        largest=request.find_number("largest"),
+    )
+    page = await values.list_page(wanted, request.text("after") or None)
     stats = await request.services.store.stats(values.namespace)
     labels = sorted(await request.services.store.labels(values.namespace))
     return respond({**page, "total": stats.values, "bytes": stats.size, "tools": labels[:500], "now": time()})
@@ -265,16 +256,21 @@ async def _forget(request: DashboardRequest) -> Response:
 
 
 async def _list_calls(request: DashboardRequest) -> Response:
-    calls = Calls(request.services, request.viewer, await request.list_namespaces())
-    limit = max(request.number("limit", 50, MAX_PAGE), 1)
-    page = await calls.list_page(
-        request.wanted_calls, request.text("before") or None, request.text("after") or None, limit
+    calls = await request.select_calls()
+    wanted = CallFilter(
+        tool=request.text("tool").strip(),
+        upstream=request.text("upstream"),
+        outcome=request.text("outcome"),
+        only_why=request.text("why") == "1",
     )
+    before, after = request.text("before") or None, request.text("after") or None
+    limit = max(request.number("limit", 50, MAX_PAGE), 1)
+    page = await calls.list_page(wanted, before, after, limit)
     return respond({**page, "now": time()})
 
 
 async def _find_call(request: DashboardRequest) -> Response:
-    calls = Calls(request.services, request.viewer, await request.list_namespaces())
+    calls = await request.select_calls()
     return respond(await calls.find(request.text("id")))
 
 

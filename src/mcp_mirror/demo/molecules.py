@@ -10,10 +10,16 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import BaseModel, Field, SkipValidation, WithJsonSchema
 
-from mcp_mirror.demo.density import density_grid, round_significant
-from mcp_mirror.demo.library import find_smiles, read_descriptors, read_samples
-from mcp_mirror.demo.similarity import GridError, describe_grid, rank_samples, to_grid
-from mcp_mirror.demo.structure import MoleculeError, build_structure
+from mcp_mirror.demo.density import MoleculeError, build_structure, density_grid, round_significant
+from mcp_mirror.demo.similarity import (
+    GridError,
+    describe_grid,
+    find_smiles,
+    rank_samples,
+    read_descriptors,
+    read_samples,
+    to_grid,
+)
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 

@@ -1,4 +1,6 @@
-"""A descriptor of a density grid that does not depend on the molecule's position and rotation, and a ranking by it.
+"""The library of small molecules, and a ranking of them by their likeness to a density grid.
+
+The ranking compares descriptors of grids, which do not depend on the position and rotation of a molecule.
 
 The descriptor is the spherically averaged power spectrum of the density,
 
@@ -14,13 +16,17 @@ The similarity of two descriptors a and b is 1 - |a - b| / sqrt(|a|^2 + |b|^2). 
 Hodgkin and W. G. Richards, Int. J. Quantum Chem. 32 (S14), 105 (1987), doi:10.1002/qua.560320814.
 """
 
+import csv
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_mirror.demo.atoms import Floats
-from mcp_mirror.demo.density import POINTS, VOXEL, count_electrons
+from mcp_mirror.demo.density import POINTS, VOXEL, Floats, count_electrons
+
+DESCRIPTORS = "data/descriptors.npy"
 
 SHELL_RADII: Floats = np.arange(0.5, 32.0, 0.5, dtype=np.float64)
 """Radii of the shells in steps of the discrete transform: one step is 2 pi / 25.6 per angstrom."""
@@ -29,6 +35,41 @@ SHELL_WIDTH = 1.0
 """Standard deviation of a shell's profile, in the same steps."""
 
 SMALLEST = 8
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One molecule of the library."""
+
+    name: str
+    smiles: str
+    synonyms: tuple[str, ...]
+
+
+@cache
+def read_samples() -> tuple[Sample, ...]:
+    """Return the samples in the order of the file."""
+    text = files("mcp_mirror.demo").joinpath("data/library.csv").read_text(encoding="utf-8")
+    return tuple(
+        Sample(row["name"], row["smiles"], tuple(filter(None, row["synonyms"].split(";"))))
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+@cache
+def read_descriptors() -> Floats:
+    """Return the descriptors, one row per sample in the same order, as `packaging/demo/build_library.py` wrote them."""
+    with files("mcp_mirror.demo").joinpath(DESCRIPTORS).open("rb") as file:
+        return np.asarray(np.load(file, allow_pickle=False), dtype=np.float64)
+
+
+def find_smiles(description: str) -> str:
+    """Return the SMILES of the sample with that name or synonym, in any case; any other description unchanged."""
+    wanted = description.strip().casefold()
+    for sample in read_samples():
+        if wanted in {name.casefold() for name in (sample.name, *sample.synonyms)}:
+            return sample.smiles
+    return description
 
 
 class GridError(ValueError):

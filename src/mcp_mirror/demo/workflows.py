@@ -27,6 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mcp_mirror.paths import BASE_PATTERN
 from mcp_mirror.tokens import estimate_tokens
 
 Previous = Callable[[int], Any]
@@ -36,8 +37,8 @@ _PIECE: Final = 1 << 17
 """Characters that are tokenized at once."""
 _SHOWN: Final = 1200
 """Characters of a call or a result that are printed."""
-_PATH: Final = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""A memory path; the first one in a notice is that of the whole value."""
+_PATH: Final = re.compile(BASE_PATTERN)
+"""The first memory path in a notice is that of the whole value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +179,11 @@ async def without_gateway(workflow: Workflow, clients: Mapping[str, Client]) -> 
     """Run a workflow on the servers themselves, passing on values."""
     trace, values = Trace([workflow.prompt]), list[Any]()
     started = time.perf_counter()
-    results: list[str] = []
     for step in workflow.steps:
         arguments = step.arguments(lambda index: values[index][workflow.key] if workflow.key else values[index])
         result = checked(await clients[step.server].call_tool(step.tool, arguments))
         values.append(value_of(result))
-        results.append(text_of(result))
-        trace.texts += [f"{step.tool}({json.dumps(arguments)})", results[-1]]
+        trace.texts += [f"{step.tool}({json.dumps(arguments)})", text_of(result)]
     trace.seconds = time.perf_counter() - started
     return trace
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mcp_mirror.evals.dialects import ToolsMode
 from mcp_mirror.evals.log import VOID, Log, Record
 from mcp_mirror.evals.matrix import Setting
-from mcp_mirror.evals.options import Options, read_matrix
+from mcp_mirror.evals.profiles import read_matrix
 from mcp_mirror.evals.report import By, Format, Row, as_json, as_markdown, as_table, rows_of, skipped_rows
 from mcp_mirror.evals.runs import MAX_CONSECUTIVE_FAILURES, check_matrix, run_all
 
@@ -61,9 +61,15 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
     model_options = _without_none(
         model=model, base_url=base_url, api_key_env=api_key_env, tools=tools, temperature=temperature
     )
-    runs = _without_none(styles=_split(notice), variants=_split(variant), repeats=repeats, seed=seed)
-    flags = _without_none(few_shot=_FLAGS[few_shot], gateway=_FLAGS[gateway])
-    matrix = read_matrix(Options(cases=tuple(cases or ()), profile=profile, model=model_options, matrix=runs | flags))
+    changes = _without_none(
+        notice=_split(notice),
+        variants=_split(variant),
+        repeats=repeats,
+        seed=seed,
+        few_shot=_FLAGS[few_shot],
+        gateway=_FLAGS[gateway],
+    )
+    matrix = read_matrix(cases or (), profile, model_options, changes)
     settings = check_matrix(matrix)
     records = _run_missing(settings, Log(log), jobs)
     skipped = [] if by == "setting" else skipped_rows(matrix)

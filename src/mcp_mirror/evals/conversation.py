@@ -5,7 +5,10 @@ Only data. This module must not know how messages are sent or which calls are co
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+CALL_TOOL: Final = "call_tool"
+"""The gateway's tool that calls a tool which is not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,15 @@ class MadeCall:
     def call(self) -> Call:
         """The call as the model wrote it."""
         return self.result.call
+
+    @property
+    def named_call(self) -> Call:
+        """The call that is judged: for `call_tool`, the call of the tool that it names."""
+        call, given = self.call, self.call.arguments
+        name, arguments = given.get("name"), given.get("arguments", {})
+        if call.name != CALL_TOOL or not isinstance(name, str) or not isinstance(arguments, Mapping):
+            return call
+        return Call(call.identity, name, arguments)
 
 
 End = Literal["answered", "calls", "repeated", "tokens", "seconds", "malformed", "overflow", "error"]

@@ -6,7 +6,6 @@ Pure. Paths in examples are well-formed but do not name stored values.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,36 +21,6 @@ _MANGLED: Final = re.compile(r"\$\{MANGLED_(?P<number>[1-9][0-9]*)\}")
 _UUID: Final = "5f3a9c{:02x}-71d4-4e0b-8a26-{:012x}"
 
 
-@dataclass(slots=True)
-class _ExampleWriter:
-    """The part of an example that is written."""
-
-    notices: Sequence[str] | None
-    """The notice of each stored result; None: results are the values themselves."""
-    listed_as: Callable[[str], str]
-    paths: list[str] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
-
-    def add(self, turn: Turn, index: int) -> None:
-        if not turn.tool:
-            self.entries.append(User(turn.user) if turn.user else Reply(answer=turn.answer))
-            return
-        call = Call(f"example_{index}", self.listed_as(turn.tool), self._replace_variables(turn.arguments))
-        text = turn.result if turn.stored is None else self._result_text(turn)
-        self.entries += [Reply(calls=(call,)), Result(call, text)]
-
-    def _replace_variables(self, arguments: Any) -> Any:
-        return with_values(arguments, self.values) if self.notices is None else with_paths(arguments, self.paths)
-
-    def _result_text(self, turn: Turn) -> str:
-        self.paths.append(path_of(turn, len(self.paths)))
-        self.values.append(turn.stored)
-        if self.notices is not None:
-            return self.notices[len(self.paths) - 1]
-        return turn.stored if isinstance(turn.stored, str) else json.dumps(turn.stored, ensure_ascii=False)
-
-
 def write_example(
     turns: Iterable[Turn], notices: Sequence[str] | None, listed_as: Callable[[str], str]
 ) -> tuple[Entry, ...]:
@@ -62,10 +31,23 @@ def write_example(
         notices: The notice of each stored result; None: no gateway, so results are the values themselves.
         listed_as: Returns the name under which a tool is listed.
     """
-    writer = _ExampleWriter(notices, listed_as)
+    paths: list[str] = []
+    values: list[Any] = []
+    entries: list[Entry] = []
     for index, turn in enumerate(turns):
-        writer.add(turn, index)
-    return tuple(writer.entries)
+        if not turn.tool:
+            entries.append(User(turn.user) if turn.user else Reply(answer=turn.answer))
+            continue
+        arguments = with_values(turn.arguments, values) if notices is None else with_paths(turn.arguments, paths)
+        text = turn.result
+        if turn.stored is not None:
+            value = turn.stored if isinstance(turn.stored, str) else json.dumps(turn.stored, ensure_ascii=False)
+            text = value if notices is None else notices[len(paths)]
+            paths.append(path_of(turn, len(paths)))
+            values.append(turn.stored)
+        call = Call(f"example_{index}", listed_as(turn.tool), arguments)
+        entries += [Reply(calls=(call,)), Result(call, text)]
+    return tuple(entries)
 
 
 def path_of(turn: Turn, number: int) -> str:

@@ -67,7 +67,7 @@ class Run:
     @property
     def named_calls(self) -> tuple[tuple[str, MadeCall], ...]:
         """The model's calls, each with the upstream's name of its tool."""
-        return tuple((self.name_of(made.call.name), made) for made in self.transcript.made_calls)
+        return tuple((self.name_of(made.named_call.name), made) for made in self.transcript.made_calls)
 
     def known_before(self, index: int) -> dict[str, str]:
         """The bases that the model could know before its call at this index, with the texts that contain them."""
@@ -117,12 +117,7 @@ def judge(case: Case, run: Run) -> Verdict:
 
 def _is_applicable(expected: ExpectedCall, run: Run) -> bool:
     """Whether a call is expected in this run: without the gateway, calls of its own tools are not."""
-    return run.gateway or not all(is_own(tool) for tool in expected.tool)
-
-
-def is_own(tool: str) -> bool:
-    """Whether a tool is the gateway's own."""
-    return tool in OWN_TOOLS
+    return run.gateway or not OWN_TOOLS.issuperset(expected.tool)
 
 
 def _match(expected: ExpectedCall, run: Run) -> _Match:
@@ -138,7 +133,7 @@ def _match(expected: ExpectedCall, run: Run) -> _Match:
 def _has_arguments(name: str, made: MadeCall, expected: ExpectedCall) -> bool:
     """Whether a call has the expected arguments as the model wrote them, or as its tool received them."""
     received = (call.arguments for call in made.received_calls if call.tool == name)
-    return any(_has(arguments, expected.arguments) for arguments in (made.call.arguments, *received))
+    return any(_has(arguments, expected.arguments) for arguments in (made.named_call.arguments, *received))
 
 
 def _has(arguments: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -163,7 +158,9 @@ def _check_count(match: _Match, run: Run) -> Check:
     failed = len(match.attempts) - count
     last = run.transcript.made_calls[match.attempts[-1]].result if match.attempts else None
     failure = f"; {failed} failed: {_cut(last.text)}" if last and last.is_error else ""
-    others = [_cut(json.dumps(dict(made.call.arguments))) for name, made in run.named_calls if name in expected.tool]
+    others = [
+        _cut(json.dumps(dict(made.named_call.arguments))) for name, made in run.named_calls if name in expected.tool
+    ]
     instead = f"; called with {', '.join(others)}" if others and not match.attempts else ""
     at_least = "at least " if expected.allow_multiple else ""
     reason = f"{count} successful calls, expected {at_least}{expected.count}{failure}{instead}"
@@ -182,15 +179,13 @@ def _judge_pointers(match: _Match, run: Run) -> list[tuple[_Match, str, JudgedPo
     names = match.expected.pointers
     if (index := match.judged_call) is None:
         return [(match, name, JudgedPointer("missing", "the call was not made")) for name in names]
-    arguments = run.transcript.made_calls[index].call.arguments
+    arguments = run.transcript.made_calls[index].named_call.arguments
     known = run.known_before(index)
-    return [(match, name, _judge_argument(arguments, name, known, source)) for name, source in names.items()]
-
-
-def _judge_argument(arguments: Mapping[str, Any], name: str, known: Mapping[str, str], source: str) -> JudgedPointer:
-    if name not in arguments:
-        return JudgedPointer("missing", "the argument is missing")
-    return judge_pointer(arguments[name], known, source)
+    missing = JudgedPointer("missing", "the argument is missing")
+    return [
+        (match, name, judge_pointer(arguments[name], known, source, name) if name in arguments else missing)
+        for name, source in names.items()
+    ]
 
 
 def _check_pointer(match: _Match, name: str, judged: JudgedPointer) -> Check:
@@ -285,7 +280,7 @@ def _is_received(run: Run, index: int, name: str, source: str) -> bool:
     made = run.transcript.made_calls[index]
     if made.result.is_error:
         return False
-    judged = judge_pointer(made.call.arguments.get(name), run.known_before(index), source)
+    judged = judge_pointer(made.named_call.arguments.get(name), run.known_before(index), source, name)
     received = next((call.arguments[name] for call in made.received_calls if name in call.arguments), None)
     expected = [*_expected_values(run, judged, source)]
     if received is None or not expected:

@@ -36,24 +36,21 @@ class Log:
                 lines = file.read().split(b"\n")
                 rest = lines.pop()
                 for number, line in enumerate(lines, 1):
-                    self._set(_read(path, number, line))
+                    record = _read(path, number, line)
+                    self._records[record["key"]] = record
                 if not _is_incomplete(rest):
                     raise _not_a_run(path, len(lines) + 1)
                 file.truncate(file.tell() - len(rest))
         except OSError as error:
             raise ConfigError(f"{path}: the log cannot be used: {error.strerror}.") from None
 
-    def _set(self, record: Record) -> None:
-        """Add a record. It replaces an earlier record of the same run."""
-        self._records[record["key"]] = record
-
     def has(self, key: str) -> bool:
         """Whether the log has a run with this key that is not void."""
         return key in self._records and self._records[key]["end"] != VOID
 
     def add(self, record: Record) -> None:
-        """Add a run and write it to the file."""
-        self._set(record)
+        """Add a run, which replaces an earlier record of the same run, and write it to the file."""
+        self._records[record["key"]] = record
         if self._path:
             with self._path.open("ab") as file:
                 file.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")

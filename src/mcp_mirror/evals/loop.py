@@ -75,15 +75,13 @@ class _Conversation:
         system = "\n\n".join(part for part in (setup.system, setup.dialect.instructions(setup.tools)) if part)
         messages = write_messages(setup.dialect, system, self.entries, with_images=setup.with_images)
         completion = await self.complete(messages, {**setup.dialect.body(setup.tools), **setup.sampling})
-        self._count(completion.usage)
+        # Each request begins with the whole previous one, so that part is cached.
+        cached = min(self.last_prompt, completion.usage.prompt)
+        self.usage += replace(completion.usage, cached=cached, steps=1)
+        self.last_prompt = completion.usage.prompt
         reply = setup.dialect.read(completion.message)
         self.entries.append(reply)
         return reply
-
-    def _count(self, usage: Usage) -> None:
-        """Add the usage of a request. Each request begins with the whole previous one, so that part is cached."""
-        self.usage += replace(usage, cached=min(self.last_prompt, usage.prompt), steps=1)
-        self.last_prompt = usage.prompt
 
     def _report_problem(self, reply: Reply) -> End | None:
         if not reply.problem:

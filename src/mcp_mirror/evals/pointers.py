@@ -46,13 +46,14 @@ def bases_in_results(made_calls: Iterable[MadeCall]) -> dict[str, str]:
     }
 
 
-def judge_pointer(value: Any, known: Mapping[str, str], source: str) -> JudgedPointer:
+def judge_pointer(value: Any, known: Mapping[str, str], source: str, name: str = "") -> JudgedPointer:
     """Judge an argument that should be a path.
 
     Args:
         value: The argument.
         known: The bases that the model could know, with the texts of the results that contain them.
         source: The expected source of the value: a tool, `tool/pointer` for a part of its result, or empty for any.
+        name: The name of the argument; of an object that does not fit, the argument gets the key with this name.
     """
     if not isinstance(value, str):
         return JudgedPointer("wrong", f"a value instead of a path: {_shorten(value)}")
@@ -62,7 +63,8 @@ def judge_pointer(value: Any, known: Mapping[str, str], source: str) -> JudgedPo
     if path.base not in known:
         return JudgedPointer("wrong", f"a path that no result contained: {_shorten(value)}")
     if wrong := _wrong_source(path, source):
-        return JudgedPointer("wrong", wrong)
+        is_object = source and not _wrong_source(path.child(name), source)
+        return JudgedPointer("forgiven", wrong, path) if is_object else JudgedPointer("wrong", wrong)
     if value == str(path) and parse_path(value) == path:
         return JudgedPointer("exact", path=path)
     return JudgedPointer("forgiven", f"more text than the path: {_shorten(value)}", path)

@@ -1,9 +1,10 @@
-"""Reads profiles (models and matrices by name, in a YAML file) and case files with the files that they name.
+"""Reads profiles (models and matrices by name, in a YAML file) and case files, and combines them to a matrix.
 
 Only this module of the evaluations reads files of the user. `docs/evaluation/index.md` describes the keys.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Case, FilePart, read_case, read_mapping, validate
-from mcp_mirror.evals.matrix import Model
+from mcp_mirror.evals.matrix import PLAIN, Matrix, Model, check_style
 
 _NOT_IN_FILES: Final = frozenset({"name", "harness"})
 """Members of a model that no profile has as a key."""
@@ -50,6 +51,69 @@ class Profiles(FilePart):
     matrices: Mapping[str, MatrixProfile] = {}
     variants: Mapping[str, Mapping[str, Any]] = {}
     """Configurations that are merged into the configuration of a case."""
+
+
+def read_matrix(
+    cases: Sequence[str], profile: str | None, model: Mapping[str, Any], changes: Mapping[str, Any]
+) -> Matrix:
+    """Combine the options of a command line with a profile; the options override the profile.
+
+    Args:
+        cases: Case files, folders or globs; empty: those of the profile.
+        profile: FILE:NAME.
+        model: Members of a `Model`.
+        changes: Members of a `MatrixProfile`.
+
+    Raises:
+        ConfigError: A file, a case or a name in it cannot be used, or an option is missing.
+    """
+    profiles, chosen, folder = _read_profile(profile)
+    chosen = chosen.model_copy(update=dict(changes))
+    files = find_cases(cases) if cases else find_cases(chosen.cases, folder)
+    if not files:
+        raise ConfigError("No cases are given. Name case files or a folder.")
+    return Matrix(
+        cases=[load_case(path) for path in files],
+        models=_find_models(profiles, chosen.models, model),
+        styles=[check_style(name) for name in chosen.notice],
+        variants={name: _find_variant(profiles, name) for name in chosen.variants or (PLAIN,)},
+        few_shot=chosen.few_shot,
+        gateway=chosen.gateway,
+        repeats=chosen.repeats,
+        seed=chosen.seed,
+    )
+
+
+def _find_models(profiles: Profiles, names: Iterable[str], changes: Mapping[str, Any]) -> list[Model]:
+    models = [replace(profiles.models.get(name, Model(name)), **changes) for name in names]
+    models = models or [Model(**{"name": changes.get("model", ""), **changes})]
+    if not all(model.base_url and model.name for model in models):
+        raise ConfigError("The model or its endpoint is missing. Give --model and --base-url, or --profile FILE:NAME.")
+    return models
+
+
+def _read_profile(option: str | None) -> tuple[Profiles, MatrixProfile, Path]:
+    """Return the profiles of a file, the matrix (or a matrix of the one model) with the name, and the file's folder."""
+    if option is None:
+        return Profiles(), MatrixProfile(), Path()
+    file, _, name = option.rpartition(":")
+    if not file or not name:
+        raise ConfigError(f"--profile must be FILE:NAME, such as evals/profiles.yaml:small; got {option!r}.")
+    path = Path(file)
+    profiles = read_profiles(path)
+    if name in profiles.matrices:
+        return profiles, profiles.matrices[name], path.parent
+    if name in profiles.models:
+        return profiles, MatrixProfile(models=(name,)), path.parent
+    names = ", ".join((*profiles.matrices, *profiles.models)) or "none"
+    raise ConfigError(f"{path}: unknown matrix or model {name!r}. The file has: {names}.")
+
+
+def _find_variant(profiles: Profiles, name: str) -> Mapping[str, Any]:
+    if name != PLAIN and name not in profiles.variants:
+        names = ", ".join(profiles.variants) or "none"
+        raise ConfigError(f"--variant: unknown variant {name!r}. The profile file has: {names}.")
+    return profiles.variants.get(name, {})
 
 
 def read_profiles(path: Path) -> Profiles:

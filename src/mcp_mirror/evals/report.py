@@ -118,14 +118,15 @@ def wilson(successes: int, runs: int) -> tuple[float, float]:
     return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
-_LABELS: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
-    ("case", lambda row: str(row.labels["case"])),
-    ("model", lambda row: str(row.labels["model"])),
-    ("notice", lambda row: str(row.labels["notice"])),
-    ("variant", lambda row: str(row.labels["variant"])),
-    ("few-shot", lambda row: _yes(row.labels["few_shot"])),
-    ("gateway", lambda row: _yes(row.labels["gateway"])),
-)
+_LABELS: Final[Mapping[str, str]] = {
+    "case": "case",
+    "model": "model",
+    "notice": "notice",
+    "variant": "variant",
+    "few-shot": "few_shot",
+    "gateway": "gateway",
+}
+"""The columns of labels, and the label of each."""
 _FIGURES: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("success", lambda row: _share(row.success, row.runs)),
     ("95 %", lambda row: "{:.0%} to {:.0%}".format(*wilson(row.success, row.runs))),
@@ -144,11 +145,10 @@ _OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway
 """Columns that are left out if all rows have the same value. Empty columns are always left out."""
 
 
-def _yes(flag: object) -> str:
-    """A flag as a word; empty for the rows of skipped cases, which have none."""
-    if flag == "":
-        return ""
-    return "yes" if flag else "no"
+def _write_label(label: object) -> str:
+    if isinstance(label, bool):
+        return "yes" if label else "no"
+    return str(label)
 
 
 def _share(count: int, runs: int) -> str:
@@ -157,7 +157,7 @@ def _share(count: int, runs: int) -> str:
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
     """The columns to show: name, cells, and whether they are numbers."""
-    labels = [(name, [write(row) for row in rows], False) for name, write in _LABELS]
+    labels = [(name, [_write_label(row.labels[label]) for row in rows], False) for name, label in _LABELS.items()]
     figures = [(name, [_cell(name, write, row) for row in rows], True) for name, write in _FIGURES]
     columns = [*labels, *figures]
     return [one for one in columns if any(one[1]) and (one[0] not in _OPTIONAL or len({*one[1]} - {""}) > 1)]

@@ -234,67 +234,70 @@ async def start_servers(
     """
     async with AsyncExitStack() as stack:
         log = stack.enter_context(run_folder.log.open("w"))
+        connector = _Connector(stack, run_folder, log, User(elicitation))
         try:
             start = _with_gateway if gateway else _without_gateway
-            servers = await start(stack, run_folder, config, log, User(elicitation))
+            servers = await start(connector, config)
         except (MCPError, OSError, BaseExceptionGroup, anyio.ClosedResourceError) as error:
             message = f"The servers do not start ({type(error).__name__}). {run_folder.server_output}"
             raise UpstreamError(message) from error
         yield servers
 
 
-async def _with_gateway(
-    stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO, user: User
-) -> Servers:
-    command = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config)))
-    client = await _connect(stack, UpstreamPolicy("gateway", command, timeout=_LONGEST), run_folder, log, user)
+@dataclass(frozen=True, slots=True)
+class _Connector:
+    """Connects to the servers of a run, and disconnects with the stack."""
+
+    stack: AsyncExitStack
+    run_folder: RunFolder
+    log: TextIO
+    user: User
+
+    async def connect(self, upstream: UpstreamPolicy) -> Client:
+        transport = await self._open_transport(upstream)
+        answer = self.user.elicitation_callback
+        client = Client(transport, read_timeout_seconds=upstream.timeout, elicitation_callback=answer)
+        return await self.stack.enter_async_context(client)
+
+    async def _open_transport(self, upstream: UpstreamPolicy) -> Transport:
+        endpoint = upstream.endpoint
+        if isinstance(endpoint, HttpEndpoint):
+            headers = dict(endpoint.headers)
+            if endpoint.legacy_sse:
+                return sse_client(endpoint.url, headers=headers)
+            http = await self.stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=upstream.timeout))
+            return streamable_http_client(endpoint.url, http_client=http)
+        assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # no configuration has local functions
+        command = StdioServerParameters(
+            command=endpoint.command,
+            args=list(endpoint.args),
+            env={**self.run_folder.environ, **endpoint.env},
+            cwd=endpoint.cwd or str(self.run_folder.files),
+        )
+        return stdio_client(command, errlog=self.log)
+
+
+async def _with_gateway(connector: _Connector, config: Config) -> Servers:
+    folder = connector.run_folder
+    command = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(folder.config)))
+    client = await connector.connect(UpstreamPolicy("gateway", command, timeout=_LONGEST))
     tools = await _tools_of(client)
     clients = {tool.name: client for tool in tools}
-    return Servers(run_folder, tools, client.instructions or "", clients, user, config.mirror.suffix)
+    return Servers(folder, tools, client.instructions or "", clients, connector.user, config.mirror.suffix)
 
 
-async def _without_gateway(
-    stack: AsyncExitStack, run_folder: RunFolder, config: Config, log: TextIO, user: User
-) -> Servers:
+async def _without_gateway(connector: _Connector, config: Config) -> Servers:
     tools: dict[str, Tool] = {}
     clients: dict[str, Client] = {}
     instructions: list[str] = []
     for upstream in config.upstreams:
-        client = await _connect(stack, upstream, run_folder, log, user)
+        client = await connector.connect(upstream)
         instructions.append(client.instructions or "")
         for tool in await _tools_of(client):
             if upstream.admits(tool.name) and tool.name not in tools:
                 tools[tool.name], clients[tool.name] = tool, client
-    return Servers(run_folder, tuple(tools.values()), "\n\n".join(filter(None, instructions)), clients, user)
-
-
-async def _connect(
-    stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO, user: User
-) -> Client:
-    transport = await _open_transport(stack, upstream, run_folder, log)
-    answer = user.elicitation_callback
-    client = Client(transport, read_timeout_seconds=upstream.timeout, elicitation_callback=answer)
-    return await stack.enter_async_context(client)
-
-
-async def _open_transport(
-    stack: AsyncExitStack, upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO
-) -> Transport:
-    endpoint = upstream.endpoint
-    if isinstance(endpoint, HttpEndpoint):
-        headers = dict(endpoint.headers)
-        if endpoint.legacy_sse:
-            return sse_client(endpoint.url, headers=headers)
-        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=upstream.timeout))
-        return streamable_http_client(endpoint.url, http_client=http)
-    assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # no configuration has local functions
-    command = StdioServerParameters(
-        command=endpoint.command,
-        args=list(endpoint.args),
-        env={**run_folder.environ, **endpoint.env},
-        cwd=endpoint.cwd or str(run_folder.files),
-    )
-    return stdio_client(command, errlog=log)
+    text = "\n\n".join(filter(None, instructions))
+    return Servers(connector.run_folder, tuple(tools.values()), text, clients, connector.user)
 
 
 async def _tools_of(client: Client) -> tuple[Tool, ...]:

@@ -7,14 +7,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
+from mcp_mirror import OWN_TOOLS
 from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.evals.cases import Case
-from mcp_mirror.evals.conversation import Call, Entry, MadeCall, Reply, Transcript, User
+from mcp_mirror.evals.conversation import CALL_TOOL, Call, Entry, MadeCall, Reply, Transcript, User
 from mcp_mirror.evals.dialects import DIALECTS, function_of, write_messages
 from mcp_mirror.evals.endpoint import Endpoint
 from mcp_mirror.evals.example_notices import write_notices
 from mcp_mirror.evals.few_shot import with_paths, write_example
-from mcp_mirror.evals.judge import Run, Verdict, is_own, judge
+from mcp_mirror.evals.judge import Run, Verdict, judge
 from mcp_mirror.evals.log import Record
 from mcp_mirror.evals.loop import ConversationSetup, run_conversation
 from mcp_mirror.evals.matrix import Model, Setting, Style
@@ -90,9 +91,11 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
     transcript = await run_conversation(setup, endpoint.complete, servers.make_call)
     files = {name: _bytes_of(servers.run_folder.files / name) for name in case.files.expected}
     run = Run(transcript, files, servers.name_of, setting.gateway, earlier.made_calls, earlier.known_bases)
+    messages = _write_messages(setting.model, transcript)
     costs = {
         "definitions": estimate_tokens(json.dumps([function_of(tool) for tool in servers.tools]).encode()),
-        "conversation": _estimate_conversation(setting.model, transcript),
+        # Each message once, without definitions and instructions.
+        "conversation": sum(estimate_tokens(json.dumps(one, ensure_ascii=False).encode()) for one in messages),
     }
     return record(setting, transcript, judge(case, run), costs, len(servers.user.requests))
 
@@ -100,10 +103,11 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
 def _check_listed(case: Case, servers: Servers) -> None:
     """Check that the expected tools are listed: a failed server or a mistyped name is not a failure of the model."""
     names = [tool.name for tool in servers.tools]
+    if CALL_TOOL in names:  # the model searches for the others
+        return
     for expected in case.calls:
-        if all(is_own(tool) for tool in expected.tool):
-            continue
-        if not any(servers.listed_as(tool) in names for tool in expected.tool):
+        is_own = OWN_TOOLS.issuperset(expected.tool)
+        if not is_own and not any(servers.listed_as(tool) in names for tool in expected.tool):
             output = servers.run_folder.server_output
             raise UpstreamError(f"{case.file}: no server lists {expected.tool[0]!r}. {output}".strip())
 
@@ -147,12 +151,6 @@ def _sampling(setting: Setting) -> dict[str, Any]:
     model = setting.model
     given = {"temperature": model.temperature, "max_tokens": model.max_tokens, "seed": setting.seed}
     return {key: value for key, value in given.items() if value is not None}
-
-
-def _estimate_conversation(model: Model, transcript: Transcript) -> int:
-    """Estimate the tokens of a conversation: each message once, without definitions and instructions."""
-    messages = _write_messages(model, transcript)
-    return sum(estimate_tokens(json.dumps(message, ensure_ascii=False).encode()) for message in messages)
 
 
 def _bytes_of(path: Path) -> bytes | None:

@@ -43,13 +43,15 @@ class ScriptReply(Reply):
     """The text that the script printed, up to `code.output` characters."""
 
 
-def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None, envelope: bytes = b"{}") -> Reply:
+def read_reply(
+    members: Mapping[str, Buffer | Segments], path: str | None = None, other_members: bytes = b"{}"
+) -> Reply:
     """Build the reply from the members of a result.
 
     Args:
         members: The members, JSON text.
         path: The memory path of the stored result, if any.
-        envelope: The envelope of the stored result, a JSON object.
+        other_members: The members of the stored result beside its value, a JSON object.
     """
     content = [block for block in _parse_member(members.get("content", b"[]")) if isinstance(block, dict)]
     texts = [_write_block(block) for block in content]
@@ -61,19 +63,19 @@ def read_reply(members: Mapping[str, Buffer | Segments], path: str | None = None
     is_error = "isError" in members and _parse_member(members["isError"])
     text = "\n".join(texts)
     preview = None if path is None else _without_path(text, path)
-    meta = (members if path is None else open_object(envelope) or {}).get("_meta")
+    meta = (members if path is None else open_object(other_members) or {}).get("_meta")
     schema = None if meta is None else (open_object(contiguous(meta)) or {}).get(SCHEMA)
     return Reply(text, is_error, tuple(content), path, preview, None if schema is None else _parse_member(schema))
 
 
 def _without_path(text: str, path: str) -> str:
     """The text without the lines that do little more than name the path."""
-    return "\n".join(line for line in text.splitlines() if not _only_names_path(line, path)).strip("\n")
-
-
-def _only_names_path(line: str, path: str) -> bool:
-    before, found, after = line.partition(path)
-    return bool(found) and not after.startswith("/") and len(before) + len(after) <= _MAX_AROUND_PATH
+    kept: list[str] = []
+    for line in text.splitlines():
+        before, found, after = line.partition(path)
+        if not found or after.startswith("/") or len(before) + len(after) > _MAX_AROUND_PATH:
+            kept.append(line)
+    return "\n".join(kept).strip("\n")
 
 
 def _write_block(block: Mapping[str, Any]) -> str:

@@ -66,7 +66,9 @@ def convert_result(value: object) -> Result:
     written = _encode_data(value)
     raw = written.raw if written else _encode(value)
     meta = {"_meta": _encode({SCHEMA: written.schema})} if written and written.schema.get("shape") != [] else {}
-    content = _repeat_as_text(raw) if len(raw) <= _MAX_REPEATED_BYTES else b"[]"
+    content = b"[]"
+    if len(raw) <= _MAX_REPEATED_BYTES:  # a text unchanged, any other value as JSON
+        content = b'[{"type":"text","text":%b}]' % (raw if raw[:1] == b'"' else _encode(raw.decode()))
     return {"content": content, "structuredContent": b'{"result":%b}' % raw, **meta}
 
 
@@ -173,11 +175,6 @@ def _is_media(value: object) -> bool:
     if find_form(type(value)) is not None or not _is_buffer(value):
         return False
     return memoryview(value).format in _BYTE_FORMATS  # type: ignore[arg-type]  # it supports the buffer protocol
-
-
-def _repeat_as_text(raw: bytes) -> bytes:
-    """A text block with a value: a text unchanged, any other value as JSON."""
-    return b'[{"type":"text","text":%b}]' % (raw if raw[:1] == b'"' else _encode(raw.decode()))
 
 
 def _build_content_blocks(value: object) -> list[Mapping[str, Any]] | None:

@@ -113,7 +113,11 @@ def read_function(
         )
     signature = _read_signature(function, named)
     adapter = _build_adapter(source, signature, named)
-    _check_result_type(source, named)
+    if (type_name := find_unencodable_result(source)) is not None:
+        raise MirrorError(
+            f"Function {named!r} cannot be a tool: it returns {type_name}, which cannot be encoded as JSON. "
+            "Return JSON's own types, dataclasses, pydantic models, tables, arrays or bytes."
+        )
     text = _read_docstring(function, source) if description is None else description
     return Function(named, text, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
 
@@ -224,14 +228,6 @@ def _adapt(
     adapter = TypeAdapter[Mapping[str, Any]](bind, config=_CONFIG)  # type: ignore[arg-type]  # TypeAdapter accepts functions
     adapter.json_schema(schema_generator=_Schema)
     return adapter
-
-
-def _check_result_type(function: Callable[..., Any], name: str) -> None:
-    if (type_name := find_unencodable_result(function)) is not None:
-        raise MirrorError(
-            f"Function {name!r} cannot be a tool: it returns {type_name}, which cannot be encoded as JSON. "
-            "Return JSON's own types, dataclasses, pydantic models, tables, arrays or bytes."
-        )
 
 
 class _Schema(GenerateJsonSchema):

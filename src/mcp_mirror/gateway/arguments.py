@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -10,11 +10,12 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.conversion import MisfitError, Resolved
+from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
 from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
     Pointer,
+    Pointers,
     find_corrections,
     find_refused_text,
     substitute_pointers,
@@ -25,12 +26,13 @@ from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.memory.path_advice import PathAdvice
-from mcp_mirror.paths import MemoryPath, parse_path
+from mcp_mirror.memory.value_lookup import look_up
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Buffer, JsonToken, Location, Segments
+from mcp_mirror.types import Buffer, JsonToken, Segments
 
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
@@ -46,7 +48,7 @@ Found = Pointer | EscapedPath | Correction
 class CallInputs(msgspec.Struct, frozen=True):
     """The stored values that go into a call."""
 
-    found: tuple[Pointer | EscapedPath, ...]
+    found: Pointers
     """Strings of the arguments that are replaced."""
     values: Mapping[Pointer, Resolved]
     """The stored values that pointers in the arguments name."""
@@ -93,21 +95,28 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Replace pointers by their values and validate the result against the tool's own schema.
 
         If the arguments are not valid, they are corrected where the schema allows only one reading
-        (`find_corrections`, `unwrap_pointer`). `may_quote`: an error may quote the values.
+        (`find_corrections`, `unwrap_pointer`, `_find_namesake`). `may_quote`: an error may quote the values.
         """
-        arguments, found, values = call.arguments, inputs.found, inputs.values
-        try:
-            sent = await _substitute(entry, arguments, found, values) if found else (arguments,)
-        except MisfitError as misfit:
-            if (unwrapped := unwrap_pointer(arguments, found, misfit, types_at(entry.schema))) is None:
-                raise
-            item, array = unwrapped
-            found = tuple(array if one == item else one for one in found)
-            values = {array if one == item else one: value for one, value in values.items()}
-            sent = await _substitute(entry, arguments, found, values)
+        arguments, types_of = call.arguments, types_at(entry.schema)
+        found, values = inputs.found, inputs.values
+        sent: Segments | None = None if found else (arguments,)
+        while sent is None:
+            try:
+                sent = await _substitute(entry, arguments, found, values)
+            except MisfitError as misfit:
+                if unwrapped := unwrap_pointer(arguments, found, misfit, types_of):
+                    item, array = unwrapped
+                    found = tuple(array if one == item else one for one in found)
+                    values = {array if one == item else one: value for one, value in values.items()}
+                elif member := await self._find_namesake(call, misfit):
+                    values = {
+                        one: member if one.location == misfit.location else value for one, value in values.items()
+                    }
+                else:
+                    raise
         if (fault := await self._find_fault(call, entry, sent)) is None:
             return sent
-        corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_at(entry.schema))
+        corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_of)
         if corrections:
             replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
             changed = await _substitute(entry, arguments, replaced, values)
@@ -115,6 +124,21 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 return changed
             fault = fault if _is_null(left, fault) else left
         raise _build_misfit_error(entry, fault if may_quote else None)
+
+    async def _find_namesake(self, call: Call, misfit: MisfitError) -> Resolved | None:
+        """Return the member of an object that has the argument's name, if it fits and the object does not.
+
+        Models pass the path of the whole object on to an argument such as `rows`.
+        """
+        name = misfit.location[-1]
+        if "object" not in misfit.own or not isinstance(name, str):
+            return None
+        store, scanner = self.services.writer.store, self.services.scanner
+        with suppress(ToolError, StoreError):  # it has no such key
+            found = await look_up(store, scanner, call.namespace, misfit.path.child(name))
+            if found is not None and has_type(found, misfit.wanted):
+                return found
+        return None
 
     async def _find_fault(self, call: Call, entry: CatalogEntry, arguments: Segments) -> str | None:
         """Return the first fault of the arguments; None if they are valid, or if the upstream validates large ones."""
@@ -132,9 +156,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             *above, last = error.location
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
-            path = parse_path(error.path)
-            named = partial(_is_named, types_of, error.location)
-            near = path and await advice(error.wanted, named).find_near(path)
+            location = error.location
+            near = await advice(error.wanted, lambda key: bool(types_of((*location, key)))).find_near(error.path)
             return _name_path(error.cause, near) if near else None
         arguments = call.arguments
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
@@ -169,11 +192,6 @@ def _is_null(missing: str, fault: str) -> bool:
 def _name_path(cause: str, path: MemoryPath) -> ToolError:
     """An error about an argument that does not fit, with a path that does."""
     return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
-
-
-def _is_named(types_of: Callable[[Location], frozenset[str]], location: Location, key: str) -> bool:
-    """Whether the schema of the argument at a location names a member."""
-    return bool(types_of((*location, key)))
 
 
 async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:

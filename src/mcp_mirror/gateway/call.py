@@ -16,7 +16,7 @@ from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS
 from mcp_mirror.memory.tools.tool import MemoryTool
-from mcp_mirror.observability.audit import UNKNOWN, AuditRecord, CallTrace
+from mcp_mirror.observability.audit import UNKNOWN, CallTrace
 from mcp_mirror.payload.json_rpc import is_input_required
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.pins import Pins
@@ -191,27 +191,6 @@ async def answer_and_report(
     return reply
 
 
-def record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRecord:
-    """Return the audit record of a call.
-
-    Args:
-        call: The call.
-        outcome: Its outcome, unless it was refused.
-        reason: The reason of the refusal; None if it was not refused.
-    """
-    return AuditRecord(
-        event="refusal" if reason else "call",
-        principal=call.namespace,
-        tool=name_tool(call),
-        outcome=reason or outcome,
-        path=call.trace.path,
-        labels=call.trace.labels,
-        upstream=find_upstream(call),
-        correlation=call.id,
-        detail=call.trace.detail,
-    )
-
-
 def describe_outcome(reply: ToolResult, trace: CallTrace) -> str:
     """Return the outcome of an answered call in one word."""
     if "inputRequests" in reply and is_input_required(reply):
@@ -225,16 +204,6 @@ def name_tool(call: Call) -> str:
     """Return the name of the called tool, or a placeholder for a name that no tool has."""
     is_known = call.trace.upstream or find_refusal(call) is not RefusalReason.UNKNOWN_TOOL
     return call.name if is_known else UNKNOWN
-
-
-def find_upstream(call: Call) -> str:
-    """Return the upstream of the called tool; an empty text for the gateway's own tools and unknown names."""
-    if call.trace.upstream:
-        return call.trace.upstream
-    if entry := call.catalog.entries.get(call.name):
-        return entry.upstream
-    finding = call.catalog.quarantined.get(call.name)
-    return finding.change.upstream if finding else ""
 
 
 def find_refusal(call: Call) -> RefusalReason | None:

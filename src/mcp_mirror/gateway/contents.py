@@ -22,7 +22,7 @@ from mcp_mirror.payload.json_rpc import array_of, contiguous, object_of, open_ar
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
-from mcp_mirror.system.slices import Pacer, run_by_size
+from mcp_mirror.system.slices import Pacer, run_by_size, run_by_values
 from mcp_mirror.types import Buffer, Provenance, Segments
 
 _logger = logging.getLogger(__name__)
@@ -34,14 +34,17 @@ Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
 
 
-class _Source(NamedTuple):
-    """The origin and the owner of a content."""
+class _Kind(NamedTuple):
+    """How the items of a result are captured."""
 
     label: str
-    namespace: str
-    origin: ResourceOrigin
-    labels: Labels
-    """The flow labels."""
+    member: str
+    """The member of the result with the items."""
+    build_block: Callable[[Buffer, Mapping[str, Buffer]], Segments]
+    """Returns an item, given as JSON text and as its members, as a content block of a tool result."""
+    replace: Callable[[Mapping[str, Buffer], str, str | None], Segments]
+    """Returns an item with a notice in place of its content. The last argument is the URI or name of a hidden item,
+    of which nothing else remains."""
 
 
 class ContentCapture(msgspec.Struct, frozen=True):
@@ -57,65 +60,36 @@ class ContentCapture(msgspec.Struct, frozen=True):
     flows: Flows = msgspec.field(default_factory=Flows)
 
     async def capture_resource(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
-        """Return the result of a `resources/read` with notices in place of large contents.
-
-        Raises:
-            ToolError: The flow policy hides the resource from the model.
-            StoreError: The model may not see a content, and the content could not be stored.
-        """
-        source = _Source("resource", namespace, origin, self._read_labels(result, origin))
-        is_shown = self.may_show(origin.upstream)
-        items = await self._select_items(result, "contents", origin)
-        if items is None and is_shown:
-            return result
-        contents: list[Segments] = []
-        is_changed = False
-        async for raw, members in _take_turns(items or ()):
-            notice = await self._capture(_build_block(raw, members), source)
-            if notice is None:
-                contents.append((raw,))
-                continue
-            is_changed = True
-            rest: Members = {"uri": msgspec.json.encode(origin.key)}
-            if is_shown:
-                rest = {key: value for key, value in members.items() if key not in ("blob", "text")}
-            contents.append(object_of({**rest, "mimeType": b'"text/plain"', "text": msgspec.json.encode(notice)}))
-        if is_shown and not is_changed:
-            return result
-        return {**(result if is_shown else {}), "contents": array_of(contents)}
+        """Return the result of a `resources/read` with notices in place of large contents; see `_capture_items`."""
+        return await self._capture_items(_RESOURCE, result, namespace, origin)
 
     async def capture_prompt(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
-        """Return the result of a `prompts/get` with notices in place of large messages.
+        """Return the result of a `prompts/get` with notices in place of large messages; see `_capture_items`."""
+        return await self._capture_items(_PROMPT, result, namespace, origin)
+
+    async def _capture_items(self, kind: _Kind, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
+        """Return a result with notices in place of large items.
 
         Raises:
-            ToolError: The flow policy hides the prompt from the model.
-            StoreError: The model may not see a message, and the message could not be stored.
+            ToolError: The flow policy hides the result from the model.
+            StoreError: The model may not see an item, and the item could not be stored.
         """
-        source = _Source("prompt", namespace, origin, self._read_labels(result, origin))
+        labels = self._read_labels(result, origin)
         is_shown = self.may_show(origin.upstream)
-        items = await self._select_items(result, "messages", origin)
-        if items is None and is_shown:
+        if is_shown and not self.mirror.capture_resources:
             return result
-        messages: list[Segments] = []
+        array = contiguous(result.get(kind.member, b"null"))
+        items = await run_by_size(len(array), open_array, array)
+        captured: list[Segments] = []
         is_changed = False
         async for raw, members in _take_turns(items or ()):
-            notice = await self._capture((members.get("content", b"{}"),), source)
-            if notice is None:
-                messages.append((raw,))
-                continue
-            is_changed = True
-            rest: Members = members if is_shown else {"role": _read_role(members)}
-            messages.append(object_of({**rest, "content": encode_text_block(notice)}))
+            notice = await self._capture(kind.build_block(raw, members), kind.label, namespace, origin, labels)
+            is_changed = is_changed or notice is not None
+            hidden_uri = None if is_shown else origin.key
+            captured.append((raw,) if notice is None else kind.replace(members, notice, hidden_uri))
         if is_shown and not is_changed:
             return result
-        return {**(result if is_shown else {}), "messages": array_of(messages)}
-
-    async def _select_items(self, result: Members, member: str, origin: ResourceOrigin) -> list[Buffer] | None:
-        """The contents or messages of a result; None if they are not captured or not an array."""
-        if self.may_show(origin.upstream) and not self.mirror.capture_resources:
-            return None
-        array = contiguous(result.get(member, b"null"))
-        return await run_by_size(len(array), open_array, array)
+        return {**(result if is_shown else {}), kind.member: array_of(captured)}
 
     def _read_labels(self, result: Members, origin: ResourceOrigin) -> Labels:
         """The flow labels of a result.
@@ -132,7 +106,9 @@ class ContentCapture(msgspec.Struct, frozen=True):
             )
         return labels
 
-    async def _capture(self, block: Segments, source: _Source) -> str | None:
+    async def _capture(
+        self, block: Segments, label: str, namespace: str, origin: ResourceOrigin, labels: Labels
+    ) -> str | None:
         """Store a content block if it is too large or hidden; return its notice.
 
         Returns:
@@ -141,7 +117,6 @@ class ContentCapture(msgspec.Struct, frozen=True):
         Raises:
             StoreError: The model may not see the block, and the block could not be stored.
         """
-        label, namespace, origin, labels = source
         preview = self.may_show(origin.upstream)
         rules = CaptureRules(
             "large", self.mirror.inline_budget, self.mirror.error_budget, is_wrapped=False, preview=preview
@@ -155,7 +130,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
         )
-        result = await run_by_size(sum(map(len, block)), _process, block, options)
+        result = await run_by_values(block, _process, block, options)
         if result.captured.value is None or result.captured.shown is not None:
             return None
         try:
@@ -183,13 +158,26 @@ def _process(block: Segments, options: ProcessingOptions) -> ProcessedResult:
     return process_result({"content": b"".join(array_of([block]))}, options)
 
 
-def _read_role(message: Mapping[str, Buffer]) -> bytes:
-    """The role if it is one of MCP's two, else `user`: a hidden upstream could write any text there."""
-    return b'"assistant"' if bytes(message.get("role", b"")) == b'"assistant"' else b'"user"'
-
-
-def _build_block(raw: Buffer, members: Mapping[str, Buffer]) -> Segments:
-    """A resource's content as a content block of a tool result."""
+def _build_resource_block(raw: Buffer, members: Mapping[str, Buffer]) -> Segments:
     if "text" in members:
         return object_of({"type": b'"text"', "text": members["text"]})
     return object_of({"type": b'"resource"', "resource": raw})
+
+
+def _replace_content(members: Mapping[str, Buffer], notice: str, hidden: str | None) -> Segments:
+    rest = {key: value for key, value in members.items() if key not in ("blob", "text")}
+    if hidden is not None:
+        rest = {"uri": msgspec.json.encode(hidden)}
+    return object_of({**rest, "mimeType": b'"text/plain"', "text": msgspec.json.encode(notice)})
+
+
+def _replace_message(members: Mapping[str, Buffer], notice: str, hidden: str | None) -> Segments:
+    """The role of a hidden message is one of MCP's two, else `user`: the upstream could write any text there."""
+    if hidden is not None:
+        is_assistant = bytes(members.get("role", b"")) == b'"assistant"'
+        members = {"role": b'"assistant"' if is_assistant else b'"user"'}
+    return object_of({**members, "content": encode_text_block(notice)})
+
+
+_RESOURCE: Final = _Kind("resource", "contents", _build_resource_block, _replace_content)
+_PROMPT: Final = _Kind("prompt", "messages", lambda _raw, members: (members.get("content", b"{}"),), _replace_message)

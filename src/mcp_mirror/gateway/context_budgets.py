@@ -12,11 +12,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount, compute_capacity
-from mcp_mirror.core.replies import ToolResult, count_reply_bytes, count_result_tokens
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount
+from mcp_mirror.core.replies import ToolResult, count_result_tokens
 from mcp_mirror.errors import ToolError
-from mcp_mirror.settings.policies import ContextPolicy
-from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
@@ -35,14 +34,14 @@ _EXPECTED: Final = (
     "(true: the conversation starts again) and `tokens` (the number that it contains now)."
 )
 
-Key = tuple[str, str]
+ConversationKey = tuple[str, str]
 """Whether the harness or the connection named the conversation, and the name."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
     """The conversation of a call, and what its harness reports about it."""
 
-    key: Key
+    key: ConversationKey
     tokens: int | None = None
     """All tokens in the conversation, at least: concurrent calls do not know each other's. None: not reported."""
     is_reset: bool = False
@@ -128,30 +127,27 @@ UNLIMITED: Final = Reservation()
 
 
 class ContextBudgets(msgspec.Struct, frozen=True):
-    """The accounts of all conversations. Copies with another policy share them."""
+    """The accounts of all conversations. Copies with another capacity share them."""
 
-    policy: ContextPolicy
     clock: Callable[[], float]
     """Seconds, monotonic."""
-    _accounts: dict[str, OrderedDict[Key, _LedgerEntry]] = msgspec.field(default_factory=dict)
+    capacity: int = 0
+    """Tokens that the gateway may send to one conversation."""
+    _accounts: dict[str, OrderedDict[ConversationKey, _LedgerEntry]] = msgspec.field(default_factory=dict)
 
     @contextmanager
     def reserve(
-        self, namespace: str, conversation: Conversation | None, wanted: int, definitions: Callable[[], int]
+        self, namespace: str, conversation: Conversation, wanted: int, definitions: Callable[[], int]
     ) -> Iterator[Reservation]:
         """Reserve tokens for a call until it settles or ends.
 
         Args:
             namespace: The namespace of the conversation.
-            conversation: The conversation; None if it is unknown.
+            conversation: The conversation.
             wanted: Tokens that the call may need.
             definitions: Returns the tokens of the tool definitions, with which every conversation begins.
         """
-        capacity = compute_capacity(self.policy)
-        if capacity is None or conversation is None:
-            yield UNLIMITED
-            return
-        entry = self._open(namespace, conversation, capacity, definitions)
+        entry = self._open(namespace, conversation, definitions)
         tokens = entry.account.share(wanted)
         entry.account = entry.account.reserve(tokens)
         reservation = Reservation(tokens, _entry=entry)
@@ -160,21 +156,19 @@ class ContextBudgets(msgspec.Struct, frozen=True):
         finally:
             reservation.settle(0)
 
-    def _open(
-        self, namespace: str, conversation: Conversation, capacity: int, definitions: Callable[[], int]
-    ) -> _LedgerEntry:
+    def _open(self, namespace: str, conversation: Conversation, definitions: Callable[[], int]) -> _LedgerEntry:
         """Return the account, updated by the harness's report."""
         now = self.clock()
         self._drop_idle(now)
         accounts = self._accounts.setdefault(namespace, OrderedDict())
         entry = accounts.get(conversation.key)
         if entry is None:
-            entry = accounts[conversation.key] = _LedgerEntry(_create_account(capacity, definitions()), now)
+            entry = accounts[conversation.key] = _LedgerEntry(_create_account(self.capacity, definitions()), now)
         elif conversation.is_reset:
             sent = definitions() if conversation.tokens is None else conversation.tokens
             entry.account = msgspec.structs.replace(entry.account, sent=sent)
         sent = max(entry.account.sent, conversation.tokens or 0)
-        entry.account, entry.used = msgspec.structs.replace(entry.account, sent=sent, capacity=capacity), now
+        entry.account, entry.used = msgspec.structs.replace(entry.account, sent=sent, capacity=self.capacity), now
         accounts.move_to_end(conversation.key)
         while len(accounts) > _MAX_CONVERSATIONS:
             accounts.popitem(last=False)
@@ -201,4 +195,4 @@ def _create_account(capacity: int, definitions: int) -> TokenAccount:
 
 async def count_reply_tokens(reply: ToolResult, estimate: Callable[[Buffer], int], shown: str = "") -> int:
     """Return the tokens that a model reads of a reply; see `count_result_tokens`."""
-    return await run_by_size(count_reply_bytes(reply), count_result_tokens, reply, estimate, shown)
+    return await run_by_values(reply.values(), count_result_tokens, reply, estimate, shown)

@@ -12,22 +12,18 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, build_content_reply
-from mcp_mirror.core.resolve import (
-    EscapedPath,
-    Pointer,
-    explain_strings,
-)
+from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
-from mcp_mirror.gateway.context_budgets import Key
+from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.services import Services, open_memory
-from mcp_mirror.gateway.stages.telemetry import RequestObserver
+from mcp_mirror.gateway.stages.telemetry import RequestTelemetry
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
@@ -68,8 +64,8 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, services: Services, runtime: Runtime, observer: RequestObserver | None = None) -> None:
-        self._observer = observer
+    def __init__(self, services: Services, runtime: Runtime, telemetry: RequestTelemetry | None = None) -> None:
+        self._telemetry = telemetry
         self._services = services
         self._runtime = runtime
         self._router = Router(services.upstreams, runtime)
@@ -77,7 +73,7 @@ class Dispatcher:
         self._results = ResultProcessor(services, runtime)
         self._foreign_labels: dict[str, frozenset[str]] = {}
         """Labels of paths that other processes with the same store made, by namespace."""
-        self._unstored: dict[tuple[str, Key | None], str] = {}
+        self._unstored: dict[tuple[str, ConversationKey | None], str] = {}
         """The tool whose result a namespace's conversation got last, if that was shown whole and not stored."""
 
     async def __call__(self, call: Call) -> ToolResult:
@@ -193,13 +189,11 @@ class Dispatcher:
         preview = preview and all(value.preview for value in values.values())
         return CallInputs(found, values, flows.join(made, labels), preview)
 
-    async def _find_pointers(
-        self, call: Call, entry: CatalogEntry, catalog: Catalog
-    ) -> tuple[Pointer | EscapedPath, ...]:
+    async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Pointers:
         """Find the pointers in the arguments, also those to values that other processes with the same store made."""
         foreign = self._foreign_labels.get(call.namespace) if self._foreign_labels else None
         call.trace.path_labels = known = catalog.labels | foreign if foreign else catalog.labels
-        found: tuple[Pointer | EscapedPath, ...] = ()
+        found: Pointers = ()
         if len(call.arguments) > _MAX_SEARCHED or has_candidates(call.arguments):
             scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
             found = await scan(call.arguments, known, most)
@@ -262,9 +256,9 @@ class Dispatcher:
             is_repeatable=entry.is_repeatable,
         )
         channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
-        if self._observer is None:
+        if self._telemetry is None:
             return await upstream.request(request, channel, call.input_round)
-        return await self._observer(
+        return await self._telemetry(
             call, entry, request, lambda observed: upstream.request(observed, channel, call.input_round)
         )
 
@@ -283,14 +277,14 @@ class Dispatcher:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
 
 
-def _may_have_foreign_path(call: Call, found: tuple[Pointer | EscapedPath, ...]) -> bool:
+def _may_have_foreign_path(call: Call, found: Pointers) -> bool:
     """Whether a candidate in the arguments may be a path with a label that this process does not know."""
     if found:
         return any(isinstance(one, Pointer) and not one.is_known for one in found)
     return len(call.arguments) <= _MAX_SEARCHED
 
 
-def _name_conversation(call: Call) -> tuple[str, Key | None]:
+def _name_conversation(call: Call) -> tuple[str, ConversationKey | None]:
     return call.namespace, None if call.conversation is None else call.conversation.key
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.budgets import compute_capacity
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.similar_names import find_nearest
@@ -16,8 +17,7 @@ from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, ContextBudgetStage, QuotaStage
-from mcp_mirror.gateway.stages.reporting import AuditStage, CallLogStage, EventStage, UsageStage
-from mcp_mirror.gateway.stages.telemetry import CallMetricsStage
+from mcp_mirror.gateway.stages.reporting import ReportStage, UsageStage
 from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.code.run import add_run
 from mcp_mirror.memory.tools.table import RUN, own_tools
@@ -28,9 +28,6 @@ from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.tokens import upper_estimator
-
-if TYPE_CHECKING:
-    from mcp_mirror.observability.metrics import Metrics
 
 ENTRY_POINTS: Final = "mcp_mirror.stages"
 """The entry point group of stages that `mirror.stages` names."""
@@ -50,10 +47,8 @@ class StageDependencies(msgspec.Struct, frozen=True):
     """Writes the event log; None without one."""
     quotas: CallQuotas | None = None
     """Counts calls; None without quotas."""
-    metrics: "Metrics | None" = None
-    """Measures calls; None if no metrics are configured."""
-    tracing: Stage | None = None
-    """Records spans; None without traces."""
+    telemetry: Stage | None = None
+    """Measures and traces calls; None without metrics and traces."""
 
 
 def build_stages(
@@ -63,17 +58,15 @@ def build_stages(
     estimate = upper_estimator(config.mirror.provider)
     services, has_memory = shared.services, not config.is_transparent
     recorder = shared.recorder if has_memory else None
+    capacity = compute_capacity(config.context)
     order: tuple[Stage | None, ...] = (
-        shared.tracing,
-        CallMetricsStage(shared.metrics) if shared.metrics else None,
-        EventStage(recorder, shared.clock) if recorder else None,
-        AuditStage(services.audit, shared.clock) if services.audit.sink else None,
-        CallLogStage(services.path_hasher, shared.clock),
+        shared.telemetry,
+        ReportStage(services.audit, recorder, services.path_hasher, shared.clock),
         UsageStage(services.usage_counter, estimate) if has_memory else None,
         QuotaStage(shared.quotas) if recorder and shared.quotas else None,
         ConcurrencyStage(shared.limiter),
-        ContextBudgetStage(msgspec.structs.replace(shared.budgets, policy=config.context), estimate)
-        if has_memory and config.context.window is not None
+        ContextBudgetStage(msgspec.structs.replace(shared.budgets, capacity=capacity), estimate)
+        if has_memory and capacity is not None
         else None,
         answer_errors,
         *map(CustomStage, custom),

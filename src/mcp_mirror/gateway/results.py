@@ -38,7 +38,7 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
-from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.system.slices import run_by_size, run_by_values
 from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Provenance
 from mcp_mirror.upstreams.content_filter import is_for_client
@@ -158,13 +158,13 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         trace.labels = format_labels(processed.labels)
         if captured.value is not None:
             digest = (await run_by_size(len(call.arguments), hashlib.sha256, call.arguments)).hexdigest()
-            paths = tuple(sorted({value.path for value in values.values()}))
+            paths = tuple(sorted({str(value.path) for value in values.values()}))
             provenance = Provenance(entry.upstream, entry.tool, digest, paths, trace.traceparent)
             writer = self.services.writer
             await writer.store_result(call.namespace, provenance, options, captured, trace.labels)
             writer.notices.add(call.namespace, processed.result.notice)
             trace.path = options.bases.value
-        trace.envelope = captured.envelope
+        trace.other_members = captured.other_members
 
     async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> ToolResult:
         """Return the notice of a stored result, its path if the notice does not fit, or the unchanged result."""
@@ -212,8 +212,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             if isinstance(response, SpooledFrame):
                 result = await self.services.scanner.scan(response, options)
             else:
-                size = sum(map(len, response.values()))
-                result = await run_by_size(size, process_result, response, options)
+                result = await run_by_values(response.values(), process_result, response, options)
         except WireError as error:
             raise UpstreamError(
                 f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"

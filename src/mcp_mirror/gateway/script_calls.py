@@ -23,7 +23,7 @@ from mcp_mirror.payload.json_rpc import contiguous, is_input_required
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.settings.labels import FUNCTIONS, Labels
 from mcp_mirror.settings.policies import ScriptAccess
-from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
@@ -167,5 +167,5 @@ async def _read_value(call: Call, reply: ToolResult) -> Buffer:
     rules = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=is_wrapped)
     members = {key: contiguous(part) for key, part in reply.items()}
     estimate = upper_estimator(call.config.mirror.provider)
-    captured = await run_by_size(sum(map(len, members.values())), capture, members, rules, estimate)
+    captured = await run_by_values(members.values(), capture, members, rules, estimate)
     return b"null" if captured.value is None else captured.value.blob

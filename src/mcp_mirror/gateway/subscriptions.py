@@ -69,7 +69,8 @@ class Subscriptions:
             UpstreamError: The upstream refused, is not connected, or does not exist.
         """
         namespace = channel.caller.namespace
-        if subscriber not in self._namespaces and self._count(namespace) >= self._limit:
+        count = sum(one == namespace for one in self._namespaces.values())
+        if subscriber not in self._namespaces and count >= self._limit:
             raise ToolError(
                 f"This client has {self._limit:,} resource subscriptions, as many as "
                 "`limits.subscriptions_per_principal` allows. End one first (resources/unsubscribe)."
@@ -97,9 +98,6 @@ class Subscriptions:
                 subscription = concurrent
         subscription.subscribers[subscriber] = listener, channel
         self._namespaces[subscriber] = channel.caller.namespace
-
-    def _count(self, namespace: str) -> int:
-        return sum(one == namespace for one in self._namespaces.values())
 
     async def unsubscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable) -> None:
         """End a subscription, also of a resource that the client may not see any more.

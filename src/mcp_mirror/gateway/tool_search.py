@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.catalog import Catalog
-from mcp_mirror.core.schema import Schema
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput
@@ -65,29 +64,10 @@ def search_tools(policy: MirrorPolicy) -> Mapping[str, MemoryTool]:
     return {} if policy.listing == "full" else SEARCH_TOOLS
 
 
-class SearchableTool(msgspec.Struct, frozen=True):
-    """One of the gateway's own tools that a search finds."""
-
-    name: str
-    advert: Mapping[str, Any]
-    upstream: str = "memory"
-
-    @property
-    def tool(self) -> str:
-        """The name that the search reads."""
-        return self.name
-
-    @property
-    def schema(self) -> Schema:
-        """The input schema."""
-        schema: Schema = self.advert["inputSchema"]
-        return schema
-
-
-def searchable_tools(own_tools: Mapping[str, MemoryTool]) -> Mapping[str, SearchableTool]:
+def searchable_tools(own_tools: Mapping[str, MemoryTool]) -> Mapping[str, MemoryTool]:
     """Return the gateway's own tools that only a search finds, by name."""
     listed = _list_own_tools(own_tools)
-    return {name: SearchableTool(name, tool.advert) for name, tool in own_tools.items() if name not in listed}
+    return {name: tool for name, tool in own_tools.items() if name not in listed}
 
 
 def _list_own_tools(own_tools: Mapping[str, MemoryTool]) -> Mapping[str, MemoryTool]:

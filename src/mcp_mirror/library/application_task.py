@@ -39,7 +39,7 @@ class RunningApplication(msgspec.Struct, frozen=True):
             MirrorError: The event loop of the application does not run, so the work would never end; or the mirror was
                 closed before the work ended.
         """
-        if require_event_loop() is self.loop:
+        if _require_event_loop() is self.loop:
             return await self._run_here(work)
         if not self.loop.is_running():
             raise MirrorError(
@@ -67,7 +67,7 @@ class RunningApplication(msgspec.Struct, frozen=True):
                 await ended.wait()
 
 
-def require_event_loop() -> asyncio.AbstractEventLoop:
+def _require_event_loop() -> asyncio.AbstractEventLoop:
     """Return the running event loop of asyncio.
 
     Raises:
@@ -90,19 +90,18 @@ class ApplicationTask:
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def open(self, loop: asyncio.AbstractEventLoop, *, awaits_client: bool) -> AsyncIterator[Application]:
+    async def open(self, *, awaits_client: bool) -> AsyncIterator[Application]:
         """Open the application for the duration of the context.
 
         Args:
-            loop: The running event loop.
             awaits_client: The application has one local client.
 
         Raises:
-            MirrorError: The mirror is already open, or cannot be opened.
+            MirrorError: The mirror is already open, or cannot be opened, such as under trio.
         """
         if self._task is not None:
             raise MirrorError("This Mirror is open already: use that one, or make another.")
-        ready: asyncio.Future[Application] = loop.create_future()
+        ready: asyncio.Future[Application] = _require_event_loop().create_future()
         closing = asyncio.Event()
         task = self._task = asyncio.create_task(self._run_application(ready, closing, awaits_client=awaits_client))
         try:

@@ -33,7 +33,7 @@ from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.pipeline import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
-from mcp_mirror.library.application_task import ApplicationTask, RunningApplication, require_event_loop
+from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
@@ -133,7 +133,7 @@ class Mirror:
         return add if function is None else add(function)
 
     async def __aenter__(self) -> Self:
-        context = self._task.open(require_event_loop(), awaits_client=False)
+        context = self._task.open(awaits_client=False)
         await context.__aenter__()
         self._context = context
         return self
@@ -394,7 +394,7 @@ class Mirror:
         Raises:
             MirrorError: The mirror is already open.
         """
-        async with self._task.open(require_event_loop(), awaits_client=True) as application:
+        async with self._task.open(awaits_client=True) as application:
             await application.server.serve_stdio(anyio.Event())
 
     async def _run_script(
@@ -461,7 +461,7 @@ async def _call(
         gateway = application.gateway
         channel = NullChannel(Caller(namespace))
         call = gateway.new_call(channel, name, encoded, conversation=known, trace=trace)
-        return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.envelope)
+        return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.other_members)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 

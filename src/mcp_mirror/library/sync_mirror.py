@@ -9,15 +9,13 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
 from functools import partial
 from threading import Thread, get_ident
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio
-from anyio.from_thread import BlockingPortal
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams
@@ -32,6 +30,7 @@ from mcp_mirror.settings.policies import TokenProvider
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _CLOSE_TIMEOUT: Final = 20.0
 """Seconds that the end of a mirror may take: more than its calls and its upstreams get to end."""
@@ -55,12 +54,9 @@ class SyncMirror:
             ConfigError: The configuration cannot be used.
         """
         self._mirror = Mirror(store, upstreams, stages)
-        self._portal: BlockingPortal | None = None
-        self._loop_thread = 0
-        """The identifier of the thread with the event loop."""
+        self._thread: _LoopThread | None = None
         self._process = 0
         """The process that opened the mirror."""
-        self._closing = ExitStack()
 
     @overload
     def tool(self, function: Tool, /) -> Tool: ...
@@ -79,14 +75,13 @@ class SyncMirror:
         Raises:
             MirrorError: The mirror is open already, or cannot be opened.
         """
-        with ExitStack() as opening:
-            thread = _LoopThread()
-            portal = opening.enter_context(thread)
-            portal.call(self._mirror.__aenter__)
-            opening.callback(thread.run_last, lambda: self._mirror.__aexit__(None, None, None))
-            self._loop_thread, self._process = portal.call(get_ident), os.getpid()
-            self._loop = thread.loop
-            self._portal, self._closing = portal, opening.pop_all()
+        thread = _LoopThread()
+        try:
+            thread.run(self._mirror.__aenter__)
+        except BaseException:
+            thread.end()
+            raise
+        self._thread, self._process = thread, os.getpid()
         atexit.register(self._close)
         return self
 
@@ -99,9 +94,9 @@ class SyncMirror:
     def _close(self) -> None:
         """Close the mirror, also at the end of a program that did not, while its threads still run."""
         atexit.unregister(self._close)
-        self._portal = None
-        if self._process == os.getpid():  # a forked process does not have the thread of the event loop
-            self._closing.close()
+        thread, self._thread = self._thread, None
+        if thread is not None and self._process == os.getpid():  # a forked process does not have the thread
+            thread.end(lambda: self._mirror.__aexit__(None, None, None))
 
     def call(
         self,
@@ -112,7 +107,7 @@ class SyncMirror:
         conversation: GivenConversation = None,
     ) -> Reply:
         """Call a tool: see `Mirror.call`."""
-        return self._run(partial(self._mirror.call, name, arguments, namespace=namespace, conversation=conversation))
+        return self._run(self._mirror.call, name, arguments, namespace=namespace, conversation=conversation)
 
     def run(
         self,
@@ -123,7 +118,7 @@ class SyncMirror:
         conversation: GivenConversation = None,
     ) -> ScriptReply:
         """Run a script over values in a sandbox: see `Mirror.run`."""
-        return self._run(partial(self._mirror.run, code, inputs, namespace=namespace, conversation=conversation))
+        return self._run(self._mirror.run, code, inputs, namespace=namespace, conversation=conversation)
 
     def sql(
         self,
@@ -134,19 +129,19 @@ class SyncMirror:
         conversation: GivenConversation = None,
     ) -> ScriptReply:
         """Run one SELECT over values: see `Mirror.sql`."""
-        return self._run(partial(self._mirror.sql, query, inputs, namespace=namespace, conversation=conversation))
+        return self._run(self._mirror.sql, query, inputs, namespace=namespace, conversation=conversation)
 
     def read(self, path: str, *, namespace: str = LOCAL) -> Any:
         """Return the value under a memory path: see `Mirror.read`."""
-        return self._run(partial(self._mirror.read, path, namespace=namespace))
+        return self._run(self._mirror.read, path, namespace=namespace)
 
     def put(self, value: object, *, namespace: str = LOCAL) -> str:
         """Store a value and return its memory path: see `Mirror.put`."""
-        return self._run(partial(self._mirror.put, value, namespace=namespace))
+        return self._run(self._mirror.put, value, namespace=namespace)
 
     def clear(self, *, namespace: str = LOCAL) -> int:
         """Delete all stored values of a namespace and return their number: see `Mirror.clear`."""
-        return self._run(partial(self._mirror.clear, namespace=namespace))
+        return self._run(self._mirror.clear, namespace=namespace)
 
     def prune(
         self,
@@ -158,13 +153,11 @@ class SyncMirror:
         estimate: Estimate | TokenProvider | None = None,
     ) -> Pruned:
         """Prune a conversation to a budget of tokens: see `Mirror.prune`."""
-        return self._run(
-            partial(self._mirror.prune, messages, budget, provider, namespace=namespace, estimate=estimate)
-        )
+        return self._run(self._mirror.prune, messages, budget, provider, namespace=namespace, estimate=estimate)
 
     def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
         """Restore a conversation to its state before `prune`: see `Mirror.restore`."""
-        return self._run(partial(self._mirror.restore, messages, provider, namespace=namespace))
+        return self._run(self._mirror.restore, messages, provider, namespace=namespace)
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # as in `Mirror.tools`
         """Return the definitions of all tools: see `Mirror.tools`."""
@@ -183,56 +176,65 @@ class SyncMirror:
 
         return self._run(instructions)
 
-    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run work in the event loop; an interrupt of this thread, such as Ctrl-C, cancels the work.
+    def _run(self, work: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs) -> T:
+        """Run work in the event loop.
 
         Raises:
             MirrorError: The mirror is not open in this process, or this is the thread of the event loop.
         """
-        if self._portal is None:
+        if self._thread is None:
             raise MirrorError("This SyncMirror is not open: use it within `with mirror:`.")
         if self._process != os.getpid():
             raise MirrorError("This SyncMirror was opened in another process. Open one in this process.")
-        if get_ident() == self._loop_thread:
+        if self._thread.is_current:
             raise MirrorError(
                 "A SyncMirror cannot be called in its own event loop, where `async` tools run. Make the tool a plain "
                 "function, or use `Mirror`."
             )
+        return self._thread.run(partial(work, *arguments, **options))
+
+
+class _LoopThread:
+    """An event loop in a thread.
+
+    The portal of AnyIO would wait for the end of the thread: forever in a forked process, which has no such thread, and
+    where an `async` tool blocks the loop. This thread is left after some seconds, and ends with the process.
+    """
+
+    def __init__(self) -> None:
+        """Start the thread, and wait until its event loop runs."""
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._ending = asyncio.Event()
+        self._thread = Thread(target=self._serve, args=(started,), name="mcp-mirror-portal", daemon=True)
+        self._thread.start()
+        self._loop = started.result()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread."""
+        return self._thread.ident == get_ident()
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run work and return its result; an interrupt of the caller's thread, such as Ctrl-C, cancels the work."""
         task = _CancellableTask(work)
         try:
-            return self._portal.start_task_soon(task.run).result()
+            return asyncio.run_coroutine_threadsafe(task.run(), self._loop).result()
         except BaseException:
             if not task.has_ended:
                 self._loop.call_soon_threadsafe(task.cancel)  # does not wait for a loop that a tool blocks
             raise
 
-
-class _LoopThread:
-    """An event loop in a thread, for a `with` statement.
-
-    That of AnyIO is a generator, whose end waits for the thread: forever in a forked process, which has no such thread.
-    The end waits some seconds: an `async` tool may block the loop. The thread then ends with the process.
-    """
-
-    def __enter__(self) -> BlockingPortal:
-        started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = Future()
-        self._thread = Thread(target=self._run, args=(started,), name="mcp-mirror-portal", daemon=True)
-        self._thread.start()
-        self._portal, self.loop = started.result()
-        self._deadline: float | None = None
-        return self._portal
-
-    def run_last(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run work before the end, but wait no longer than some seconds."""
-        self._deadline = monotonic() + _CLOSE_TIMEOUT
-        ending = asyncio.run_coroutine_threadsafe(work(), self.loop)
-        ended, _ = wait([ending], _CLOSE_TIMEOUT)
-        if ended:
-            ending.result()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._portal.stop(kind is not None), self.loop)
-        self._thread.join(_CLOSE_TIMEOUT if self._deadline is None else max(0.0, self._deadline - monotonic()))
+    def end(self, work: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Run the last work and end the loop, but wait no longer than some seconds."""
+        deadline = monotonic() + _CLOSE_TIMEOUT
+        try:
+            if work is not None:
+                last = asyncio.run_coroutine_threadsafe(work(), self._loop)
+                if wait([last], _CLOSE_TIMEOUT).done:
+                    last.result()
+        finally:
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join(max(0.0, deadline - monotonic()))
         if self._thread.is_alive():
             _logger.warning(
                 "The event loop of a SyncMirror did not end within %g s. An `async` tool blocks it, or ignores its "
@@ -240,15 +242,13 @@ class _LoopThread:
                 _CLOSE_TIMEOUT,
             )
 
-    @staticmethod
-    def _run(started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
-        async def serve() -> None:
-            async with BlockingPortal() as portal:
-                started.set_result((portal, asyncio.get_running_loop()))
-                await portal.sleep_until_stopped()
+    def _serve(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        async def run_until_ending() -> None:
+            started.set_result(asyncio.get_running_loop())
+            await self._ending.wait()
 
         try:
-            anyio.run(serve)
+            anyio.run(run_until_ending)
         except BaseException as error:
             if started.done():
                 raise

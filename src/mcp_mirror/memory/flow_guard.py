@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.conversion import Resolved
-from mcp_mirror.core.resolve import EscapedPath, Pointer
+from mcp_mirror.core.resolve import EscapedPath, Pointer, Pointers
 from mcp_mirror.errors import FlowError
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
@@ -62,17 +61,7 @@ class FlowGuard(msgspec.Struct, frozen=True):
         """
         descriptors = {base: one for base, one in described.items() if isinstance(one, Descriptor)}
         labels = {base: self.flows.read_labels(one) for base, one in descriptors.items()}
-        refused = {base: refusal for base, one in labels.items() if (refusal := self.flows.refusal(one, to))}
-        flow = self._hash_flow(refused, to)
-        is_allowed_once = flow == self.consent
-        for base, one in descriptors.items():
-            if base in refused:
-                outcome = "allowed once" if is_allowed_once else "refused"
-                self._write_audit(outcome, labels[base], to, refused[base], one)
-            elif to != MODEL and not labels[base].sources <= {to, MODEL}:  # reads of the model have their own records
-                self._write_audit("allowed", labels[base], to, known=one)
-        if refused and not is_allowed_once:
-            raise _build_flow_error(refused, labels, to, self.tool, flow)
+        self._admit(labels, to, descriptors)
         return self.flows.join(*labels.values())
 
     def admit_script(self, labels: Labels, to: str, digest: str) -> None:
@@ -86,16 +75,23 @@ class FlowGuard(msgspec.Struct, frozen=True):
         Raises:
             FlowError: The policy refuses the flow, and the user did not allow it for this call.
         """
-        refusal = self.flows.refusal(labels, to)
-        flow = self._hash_flow((digest,), to)
-        if refusal is None:
-            if not labels.sources <= {to, MODEL}:
-                self._write_audit("allowed", labels, to)
-        elif flow == self.consent:
-            self._write_audit("allowed once", labels, to, refusal)
-        else:
-            self._write_audit("refused", labels, to, refusal)
-            raise _build_flow_error({_SCRIPT: refusal}, {_SCRIPT: labels}, to, self.tool, flow)
+        self._admit({_SCRIPT: labels}, to, {}, digest)
+
+    def _admit(
+        self, labels: Mapping[str, Labels], to: str, descriptors: Mapping[str, Descriptor], digest: str | None = None
+    ) -> None:
+        """Check that values may flow to a destination; a consent names the refused ones, or the digest."""
+        refused = {name: refusal for name, one in labels.items() if (refusal := self.flows.refusal(one, to))}
+        flow = self._hash_flow(refused if digest is None else (digest,), to)
+        is_allowed_once = flow == self.consent
+        for name, one in labels.items():
+            if name in refused:
+                outcome = "allowed once" if is_allowed_once else "refused"
+                self._write_audit(outcome, one, to, refused[name], descriptors.get(name))
+            elif to != MODEL and not one.sources <= {to, MODEL}:  # reads of the model have their own records
+                self._write_audit("allowed", one, to, known=descriptors.get(name))
+        if refused and not is_allowed_once:
+            raise _build_flow_error(refused, labels, to, self.tool, flow)
 
     def _hash_flow(self, bases: Iterable[str], to: str) -> str:
         """A digest that identifies these values, their owner, the tool and the destination."""
@@ -144,14 +140,14 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
     can_query: bool = False
     """The client is served `memory_query`."""
 
-    async def describe(self, found: tuple[Pointer | EscapedPath, ...]) -> Descriptions:
+    async def describe(self, found: Pointers) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
         paths = (self._path_of(one) for one in found if isinstance(one, Pointer))
         bases = dict.fromkeys(path.base for path in paths if path)
         described = {base: await self.writer.store.describe(self.guard.namespace, base) for base in bases}
         return {base: one for base, one in described.items() if one is not None}
 
-    async def load(self, found: tuple[Pointer | EscapedPath, ...], described: Descriptions) -> dict[Pointer, Resolved]:
+    async def load(self, found: Pointers, described: Descriptions) -> dict[Pointer, FoundValue]:
         """Load the values of pointers that the flow policy admitted, and note each in the trace. Skip escaped paths.
 
         A path of a tool that this gateway never served stays a text.
@@ -159,8 +155,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         Raises:
             ToolError: A value does not exist (any more), or it has no such key.
         """
-        values: dict[Pointer, Resolved] = {}
-        producers: dict[str, str] = {}
+        values: dict[Pointer, FoundValue] = {}
         loaded: dict[MemoryPath | str, FoundValue | None] = {}  # each map of a large value takes a file handle
         for pointer in found:
             if isinstance(pointer, EscapedPath):
@@ -169,13 +164,11 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
             if key not in loaded:
                 loaded[key] = await self._load_one(pointer, described)
             if found_value := loaded[key]:
-                path, blob, kind = str(found_value.path), found_value.blob, found_value.kind
-                values[pointer] = Resolved(path, blob, kind, found_value.preview, found_value.file)
-                producers[path] = found_value.producer
+                values[pointer] = found_value
             elif pointer.is_known:
                 raise await unknown_path_error(self.writer.store, self.guard.namespace, pointer.text)
-        for path, producer in producers.items():
-            self.guard.trace.add_input(path, producer)
+        for found_value in values.values():
+            self.guard.trace.add_input(str(found_value.path), found_value.producer)
         return values
 
     async def _load_one(self, pointer: Pointer, described: Descriptions) -> FoundValue | None:

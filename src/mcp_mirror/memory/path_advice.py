@@ -133,7 +133,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
 
     def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
         is_long = kind == "text" and len(blob) > _MAX_PARSED_BYTES
-        return not is_long and fits(Resolved(str(path), blob, kind), self.wanted)
+        return not is_long and fits(Resolved(path, blob, kind), self.wanted)
 
 
 def _list_parts(found: FoundValue) -> dict[JsonToken, Span]:

@@ -1,11 +1,12 @@
 """Looks up the value of a memory path."""
 
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio.to_thread
+import msgspec
 
+from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
 from mcp_mirror.memory.lookup_errors import (
@@ -28,27 +29,16 @@ _WORKER_BYTES: Final = 1 << 23
 """Values above this size in a file are searched in a worker process."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundValue:
+class FoundValue(Resolved, frozen=True, kw_only=True):
     """The value of a path."""
 
-    path: MemoryPath
-    blob: Buffer
-    kind: Kind
-    descriptor: Descriptor = field(compare=False, repr=False)
+    descriptor: Descriptor
     """The descriptor of the whole value."""
-    file: FileSpan | None = None
-    """The position in a file if the value is large and its store has files."""
 
     @property
     def quoted_path(self) -> str:
         """The path for an error message."""
         return quote_path(self.path)
-
-    @property
-    def preview(self) -> bool:
-        """Whether the model may see parts of the value that it did not request."""
-        return self.descriptor.preview
 
     @property
     def producer(self) -> str:
@@ -105,7 +95,7 @@ async def look_up(
     if file is None:
         return found
     start = file.span.start + (0 if found.blob is blob else span.start)
-    return replace(found, file=FileSpan(file.path, Span(start, len(found.blob))))
+    return msgspec.structs.replace(found, file=FileSpan(file.path, Span(start, len(found.blob))))
 
 
 async def _look_up_indexed(
@@ -156,7 +146,7 @@ def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
     """The path without the key of a wrapper that was removed from the value: models know it from the output schema."""
     first = path.tokens[0] if path.tokens else None
     is_key = any(member.key == first for member in described.members)
-    if not isinstance(first, str) or is_key or first != find_unwrapped_key(described.envelope):
+    if not isinstance(first, str) or is_key or first != find_unwrapped_key(described.other_members):
         return path
     return MemoryPath(path.base, path.tokens[1:])
 
@@ -197,4 +187,4 @@ def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, s
         part = bytes(part) if len(part) <= INLINE_BYTES else part  # a view would keep the map of a large value
     elif kind in ("object", "array"):
         part = blob  # with the white space around it: a string argument gets exactly the text of the result
-    return FoundValue(path, part, kind, descriptor)
+    return FoundValue(path, part, kind, descriptor.preview, descriptor=descriptor)

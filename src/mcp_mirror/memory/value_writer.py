@@ -8,7 +8,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import Captured, CaptureRules, capture
-from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions, bound_envelope
+from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions, bound_other_members
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice, parse_path, parse_wrapped_path
@@ -89,8 +89,8 @@ class ValueWriter(msgspec.Struct, frozen=True):
             described = self._describe(options.bases.companion, captured.companion, provenance, labels)
             await self.store.put(namespace, described, (captured.companion.blob,), captured.companion.file)
         described = self._describe(options.bases.value, captured.value, provenance, labels)
-        envelope = bound_envelope(captured.envelope)
-        described = msgspec.structs.replace(described, companion=companion, envelope=envelope)
+        other_members = bound_other_members(captured.other_members)
+        described = msgspec.structs.replace(described, companion=companion, other_members=other_members)
         try:
             await self.store.put(namespace, described, (captured.value.blob,), captured.value.file)
         except StoreError:
@@ -129,7 +129,7 @@ class ValueWriter(msgspec.Struct, frozen=True):
                 raise StoreError("null cannot be stored. Store another value.")
             draft = msgspec.structs.replace(captured.value, members=captured.value.members[:MAX_INDEXED_KEYS])
             described = msgspec.structs.replace(
-                self._describe(base, draft, provenance, labels), envelope=captured.envelope
+                self._describe(base, draft, provenance, labels), other_members=captured.other_members
             )
             await self.store.put(namespace, described, (blob,))
             self.on_change(namespace)

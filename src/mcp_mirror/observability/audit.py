@@ -115,7 +115,7 @@ class CallTrace:
     """The memory paths of the stored values that the call used."""
     path_labels: frozenset[str] | None = None
     """The tool labels by which memory paths in the arguments were searched; None if they were not searched."""
-    envelope: bytes = b"{}"
+    other_members: bytes = b"{}"
     """The members of the stored result beside its value, a JSON object."""
     labels: Mapping[str, Any] = field(default_factory=dict)
     """The flow labels of the result."""
@@ -162,7 +162,7 @@ class CallTrace:
         """Take over the facts about the result from the trace of the call that began the work."""
         self.path, self.labels, self.detail = other.path, other.labels, other.detail
         self.reason, self.refusal = other.reason, other.refusal
-        self.hidden_tokens, self.envelope = other.hidden_tokens, other.envelope
+        self.hidden_tokens, self.other_members = other.hidden_tokens, other.other_members
         self.inputs, self.producers = other.inputs, other.producers
 
 

@@ -102,15 +102,12 @@ class Graph(msgspec.Struct, frozen=True):
             return Graph()
         kept = {start: None}
         waiting: deque[tuple[str, Direction]] = deque([(start, "up"), (start, "down")])
-        nexts = {"up": defaultdict[str, list[str]](list), "down": defaultdict[str, list[str]](list)}
-        for edge in self.edges:
-            nexts["up"][edge.target].append(edge.source)
-            nexts["down"][edge.source].append(edge.target)
+        nexts = {"up": self._list_neighbours("up"), "down": self._list_neighbours("down")}
         is_cut = self.is_cut
         seen = {*waiting}
         while waiting:
             node, direction = waiting.popleft()
-            for other in nexts[direction][node]:
+            for other, _ in nexts[direction][node]:
                 if (other, direction) in seen:
                     continue
                 seen.add((other, direction))
@@ -163,11 +160,7 @@ class Graph(msgspec.Struct, frozen=True):
             path: The base of the value, which is not part of the result.
             direction: up: what the value was made of. down: what was made of it.
         """
-        nexts = defaultdict[str, list[tuple[str, str]]](list)
-        for edge in self.edges:
-            one, other = (edge.target, edge.source) if direction == "up" else (edge.source, edge.target)
-            nexts[one].append((other, edge.part))
-        start = _value_id(path)
+        nexts, start = self._list_neighbours(direction), _value_id(path)
         seen, stack = {start}, [(1, *one) for one in reversed(nexts[start])]
         while stack:
             depth, name, part = stack.pop()
@@ -176,6 +169,14 @@ class Graph(msgspec.Struct, frozen=True):
             seen.add(name)
             yield depth, self.nodes[name], part
             stack += [(depth + 1, *one) for one in reversed(nexts[name])]
+
+    def _list_neighbours(self, direction: Direction) -> Mapping[str, list[tuple[str, str]]]:
+        """By node, the nodes that an edge leads to in this direction, with the used part; empty for other nodes."""
+        found = defaultdict[str, list[tuple[str, str]]](list)
+        for edge in self.edges:
+            one, other = (edge.target, edge.source) if direction == "up" else (edge.source, edge.target)
+            found[one].append((other, edge.part))
+        return found
 
 
 def title_of(node: Node) -> str:

@@ -63,10 +63,10 @@ class SecretFilter:
 class _SafeFormatter(logging.Formatter):
     """Formats the gateway's own messages, and of library messages only the origin and the kind of error."""
 
-    def __init__(self, secret_filter: SecretFilter, form: LogFormat | None) -> None:
+    def __init__(self, config: Config | None, form: LogFormat | None) -> None:
         """Prepare the formatting; without `form`, a line is the message without time, level and logger."""
         super().__init__()
-        self._secret_filter = secret_filter
+        self._secret_filter = SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
@@ -117,7 +117,7 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
             other handlers of the gateway's own logger too.
     """
     handler = _StandardErrorHandler()
-    handler.setFormatter(_SafeFormatter(_create_secret_filter(config), config.server.log_format if config else "text"))
+    handler.setFormatter(_SafeFormatter(config, config.server.log_format if config else "text"))
     for other in logging.getLogger(OWN_LOGGER).handlers:
         other.setFormatter(create_message_formatter(config))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
@@ -126,11 +126,7 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
 
 def create_message_formatter(config: Config | None) -> logging.Formatter:
     """Return a formatter for handlers of the gateway's own logger: the redacted message without time and level."""
-    return _SafeFormatter(_create_secret_filter(config), None)
-
-
-def _create_secret_filter(config: Config | None) -> SecretFilter:
-    return SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
+    return _SafeFormatter(config, None)
 
 
 def print_status(config: Config, line: str, *, level: str = "info") -> None:

@@ -69,7 +69,7 @@ class LineReader(Generic[T]):
     def feed(self, data: bytes) -> list[T]:
         """Return the messages that end in `data`, without their newline."""
         if b"\n" not in data:
-            self.continue_line(data)
+            self._collector.add(data)
             return []
         *ended, rest = data.split(b"\n")
         lines: list[T] = []
@@ -81,10 +81,6 @@ class LineReader(Generic[T]):
         if rest:
             self._collector.add(rest)
         return lines
-
-    def continue_line(self, data: Buffer) -> None:
-        """Append bytes without a newline to the current message. The caller may overwrite them afterwards."""
-        self._collector.add(data)
 
 
 class ServerSentEvent(msgspec.Struct, Generic[T], frozen=True):

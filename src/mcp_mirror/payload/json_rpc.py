@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_bounds import find_excess_depth, is_deeper
+from mcp_mirror.payload.json_bounds import is_deeper, locate_excess_depth
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
 
@@ -131,9 +131,9 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
             raise RecursionError  # noqa: TRY301  # handled as that of the parser
         return run_deep(partial(_DECODER.decode, frame), RESERVE)
     except RecursionError:
-        at = find_excess_depth(frame, max_depth)
+        where = locate_excess_depth(frame, max_depth)
         raise WireError(
-            f"The message is nested too deep: at byte {at:,} it has more than {max_depth} levels (`limits.max_depth`)."
+            f"The message is nested too deep: {where} it has more than {max_depth} levels (`limits.max_depth`)."
         ) from None
     except msgspec.ValidationError as error:
         raise WireError(f"The message is not a JSON-RPC object: {error}.") from None
@@ -162,12 +162,8 @@ def open_server_message(
     except WireError as error:
         if "surrogate" not in str(error) or (is_on_loop and not _is_quickly_repaired(frame)):
             raise
-        repaired = _HALF_PAIR.sub(_replace_half_pair, bytes(frame))
+        repaired = _HALF_PAIR.sub(lambda match: match[0] if match[2] is None else match[1] + b"\\ufffd", bytes(frame))
         return open_message(repaired, max_depth), repaired
-
-
-def _replace_half_pair(match: re.Match[bytes]) -> bytes:
-    return match[0] if match[2] is None else match[1] + b"\\ufffd"
 
 
 def _is_quickly_repaired(frame: Buffer) -> bool:
@@ -371,15 +367,13 @@ def lift_params(message: Message, token: str) -> Lifted | None:
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """An outgoing stub, and the mark of the payload that belongs into it."""
+    """An outgoing response, and the mark of the payload that belongs into its result."""
 
     token: str
-    id: RequestId | None
     envelope: Mapping[str, Buffer]
-    """The members of the message without `body`."""
-    body: Mapping[str, Buffer]
-    """The params or the result of the message, without the mark."""
-    is_request: bool
+    """The members of the message without the result."""
+    result: Mapping[str, Buffer]
+    """The result without the mark."""
 
 
 def find_mark(frame: Buffer) -> Marked | None:
@@ -387,15 +381,16 @@ def find_mark(frame: Buffer) -> Marked | None:
     if _MARK_BYTES not in bytes(frame):
         return None
     envelope = open_object(frame) or {}
-    name = "params" if "params" in envelope else "result"
-    body = open_object(envelope.get(name, b"null")) or {}
-    meta = open_object(body.get("_meta", b"null")) or {}
-    token, identity = _decode_scalar(meta.pop(MARK, b"null")), _decode_scalar(envelope.get("id", b"null"))
+    result = open_object(envelope.pop("result", b"null")) or {}
+    meta = open_object(result.get("_meta", b"null")) or {}
+    token = _decode_scalar(meta.pop(MARK, b"null"))
     if not isinstance(token, str):
         return None
-    body = {**body, "_meta": b"".join(object_of(meta))} if meta else {k: v for k, v in body.items() if k != "_meta"}
-    rest = {key: raw for key, raw in envelope.items() if key != name}
-    return Marked(token, identity, rest, body, is_request=name == "params")
+    if meta:
+        result["_meta"] = b"".join(object_of(meta))
+    else:
+        del result["_meta"]
+    return Marked(token, envelope, result)
 
 
 def _decode_scalar(scalar: Buffer) -> RequestId | None:
@@ -419,8 +414,7 @@ def as_plain_text(text: Buffer) -> str:
 
 def splice(marked: Marked, payload: Mapping[str, Segments]) -> Segments:
     """The complete message: the stub with the payload's members, which override members of the stub."""
-    body = object_of({**marked.body, **payload})
-    return object_of({**marked.envelope, "params" if marked.is_request else "result": body})
+    return object_of({**marked.envelope, "result": object_of({**marked.result, **payload})})
 
 
 def object_of(members: Mapping[str, Buffer | Segments]) -> Segments:

@@ -136,13 +136,20 @@ def _find_stop(blob: Buffer, start: int, stop: int, stops: Mapping[int, int]) ->
     return stops.get(start) or value_stop(blob, start, stop)
 
 
-def members(blob: Buffer, span: Span) -> tuple[Member, ...]:
-    """The members of the object at `span` in order of first appearance; of a repeated key the last value."""
-    if span.length > _FAST:
+def members(blob: Buffer, span: Span, stops: Mapping[int, int] = _UNMEASURED) -> tuple[Member, ...]:
+    """The members of the object at `span` in order of first appearance; of a repeated key the last value.
+
+    Args:
+        blob: The text.
+        span: The object.
+        stops: The offsets after containers that are measured already, by their first offsets.
+    """
+    if span.length > _FAST and not stops:
         with suppress(RecursionError):
             if (measured := _measure_members(blob, span)) is not None:
                 return measured
-    return _scan_members(blob, span, _UNMEASURED)
+    found = dict(member for _, member in members_with_offsets(blob, span, stops))
+    return tuple(Member(key, value) for key, value in found.items())
 
 
 def slice_members(json_text: Buffer) -> dict[str, Buffer]:
@@ -151,11 +158,6 @@ def slice_members(json_text: Buffer) -> dict[str, Buffer]:
         return {key: memoryview(raw) for key, raw in _MEMBERS.decode(json_text).items()}
     view = memoryview(json_text)
     return {key: view[span.start : span.stop] for key, span in members(json_text, trim(json_text))}
-
-
-def _scan_members(blob: Buffer, span: Span, stops: Mapping[int, int]) -> tuple[Member, ...]:
-    found = dict(member for _, member in members_with_offsets(blob, span, stops))
-    return tuple(Member(key, value) for key, value in found.items())
 
 
 def items(blob: Buffer, span: Span) -> Iterator[Span]:
@@ -216,7 +218,7 @@ def _find_children(
     if kind_at(blob, span.start) == "array":
         yield from items_at(blob, span, offsets, stops)
         return
-    for key, below in _scan_members(blob, span, stops) if stops else members(blob, span):
+    for key, below in members(blob, span, stops):
         first = bisect_left(offsets, below.start)
         if first < len(offsets) and offsets[first] < below.stop:
             yield key, below
@@ -285,19 +287,15 @@ def _locate_child(
 ) -> Span | Miss:
     kind = kind_at(blob, span.start)
     if kind == "object":
-        known = _scan_members(blob, span, stops) if stops else members(blob, span)
+        known = members(blob, span, stops)
         found = next(
-            (one.span for at, one in enumerate(known) if token == (at if _is_number(token) else one.key)), None
+            (one.span for at, one in enumerate(known) if token == (at if isinstance(token, int) else one.key)), None
         )
         return found or Miss(0, kind, keys=tuple(member.key for member in known[:_MAX_KEYS]), length=len(known))
     if kind == "array":
         reached = find_item(blob, span, int(token)) if INDEX.fullmatch(str(token)) else count_items(blob, span)
         return reached if isinstance(reached, Span) else Miss(0, kind, length=reached)
     return Miss(0, kind)
-
-
-def _is_number(token: JsonToken) -> bool:
-    return isinstance(token, int)
 
 
 def members_with_offsets(
@@ -322,7 +320,7 @@ def members_with_offsets(
 
 
 def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
-    """As `_scan_members`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
+    """As `members`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
 
     Of a repeated key, msgspec returns only the last value, so the members do not cover the object's text.
 

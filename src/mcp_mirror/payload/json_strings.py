@@ -139,7 +139,10 @@ def text_pieces(blob: Buffer, span: Span, size: int = _PIECE) -> Iterator[bytes]
     """
     for start, stop in text_parts(blob, span, size):
         piece = bytes(blob[start:stop])
-        yield piece if b"\\" not in piece else _decode_string(piece)
+        if b"\\" in piece:
+            text: str = msgspec.json.decode(b'"%b"' % piece, type=str)
+            piece = text.encode()
+        yield piece
 
 
 def decode_unchecked(blob: Buffer, span: Span) -> Iterator[Buffer]:
@@ -259,11 +262,6 @@ def _is_escape(blob: Buffer, start: int, at: int) -> bool:
         if before.strip(b"\\"):
             break
     return (at - end) % 2 == 0
-
-
-def _decode_string(inside: bytes) -> bytes:
-    text: str = msgspec.json.decode(b'"%b"' % inside, type=str)
-    return text.encode()
 
 
 def _decode_text(inside: bytes) -> str:

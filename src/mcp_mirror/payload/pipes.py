@@ -21,11 +21,12 @@ from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, Self
+from typing import Final
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
@@ -142,7 +143,7 @@ class LineSource:
         try:
             if self._is_regular_file or not self._watch(loop):
                 await anyio.lowlevel.checkpoint()  # such a file may have no end
-                self._read_now()
+                self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
             else:
                 await arrival
         finally:
@@ -169,7 +170,7 @@ class LineSource:
             self._unwatch()  # until a task waits again
             return
         try:
-            self._read_now()
+            self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
             if 0 < len(self._unread) <= _AT_ONCE:
                 self._cut()
             taken = 0
@@ -182,21 +183,18 @@ class LineSource:
             if self._ready or self._unread:
                 self._arrival.set_result(None)
 
-    def _read_now(self) -> None:
-        self._take(self._buffer, os.readv(self._descriptor, [self._buffer]))
-
     def _take(self, data: bytes | bytearray, size: int) -> None:
         if not size:
             raise anyio.EndOfStream
         view, end = memoryview(data)[:size], data.find(b"\n", 0, size)
         if end < 0:
-            self._lines.continue_line(view)
+            self._collector.add(view)
             return
         if 0 < end == size - 1 <= self._collector.whole_bytes and not self._collector.size:
             self._ready.append(bytes(view[:end]))  # most messages: one line in one read
             return
         if end > _AT_ONCE:  # the rest of a long message, of which no copy is needed
-            self._lines.continue_line(view[:end])
+            self._collector.add(view[:end])
             view = view[end:]
         self._unread = memoryview(bytes(view))
 
@@ -454,47 +452,18 @@ def _count_unread(descriptor: int) -> int:
     return unread[0]
 
 
-class MessageStream:
+class MessageStream(ObjectReceiveStream[SessionMessage | Exception]):
     """The stream that the SDK reads. `receive` builds each message on demand, without a task or a queue."""
-
-    async def receive(self) -> SessionMessage | Exception:
-        """Wait for the next message.
-
-        Raises:
-            anyio.EndOfStream: The stream has ended.
-        """
-        raise anyio.EndOfStream
 
     async def aclose(self) -> None:
         """Nothing to release: the transport closes its descriptors."""
 
-    def __aiter__(self) -> Self:
-        return self
 
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-class MessageSink:
+class MessageSink(ObjectSendStream[SessionMessage]):
     """The stream that the SDK writes. The sending task itself writes each message."""
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Send one message."""
 
     async def aclose(self) -> None:
         """Nothing to release: the transport closes its descriptors."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

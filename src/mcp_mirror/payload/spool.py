@@ -233,7 +233,8 @@ class SpoolCollector:
         self._path: Path | None = None
         self._is_spooled = False
         """The message is only in the file."""
-        self._dropping = False
+        self.is_dropping: bool = False
+        """The rest of the current message is discarded as it arrives."""
         self._failure: str | None = None
         """Why the current message could not be written to a file."""
         self.size: int = 0
@@ -243,8 +244,10 @@ class SpoolCollector:
         self.size += len(piece)
         policy = self._spool.policy
         if self._is_spooled or self.size > policy.spool_bytes or self.size > policy.max_message_bytes:
-            self._keep_end(piece)
-        if self.size > policy.max_message_bytes or self._dropping:
+            # The end, where the id may be, is kept whether the message will be written or discarded.
+            is_in_memory = not self._is_spooled and not self.is_dropping
+            self._end = _read_end((*(self._pieces if is_in_memory else (self._end,)), piece))
+        if self.size > policy.max_message_bytes or self.is_dropping:
             self._drop(piece)
         elif self._is_spooled or self.size > policy.spool_bytes:
             self._write(piece)
@@ -253,15 +256,10 @@ class SpoolCollector:
             if self.size > min(_SMALL, policy.spool_bytes // 2):
                 self._limit_memory(len(piece))
 
-    @property
-    def is_dropping(self) -> bool:
-        """Whether the rest of the current message is discarded as it arrives."""
-        return self._dropping
-
     def take(self) -> Frame:
         """Return the message and begin the next one."""
         size, self.size = self.size, 0
-        if self._dropping:
+        if self.is_dropping:
             return self._take_discarded(size)
         if not self._is_spooled:
             message = b"".join(self._pieces)
@@ -360,20 +358,15 @@ class SpoolCollector:
 
     def _take_discarded(self, size: int) -> DiscardedFrame:
         (head,), end, failure = self._pieces, self._end, self._failure
-        self._pieces, self._end, self._dropping, self._failure = [], b"", False, None
+        self._pieces, self._end, self.is_dropping, self._failure = [], b"", False, None
         return DiscardedFrame(head, size, failure, end)
-
-    def _keep_end(self, piece: Buffer) -> None:
-        """Keep the end of the message, where its id may be, whether it will be written or discarded."""
-        is_in_memory = not self._is_spooled and not self._dropping
-        self._end = _read_end((*(self._pieces if is_in_memory else (self._end,)), piece))
 
     def _drop(self, piece: Buffer) -> None:
         """Keep only the head, and discard the rest of this message as it arrives."""
-        if not self._dropping:
+        if not self.is_dropping:
             head = _read_head((*self._pieces, piece))
             self.close()
-            self._pieces, self._dropping = [head], True
+            self._pieces, self.is_dropping = [head], True
 
 
 def _read_head(pieces: Iterable[Buffer]) -> bytes:

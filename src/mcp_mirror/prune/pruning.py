@@ -141,7 +141,8 @@ def prune_messages(
         ValueError: The format or the provider is unknown.
     """
     check_messages(messages, provider)
-    estimate = estimate if callable(estimate) else estimate_of(provider, estimate)
+    if not callable(estimate):
+        estimate = partial(estimate_tokens, provider=estimate or _DEFAULT_PROVIDER[provider])
     costs = [estimate(message) for message in messages]
     before = sum(costs)
     if before <= budget:
@@ -151,22 +152,17 @@ def prune_messages(
     trials = _restore_fitting(_prune_parts(messages, slots, ledger, budget, is_kept=memory is not None), ledger, budget)
     if memory is not None:
         for trial in trials:
-            memory[str(trial.stub.path)] = trial.blob
-    cuts = tuple(trial.as_cut() for trial in trials)
+            memory[str(trial.cut.path)] = trial.blob
+    cuts = tuple(trial.cut for trial in trials)
     return Pruned(ledger.messages() if cuts else messages, ledger.total, before, ledger.meets(budget), cuts)
 
 
 class _Trial(msgspec.Struct, frozen=True):
     """A pruned part that may be restored."""
 
-    phase: Phase
     slot: Slot
-    stub: Stub
     blob: bytes
-    saved: int
-
-    def as_cut(self) -> Cut:
-        return Cut(self.phase, self.slot.at, self.slot.where, len(self.blob), self.saved, self.stub.path)
+    cut: Cut
 
 
 def _prune_parts(
@@ -178,12 +174,11 @@ def _prune_parts(
         if packed is None:
             continue
         domain, blob = packed
-        stub = Stub(
-            f"{len(blob):,} bytes of {LABELS[slot.kind]}", compute_path(slot, domain, blob) if is_kept else None
-        )
+        path = compute_path(slot, domain, blob) if is_kept else None
+        stub = Stub(f"{len(blob):,} bytes of {LABELS[slot.kind]}", path)
         saved = ledger.cut(slot, slot.form.put(slot.value, stub))
         if saved:
-            yield _Trial(phase, slot, stub, blob, saved)
+            yield _Trial(slot, blob, Cut(phase, slot.at, slot.where, len(blob), saved, path))
             if ledger.meets(budget):
                 return
 
@@ -194,7 +189,7 @@ def _restore_fitting(trials: Iterator[_Trial], ledger: TokenLedger, budget: int)
     ledger.recount()
     if not ledger.meets(budget):
         return pruned
-    return [trial for trial in pruned[::-1] if not ledger.restore(trial.slot, trial.saved, budget)][::-1]
+    return [trial for trial in pruned[::-1] if not ledger.restore(trial.slot, trial.cut.tokens, budget)][::-1]
 
 
 _DEFAULT_PROVIDER: Final[Mapping[ChatFormat, TokenProvider]] = {
@@ -204,11 +199,6 @@ _DEFAULT_PROVIDER: Final[Mapping[ChatFormat, TokenProvider]] = {
     "vercel": "default",
 }
 """The provider whose tokens are counted for a format; AI SDK messages may go to any provider."""
-
-
-def estimate_of(provider: ChatFormat, tokens: TokenProvider | None) -> Estimate:
-    """A function that counts the tokens of one message for a provider, by default the format's."""
-    return partial(estimate_tokens, provider=tokens or _DEFAULT_PROVIDER[provider])
 
 
 def restore_messages(messages: list[Any], read: Callable[[str], Buffer | None], provider: ChatFormat) -> list[Any]:

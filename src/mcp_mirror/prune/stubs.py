@@ -8,7 +8,7 @@ is a JSON object or array as that JSON, other text as a JSON string, blocks as t
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -58,26 +58,6 @@ class Stub(msgspec.Struct, frozen=True):
     def as_object(self) -> dict[str, Any]:
         """The stub as a JSON object."""
         return {"pruned": self.words} if self.path is None else {"memory_path": self.path, "pruned": self.words}
-
-
-class PartForm(Protocol):
-    """The type of a prunable part."""
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        """The possible stored forms."""
-
-    def pack(self, value: Any) -> tuple[Domain, bytes] | None:
-        """The stored form, one JSON text; None if the part cannot be restored exactly or is a notice."""
-
-    def put(self, value: Any, stub: Stub) -> Any:
-        """The stub in the type of the part."""
-
-    def find(self, value: Any) -> Stub | None:
-        """The stub in a value, if it is one."""
-
-    def unpack(self, value: Any, domain: Domain, blob: Buffer) -> Any:
-        """The original part, from its stub and its stored form."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -190,6 +170,10 @@ class Blocks(msgspec.Struct, frozen=True):
 
     def _is_plain(self, block: Mapping[str, Any]) -> bool:
         return block["type"] == self.text and list(block) == ["type", "text"]
+
+
+PartForm = Text | JsonText | Json | Blocks
+"""The type of a prunable part. `domains` are its possible stored forms."""
 
 
 def _is_notice(text: str) -> bool:

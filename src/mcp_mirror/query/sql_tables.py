@@ -26,7 +26,7 @@ from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
-from mcp_mirror.core.text_format import guess_format, has_false_columns, measure_heading
+from mcp_mirror.core.text_format import Edges, find_format, has_false_columns, measure_heading
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.files import create_claimed_folder, remove_unclaimed, write_all
 from mcp_mirror.types import Buffer, FileSpan
@@ -170,11 +170,11 @@ def _clear_nan(data: bytes) -> bytes:
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
-    if has_false_columns(head, is_whole=is_whole):
+    edges = Edges(head, head if is_whole else "", is_whole)
+    if has_false_columns(edges):
         _load_lines(database, name, data)
-    elif not guess_format(head, is_whole=is_whole).startswith("table"):
-        heading = measure_heading(head, is_whole=is_whole)
-        _load_csv(database, name, data[len(head[:heading].encode()) :])
+    elif not find_format(edges).startswith("table"):
+        _load_csv(database, name, data[len(head[: measure_heading(edges)].encode()) :])
     elif drawn := find_pipe_table(data.decode(errors="replace")):
         rows = io.StringIO()
         csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))

@@ -178,14 +178,11 @@ def compare_tool(lock: Lock, upstream: str, tool: str, definition: Definition) -
 
 def _is_same(pin: Pin, definition: Definition) -> bool:
     try:
-        return _encode_sorted(pin.definition) == _encode_sorted(definition) or pin.sha256 == hash_json(definition)
+        # Texts that are equal for most equal definitions, and never for others, are cheaper than the digest.
+        texts = [msgspec.json.encode(one, order="deterministic") for one in (pin.definition, definition)]
+        return texts[0] == texts[1] or pin.sha256 == hash_json(definition)
     except RecursionError:
         return False
-
-
-def _encode_sorted(definition: Definition) -> bytes:
-    """A text that is equal for most equal definitions and never for others. Cheaper than the digest."""
-    return msgspec.json.encode(definition, order="deterministic")
 
 
 def compare_instructions(lock: Lock, upstream: str, instructions: str | None) -> DefinitionChange | None:

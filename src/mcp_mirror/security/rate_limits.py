@@ -3,8 +3,9 @@
 `PrincipalLimiter` and `UpstreamLimiter` combine both for one owner. This module must not know tools or protocols.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 import msgspec
@@ -40,19 +41,6 @@ class Queue(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Admission:
-    """A place that a call has for the duration of a context."""
-
-    def __init__(self, enter: Callable[[], Coroutine[Any, Any, None]], leave: Callable[[], None]) -> None:
-        self._enter, self._leave = enter, leave
-
-    def __aenter__(self) -> Coroutine[Any, Any, None]:
-        return self._enter()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._leave()
-
-
 class ConcurrencyLimiter(FairQueue):
     """A concurrency limit with a bounded, fair waiting queue."""
 
@@ -63,9 +51,14 @@ class ConcurrencyLimiter(FairQueue):
         self._queue = queue
         self._owner = owner
 
-    def acquire(self, key: str, *, is_shared: bool = False) -> Admission:
+    @asynccontextmanager
+    async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
         """Hold one place for the duration of the context; see `enter`."""
-        return Admission(lambda: self.enter(key, is_shared=is_shared), lambda: self.release(key))
+        await self.enter(key, is_shared=is_shared)
+        try:
+            yield
+        finally:
+            self.release(key)
 
     async def enter(self, key: str, *, is_shared: bool = False) -> None:
         """Take a place, which `release` frees.
@@ -153,13 +146,18 @@ class PrincipalLimiter:
         """The number of calls in all queues."""
         return sum(limiter.waiting_count for limiter in self._limiters.values())
 
-    def acquire(self, principal: str) -> Admission:
+    @asynccontextmanager
+    async def acquire(self, principal: str) -> AsyncIterator[None]:
         """Count a call of a principal, and hold one of its places for the duration of the context.
 
         Raises:
             BusyError: A limit is reached.
         """
-        return Admission(lambda: self.enter(principal), lambda: self.leave(principal))
+        await self.enter(principal)
+        try:
+            yield
+        finally:
+            self.leave(principal)
 
     async def enter(self, principal: str) -> None:
         """Count a call of a principal, and take one of its places, which `leave` frees.

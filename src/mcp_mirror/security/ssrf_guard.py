@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -54,22 +55,16 @@ class AddressPolicy(msgspec.Struct, frozen=True):
         return self.admits_private or host.lower() in self.named or is_public(address)
 
 
-class _GuardedConnector:
-    """Opens only connections that the address policy admits."""
+async def _connect_guarded(policy: AddressPolicy, host: str, port: int) -> Receiver:
+    """Connect to the first admitted address of a host that accepts.
 
-    def __init__(self, policy: AddressPolicy) -> None:
-        self._policy = policy
-
-    async def connect(self, host: str, port: int) -> Receiver:
-        """Connect to the first admitted address of a host that accepts.
-
-        Raises:
-            httpx2.ConnectError: No address accepts or is admitted.
-        """
-        addresses = [one for one in await _find_addresses(host) if self._policy.admits(host, one)]
-        if not addresses:
-            raise httpx2.ConnectError(PRIVATE)
-        return await _connect_first(addresses, port)
+    Raises:
+        httpx2.ConnectError: No address accepts or is admitted.
+    """
+    addresses = [one for one in await _find_addresses(host) if policy.admits(host, one)]
+    if not addresses:
+        raise httpx2.ConnectError(PRIVATE)
+    return await _connect_first(addresses, port)
 
 
 _lookups: Final[dict[str, "Future[Sequence[str]]"]] = {}
@@ -154,4 +149,4 @@ class SSRFGuardTransport(HttpConnections):
     """An HTTP transport with the SSRF guard, which ignores proxies of the environment."""
 
     def __init__(self, policy: AddressPolicy) -> None:
-        super().__init__(_GuardedConnector(policy).connect, _KEPT, _KEPT_SECONDS)
+        super().__init__(partial(_connect_guarded, policy), _KEPT, _KEPT_SECONDS)

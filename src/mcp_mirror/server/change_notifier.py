@@ -19,10 +19,8 @@ from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import RUN, TOOLS
-from mcp_mirror.security.pins import Finding
 from mcp_mirror.server.announcements import Announcements, ListChange
 from mcp_mirror.settings.labels import FUNCTIONS
-from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.slices import Steps, finish, take_sliced
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 
@@ -204,16 +202,23 @@ class ChangeNotifier:
         config, pins = self._state.config, self._state.pins
         policies = ((one.policy, one.listing_for(owner)) for one in self._upstreams)
         listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in policies)
+        if config.server.wraps:
+            reserved = tuple(self._state.own_tools)
+        else:  # also names of own tools that are not served: a later configuration may serve them
+            reserved = (*(() if config.is_transparent else (*TOOLS, RUN)), *search_tools(config.mirror))
         rules = CatalogRules(
             config.mirror,
-            tuple(self._state.own_tools) if config.server.wraps else _list_reserved_names(config),
+            reserved,
             is_transparent=config.is_transparent,
             wraps=config.server.wraps is not None,
             pins=pins,
             owned_names=self._reserved,
         )
         catalog = yield from build_catalog(listed, rules)
-        return replace(catalog, findings=(*catalog.findings, *self._check_instructions()))
+        found = [
+            pins.check_instructions(one.policy, one.listing.instructions) for one in self._upstreams if one.listing
+        ]
+        return replace(catalog, findings=(*catalog.findings, *(finding for finding in found if finding)))
 
     def _compare(self, owners: tuple[str | None, ...]) -> Steps[list[_RebuiltCatalog]]:
         """Build catalogs and compare them with those that are served, in steps."""
@@ -231,12 +236,6 @@ class ChangeNotifier:
             is_common = is_common and catalog.quarantined.keys() == common.quarantined.keys()
             rebuilt.append(_RebuiltCatalog(catalog, deviations, is_changed=is_changed, is_common=is_common))
         return rebuilt
-
-    def _check_instructions(self) -> list[Finding]:
-        """Return the upstreams whose instructions differ from the pinned ones."""
-        check = self._state.pins.check_instructions
-        found = [check(one.policy, one.listing.instructions) for one in self._upstreams if one.listing]
-        return [finding for finding in found if finding]
 
     def _record_findings(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
         """Reserve the names of a catalog for their owners, and log its new deviations from the pins."""
@@ -275,11 +274,6 @@ class ChangeNotifier:
             for change in pending:
                 await self.announcements.list_changed(change)
             await anyio.sleep(_NOTIFY_INTERVAL)
-
-
-def _list_reserved_names(config: Config) -> tuple[str, ...]:
-    """Return the names of all own tools, also of those that are not served: a later configuration may serve them."""
-    return (*(() if config.is_transparent else (*TOOLS, RUN)), *search_tools(config.mirror))
 
 
 def _release(entries: list[CatalogEntry]) -> Steps[None]:

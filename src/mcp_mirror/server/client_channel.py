@@ -3,6 +3,7 @@
 A channel relays messages of upstreams with all their members.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -18,12 +19,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
+from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.server.cancel_scopes import CancelScopes
 
 _CLOSED: Final = (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 _LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
 _INVALID_RESULT: Final = "The client's result is not valid in the protocol."
+
+
+ClientResponse = types.JSONRPCResponse | types.JSONRPCError
 
 
 class _AnyResult(BaseModel):
@@ -48,6 +53,8 @@ class Session(msgspec.Struct, eq=False):
     """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
     direct_requests: CancelScopes = msgspec.field(default_factory=CancelScopes)
     """The cancel scopes of the direct requests over HTTP, by their ids as the SDK compares ids."""
+    client_responses: "dict[RequestId | None, asyncio.Future[ClientResponse]]" = msgspec.field(default_factory=dict)
+    """The responses to requests of direct calls over HTTP that wait for the client, by their ids."""
     wants_progress: bool = False
     is_waiting: bool = True
 
@@ -95,14 +102,16 @@ class SdkStream(msgspec.Struct):
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification; see `RequestStream.notify`."""
         if not self.is_closed:
+            notification: Any = types.Notification[Any, str](method=method, params=dict(params))
             with contextlib.suppress(*_CLOSED):
-                await self.session.send_notification(_build_notification(method, params), self.related_id)
+                await self.session.send_notification(notification, self.related_id)
 
     async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         """Send a request; see `RequestStream.request`."""
         metadata = None if self.related_id is None else ServerMessageMetadata(related_request_id=self.related_id)
+        request: Any = types.Request[Any, str](method=method, params=dict(params) or None)
         try:
-            result = await self.session.send_request(_build_request(method, params), _AnyResult, seconds, metadata)
+            result = await self.session.send_request(request, _AnyResult, seconds, metadata)
         except MCPError as error:
             has_timed_out = error.error.code == types.REQUEST_TIMEOUT
             raise (timeout_error(seconds) if has_timed_out else refused_error(error)) from None
@@ -156,16 +165,6 @@ def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool
     return level is not None and severity in LOG_LEVELS and LOG_LEVELS.index(severity) >= LOG_LEVELS.index(level)
 
 
-def write_notification(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a notification as the SDK sends them."""
-    return _build_notification(method, params).model_dump(by_alias=True, mode="json", exclude_none=True)  # type: ignore[no-any-return]
-
-
-def write_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a request, without its id, as the SDK sends them."""
-    return _build_request(method, params).model_dump(by_alias=True, mode="json", exclude_none=True)  # type: ignore[no-any-return]
-
-
 def read_client_result(method: str, protocol_version: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
     """Check the result of a request to a client as the SDK does, and return it.
 
@@ -188,11 +187,3 @@ def refused_error(error: MCPError) -> RefusedError:
 def timeout_error(seconds: float) -> RefusedError:
     """Return the error for a client that has not answered a request in time."""
     return RefusedError(f"The client has not answered within {seconds:g} s.", types.REQUEST_TIMEOUT)
-
-
-def _build_notification(method: str, params: Mapping[str, Any]) -> Any:
-    return types.Notification[Any, str](method=method, params=dict(params))
-
-
-def _build_request(method: str, params: Mapping[str, Any]) -> Any:
-    return types.Request[Any, str](method=method, params=dict(params) or None)

@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
-import mcp_types as types
-from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -22,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from mcp_mirror.server.handover import ConnectionHandover
 from mcp_mirror.server.http_exchange import Exchange
 from mcp_mirror.server.http_parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
+from mcp_mirror.server.rejected_requests import build_busy_response
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
 
@@ -38,8 +37,6 @@ _RESERVED_FILES: Final = 256
 """Open files that are reserved for stores, upstreams and logs, if the limit of the process is high enough."""
 _NETWORK_BITS: Final = 64
 """Bits of an IPv6 address that name the network. One client may have all addresses of its network."""
-_RETRY_AFTER: Final = 5
-"""Seconds."""
 _IDLE_TIMEOUT: Final = 75.0
 """Seconds after a response in which the next request must begin: more than the 60 s for which common proxies keep
 connections, as a request on a connection that closes at that moment fails."""
@@ -156,11 +153,9 @@ class Connections:
 
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with HTTP 503: the ASGI application of connections over the limit."""
-        limit = f"`limits.max_connections` ({self._capacity:,})"
-        message = f"{limit} connections are in use. Try again in {_RETRY_AFTER} s."
-        body = {"jsonrpc": "2.0", "id": None, "error": {"code": types.INTERNAL_ERROR, "message": message}}
-        headers = {"connection": "close", "retry-after": str(_RETRY_AFTER)}
-        await JSONResponse(body, 503, headers)(scope, receive, send)
+        response = build_busy_response(503, "max_connections", self._capacity, "connections are in use")
+        response.headers["connection"] = "close"
+        await response(scope, receive, send)
 
 
 class LimitedProtocol(HttpToolsProtocol):

@@ -25,12 +25,10 @@ from mcp_mirror.payload.json_rpc import RequestId, chunks_of
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
 from mcp_mirror.server.client_channel import (
-    Session,
+    ClientResponse,
     read_client_result,
     refused_error,
     timeout_error,
-    write_notification,
-    write_request,
 )
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
@@ -62,65 +60,38 @@ _EVENT: Final = b"event: message\r\ndata: "
 _EVENT_END: Final = b"\r\n\r\n"
 _PING: Final = b": ping\r\n\r\n"
 
-ClientResponse = types.JSONRPCResponse | types.JSONRPCError
-
-
-class ClientRequests:
-    """The requests of direct calls to clients, and the timer of their responses."""
-
-    def __init__(self) -> None:
-        self._ids = count(1)
-        self.silence: SharedTimer = SharedTimer(_PING_INTERVAL)
-        """Runs out for each response that was silent for the interval of pings."""
-        self._waiting: dict[tuple[Session, RequestId], asyncio.Future[ClientResponse]] = {}
-        """The requests without a response, by session and id."""
-
-    def open(self, session: Session) -> tuple[str, asyncio.Future[ClientResponse]]:
-        """Return the id of a new request to the client of a session, and the future of its response."""
-        request_id = f"{_ID_PREFIX}{next(self._ids)}"
-        future = self._waiting[session, request_id] = asyncio.get_running_loop().create_future()
-        return request_id, future
-
-    def close(self, session: Session, request_id: str) -> None:
-        """Forget a request."""
-        self._waiting.pop((session, request_id), None)
-
-    def resolve(self, session: Session, response: ClientResponse) -> bool:
-        """Give a response to its request; return False if no request to its client has its id."""
-        future = self._waiting.get((session, response.id)) if response.id is not None else None
-        if future is None:
-            return False
-        if not future.done():
-            future.set_result(response)
-        return True
+_ids: Final = count(1)
 
 
 class ResponseStream:
     """The response to one direct call."""
 
-    def __init__(self, send: Send, sender: Sender, session_id: str | None, requests: ClientRequests) -> None:
+    def __init__(self, send: Send, sender: Sender, session_id: str | None, silence: SharedTimer) -> None:
+        """Begin a response; the timer `silence` runs out for each one that was silent for the interval of pings."""
         self._send = send
         self._sender = sender
-        self._requests = requests
+        self._silence = silence
         self._headers = () if session_id is None else ((b"mcp-session-id", session_id.encode("latin-1")),)
         self._is_stream = False
         self._is_closed = False
         self._lock: anyio.Lock | None = None
         """Keeps the order of events; None while the response cannot be a stream."""
         self._ping: asyncio.Task[None] | None = None
-        requests.silence.start(self, self._start_ping)
+        silence.start(self, self._start_ping)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification; see `RequestStream.notify`."""
-        await self._send_event(encode_message(write_notification(method, params)))
+        await self._send_event(encode_message({"method": method, "params": dict(params)}))
 
     async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         """Send a request; see `RequestStream.request`."""
         if (session := self._sender.session) is None:
             raise refused_error(NoBackChannelError(method))
-        request_id, future = self._requests.open(session)
+        request_id = f"{_ID_PREFIX}{next(_ids)}"
+        future = session.client_responses[request_id] = asyncio.get_running_loop().create_future()
         try:
-            await self._send_event(encode_message({"id": request_id, **write_request(method, params)}))
+            message = {"id": request_id, "method": method, **({"params": dict(params)} if params else {})}
+            await self._send_event(encode_message(message))
             with anyio.fail_after(seconds):
                 response = await future
         except TimeoutError:
@@ -130,7 +101,7 @@ class ResponseStream:
             await self._cancel_request(request_id, "caller cancelled")
             raise
         finally:
-            self._requests.close(session, request_id)
+            del session.client_responses[request_id]
         if isinstance(response, types.JSONRPCError):
             raise refused_error(MCPError.from_error_data(response.error))
         return read_client_result(method, self._sender.protocol_version, response.result)
@@ -166,7 +137,7 @@ class ResponseStream:
     def close(self) -> None:
         """Send no more messages."""
         self._is_closed = True
-        self._requests.silence.cancel(self)
+        self._silence.cancel(self)
 
     async def _send_body(self, segments: Segments) -> None:
         """Send the rest of the response."""
@@ -195,7 +166,7 @@ class ResponseStream:
     def _start_ping(self) -> None:
         if self._ping is None or self._ping.done():  # else the client does not read
             self._ping = asyncio.get_running_loop().create_task(self._send_event(_PING))
-        self._requests.silence.start(self, self._start_ping)
+        self._silence.start(self, self._start_ping)
 
 
 class DirectHttp:
@@ -205,7 +176,7 @@ class DirectHttp:
         self._direct_path = direct_path
         self.sessions = sessions
         self._path = path
-        self._client_requests = ClientRequests()
+        self._silence = SharedTimer(_PING_INTERVAL)
 
     def has_endpoint(self, request: HttpRequest) -> bool:
         """Whether the endpoint of a request exists for its sender, and the session was created there."""
@@ -227,12 +198,12 @@ class DirectHttp:
             return False
         if request.scope["path"] != self._path or not _is_acceptable(opened, request):
             return False
-        sender = self._direct_path.find_sender(opened, request.session_key, request.namespace, request)
+        sender = self._direct_path.find_sender(opened, request)
         if sender is None or self.sessions.is_anonymous(request.namespace):
             return False
         set_request_id(request.scope, opened.id)
         session_id = request.headers.get(_SESSION_HEADER) if sender.session else None
-        response = ResponseStream(send, sender, session_id, self._client_requests)
+        response = ResponseStream(send, sender, session_id, self._silence)
         try:
             outcome = await self._run(opened, sender, response, request.scope)
             if outcome is not None:
@@ -265,7 +236,7 @@ class DirectHttp:
                 session.direct_requests.close(opened.id, cancel)
         return None if cancel.cancel_called else outcome
 
-    async def apply(self, stub: Buffer, request: HttpRequest, send: Send) -> bool:
+    async def apply(self, message: types.JSONRPCMessage, request: HttpRequest, send: Send) -> bool:
         """Apply a message, without its payload, to the direct requests of its session.
 
         Returns:
@@ -275,12 +246,10 @@ class DirectHttp:
         session = self.sessions.find(request.session_key)
         if session is None or not session.direct_requests:
             return False
-        try:
-            message = types.jsonrpc_message_adapter.validate_json(bytes(stub), by_name=False)
-        except ValueError:
-            return False  # the SDK reports the error
         session.direct_requests.apply(message)
-        if isinstance(message, ClientResponse) and self._client_requests.resolve(session, message):
+        if isinstance(message, ClientResponse) and (future := session.client_responses.get(message.id)) is not None:
+            if not future.done():
+                future.set_result(message)
             session_id = request.headers[_SESSION_HEADER].encode("latin-1")
             headers = [(_SESSION_HEADER.encode(), session_id), (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": _ACCEPTED, "headers": headers})

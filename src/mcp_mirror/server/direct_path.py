@@ -23,16 +23,17 @@ from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from mcp_mirror.callers import Caller
+from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.core.replies import ToolResult
-from mcp_mirror.errors import MirrorError, WireError
-from mcp_mirror.payload.json_rpc import RequestId, object_of, open_message, open_object
+from mcp_mirror.errors import WireError
+from mcp_mirror.payload.json_rpc import RequestId, array_of, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
 from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
-from mcp_mirror.server.handlers import Handlers, ToolCallRequest, build_error_data
+from mcp_mirror.server.handlers import Handlers, ToolCallRequest
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
 from mcp_mirror.server.request_context import HttpRequest, with_scopes
+from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Buffer, Segments
 
 _logger = logging.getLogger(__name__)
@@ -49,7 +50,6 @@ _REQUEST: Final = frozenset({"jsonrpc", "id", "method", "params"})
 _EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": []}
 _SHORT_META: Final = 1 << 10
 """Bytes of a `_meta` that is remembered: most clients send the same one with each request."""
-_NO_META: Final[tuple[Mapping[str, Any], Envelope]] = ({}, NO_ENVELOPE)
 _ENCODE: Final = msgspec.json.Encoder().encode
 _NAME: Final = msgspec.json.Decoder(str)
 
@@ -102,7 +102,8 @@ def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
             return None
         params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
         name = _NAME.decode(params["name"]) if message.method == TOOL_CALL else ""
-        meta, envelope = _open_meta(bytes(params["_meta"])) if "_meta" in params else _NO_META
+        text = bytes(params.get("_meta", b"{}"))
+        meta, envelope = _read_short_meta(text) if len(text) <= _SHORT_META else _read_meta(text)
     except (WireError, KeyError, ValueError):
         return None
     is_known = _PARAMETERS[message.method].issuperset(params) and (message.method == TOOL_CALL or _is_request(frame))
@@ -126,16 +127,12 @@ def _is_small_request(frame: Buffer) -> bool:
     )
 
 
-def _open_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
+def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
     """Return a parsed `_meta` and its envelope; None for one that the SDK could reject, apart from its envelope.
 
     Raises:
         ValueError: The text is not JSON.
     """
-    return _open_short_meta(text) if len(text) <= _SHORT_META else _read_meta(text)
-
-
-def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
     if b"\\u" in text:  # it could be half of a surrogate pair
         return None, NO_ENVELOPE
     meta = json.loads(text)
@@ -146,7 +143,7 @@ def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
     return meta, read_envelope(text) if any(key.startswith(RESERVED) for key in meta) else NO_ENVELOPE
 
 
-_open_short_meta: Final = lru_cache(256)(_read_meta)
+_read_short_meta: Final = lru_cache(256)(_read_meta)
 
 
 class DirectPath:
@@ -176,25 +173,16 @@ class DirectPath:
         limits = self._limits
         return open_direct_request(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
 
-    def find_sender(
-        self, opened: DirectRequest, session_key: str, namespace: str, request: HttpRequest | None = None
-    ) -> Sender | None:
-        """Return the sender of a request if the SDK has accepted an earlier one.
-
-        Args:
-            opened: The request.
-            session_key: The key of its session; empty for HTTP requests without one.
-            namespace: The namespace of the request.
-            request: The HTTP request; None on stdio.
-        """
+    def find_sender(self, opened: DirectRequest, request: HttpRequest | None = None) -> Sender | None:
+        """Return the sender of a request if the SDK has accepted an earlier one; `request` is None on stdio."""
         scopes = None if request is None else read_scopes(request.scope)
         if opened.envelope:
             if (accepted := self._handlers.accepted_envelopes.find(opened.envelope)) is None:
                 return None
-            upstream = None if request is None else request.upstream
+            namespace, upstream = (LOCAL, None) if request is None else (request.namespace, request.upstream)
             caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream)
             return Sender(caller, accepted.protocol_version, None, accepted.server_session, request)
-        session = self._handlers.sessions.find(session_key)
+        session = self._handlers.sessions.find(STDIO if request is None else request.session_key)
         if session is None or session.protocol_version is None:
             return None
         session.caller = with_scopes(session.caller, scopes)
@@ -213,7 +201,7 @@ class DirectPath:
             reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, sender.headers))
             return object_of(await self._complete(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
-            return self._error_data(error, opened.method, sender)
+            return handlers.build_error_data(error, sender.caller.namespace, opened.method)
         finally:
             handlers.open_direct_requests -= 1
 
@@ -227,13 +215,14 @@ class DirectPath:
         handlers, caller = self._handlers, sender.caller
         async with handlers.admission.acquire(caller.namespace):
             listed = await handlers.list_tools(caller)
+        tools = array_of(listed.items)
         if not sender.caller.is_stateless:
-            return {"tools": listed.tools}
+            return {"tools": tools}
         return {
             "_meta": self._stamp(caller),
             "cacheScope": _ENCODE(listed.cache_scope),
             "resultType": b'"complete"',
-            "tools": listed.tools,
+            "tools": tools,
             "ttlMs": _ENCODE(listed.ttl_ms),
         }
 
@@ -277,12 +266,6 @@ class DirectPath:
         sealed = await self._boundary(context, call_next)
         assert isinstance(sealed, dict)  # noqa: S101  # the boundary returns the type that it gets
         return sealed
-
-    def _error_data(self, error: Exception, method: str, sender: Sender) -> types.ErrorData:
-        """Return the error of a method as the SDK writes it."""
-        if isinstance(error, MirrorError):
-            error = self._handlers.json_rpc_error(error, sender.caller.namespace, method)
-        return build_error_data(error, method)
 
 
 def write_response(request_id: RequestId, outcome: Segments | types.ErrorData, *, has_nulls: bool = True) -> Segments:

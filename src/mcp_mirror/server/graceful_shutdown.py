@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.server.cancel_scopes import STOPPED, STOPPING
+from mcp_mirror.server.rejected_requests import build_error_response
 
 _RESPONSE: Final = "mcp_mirror.response"
 """The key in an ASGI scope of the open response."""
@@ -33,11 +34,10 @@ _SESSION_ENDED: Final = (
 def _build_refusal(scope: Scope) -> JSONResponse:
     """Return the response to a request that arrives during the shutdown."""
     has_session = any(name == _SESSION for name, _ in scope["headers"])
-    status, code, message = (
-        (404, types.INVALID_REQUEST, _SESSION_ENDED) if has_session else (503, types.INTERNAL_ERROR, STOPPING)
-    )
-    body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
-    return JSONResponse(body, status, {"connection": "close"})
+    error = (404, types.INVALID_REQUEST, _SESSION_ENDED) if has_session else (503, types.INTERNAL_ERROR, STOPPING)
+    response = build_error_response(*error)
+    response.headers["connection"] = "close"
+    return response
 
 
 class ShutdownMiddleware:
@@ -54,9 +54,7 @@ class ShutdownMiddleware:
         elif self._shutdown.is_set():
             await _build_refusal(scope)(scope, receive, send)
         elif is_listen_request(scope):
-            stream = ListenStream(receive, send, self._shutdown)
-            await self._app(scope, stream.receive, stream.send)
-            await stream.end()
+            await ListenStream(receive, send, self._shutdown).serve(self._app, scope)
         else:
             await self._serve(scope, receive, send)
 
@@ -138,7 +136,13 @@ class ListenStream:
         self._is_open = False
         """The response has begun, and its last part was not sent."""
 
-    async def receive(self) -> Message:
+    async def serve(self, app: ASGIApp, scope: Scope) -> None:
+        """Serve the request, and complete the response if the application left it open after the event."""
+        await app(scope, self._receive_until_end, self._forward)
+        if self._is_open and self._is_ended.is_set():
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _receive_until_end(self) -> Message:
         """Return the next ASGI message of the client, or a disconnect once the event is set."""
         message: Message = {"type": "http.disconnect"}
 
@@ -153,12 +157,6 @@ class ListenStream:
             tasks.cancel_scope.cancel()
         return message
 
-    async def send(self, message: Message) -> None:
-        """Forward an ASGI message of the application."""
+    async def _forward(self, message: Message) -> None:
         self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body", False))
         await self._send(message)
-
-    async def end(self) -> None:
-        """Complete the response if the application left it open after the event."""
-        if self._is_open and self._is_ended.is_set():
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -34,7 +34,7 @@ from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.context_budgets import read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import Relay, RelayRequest, resource_not_found
+from mcp_mirror.gateway.relay import ClientList, Relay, RelayRequest, resource_not_found
 from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
@@ -85,17 +85,6 @@ class ToolCallRequest(msgspec.Struct, frozen=True):
     """The client's answers, if the request repeats one that required input."""
 
 
-class ToolList(msgspec.Struct, frozen=True):
-    """The result of a `tools/list` request."""
-
-    tools: Segments
-    """A JSON array."""
-    ttl_ms: int
-    """Milliseconds."""
-    cache_scope: str
-    """`public` or `private`."""
-
-
 class Handlers(msgspec.Struct):
     """The handlers of all methods."""
 
@@ -143,11 +132,9 @@ class Handlers(msgspec.Struct):
     async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
             session.protocol_version = context.protocol_version  # the direct path answers its next requests
-        listed = await self.list_tools(self.sessions.caller_of(context))
-        stub = {"tools": [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
-        return self.pending_payloads.keep_result(stub, {"tools": listed.tools})
+        return self._keep_list("tools", await self.list_tools(self.sessions.caller_of(context)))
 
-    async def list_tools(self, caller: Caller) -> ToolList:
+    async def list_tools(self, caller: Caller) -> ClientList:
         """Return the tools that a client sees."""
         upstreams, state = self.gateway.upstreams, self.gateway.state
         await upstreams.settle_listings(state.config.mirror.startup_wait, caller)
@@ -158,10 +145,10 @@ class Handlers(msgspec.Struct):
         listing = await take_sliced(self.gateway.listing_for(caller))
         twins = await take_sliced(listing.catalog.encode_adverts())
         adverts = [tool.advert for tool in listing.own_tools.values()]
-        own_tools = tuple(msgspec.json.encode(add_view(one) if caller.shows_views else one) for one in adverts)
+        own_tools = [msgspec.json.encode(add_view(one) if caller.shows_views else one) for one in adverts]
         # If lists depend on scopes, a shared cache could give a principal the list of another.
         scope = "private" if upstreams.are_scoped else scope
-        return ToolList(array_of([*((piece,) for piece in twins), *own_tools]), ttl, scope)
+        return ClientList(tuple((piece,) for piece in (*twins, *own_tools)), ttl, scope)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta, channel = read_meta(context), self._build_channel(context)
@@ -226,17 +213,14 @@ class Handlers(msgspec.Struct):
         hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
         if self.gateway.has_resources(channel.caller):
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
-            if self._has_view(channel.caller) and not cursor:
+            has_view = channel.caller.shows_views and TOOL in self.gateway.state.own_tools_for(channel.caller)
+            if has_view and not cursor:
                 items.append((msgspec.json.encode(RESOURCE),))
             values, next_cursor = await self._list_values(channel.caller.namespace, cursor)
             items += [(value,) for value in values]
             members |= {"nextCursor": msgspec.json.encode(next_cursor)} if next_cursor else {}
             hints = {"ttlMs": 0, "cacheScope": "private"}  # the values belong to one principal
         return self.pending_payloads.keep_result({"resources": [], **hints}, {**members, "resources": array_of(items)})
-
-    def _has_view(self, caller: Caller) -> bool:
-        """Whether the client shows views, and the gateway serves it the tool with one."""
-        return caller.shows_views and TOOL in self.gateway.state.own_tools_for(caller)
 
     async def _list_values(self, namespace: str, cursor: str | None) -> tuple[list[bytes], str | None]:
         """Return a page of the stored values and the next cursor; an empty first page if the store fails."""
@@ -249,13 +233,11 @@ class Handlers(msgspec.Struct):
             return [], None
 
     async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._wait_for_upstreams(context)
         own = [(msgspec.json.encode(TEMPLATE),)] if self.gateway.has_resources(self.sessions.caller_of(context)) else []
         return await self._list("templates", context, own)
 
     async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
-        await self._wait_for_upstreams(context)
-        return await self._list("prompts", context, [])
+        return await self._list("prompts", context, ())
 
     async def _wait_for_upstreams(self, context: Context) -> None:
         await self.gateway.upstreams.settle(
@@ -263,8 +245,12 @@ class Handlers(msgspec.Struct):
         )
 
     async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
+        await self._wait_for_upstreams(context)
         listed = await self.relay.list_all(kind, self._build_channel(context))
-        member = KINDS[kind].member
+        return self._keep_list(KINDS[kind].member, listed, own)
+
+    def _keep_list(self, member: str, listed: ClientList, own: Iterable[Segments] = ()) -> dict[str, Any]:
+        """Return the part of a list that the SDK writes; `own` are further items."""
         stub = {member: [], "ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
         return self.pending_payloads.keep_result(stub, {member: array_of([*listed.items, *own])})
 
@@ -417,28 +403,33 @@ class Handlers(msgspec.Struct):
                     return await handler(context, params)
                 async with self.admission.acquire(namespace):
                     return await handler(context, params)
-            except MirrorError as error:
-                answer = self.json_rpc_error(error, namespace, method)
-                drop_tracebacks(error)
-                raise answer from None
-            except MCPError:
-                raise
             except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
-                data = build_error_data(error, method)
+                data = self.build_error_data(error, namespace, method)
                 drop_tracebacks(error)
-                raise MCPError(data.code, data.message, data.data) from None
+                raise MCPError.from_error_data(data) from None
 
         return handle
 
-    def json_rpc_error(self, error: MirrorError, namespace: str, method: str) -> MCPError:
-        """Return an error of the gateway as a JSON-RPC error; errors of upstreams keep their code, message and data."""
+    def build_error_data(self, error: Exception, namespace: str, method: str) -> types.ErrorData:
+        """Return an exception as the client gets it; errors of upstreams keep their code, message and data.
+
+        Of an unexpected exception, the log gets the place. Its message may quote a value that the flow policy hides, or
+        a file of this machine.
+        """
+        if data := handler_exception_to_error_data(error):
+            return data
         if isinstance(error, BusyError):
             self.gateway.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
-            return MCPError(types.INTERNAL_ERROR, str(error), {"retryAfter": error.retry_after})
+            after = {"retryAfter": error.retry_after}
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=str(error), data=after)
         if isinstance(error, RefusedError):
-            return MCPError(error.code, sanitize_ends(error.peer_message, MAX_ERROR_BYTES), error.data)
-        code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-        return MCPError(code, sanitize_ends(str(error), MAX_ERROR_BYTES))
+            message = sanitize_ends(error.peer_message, MAX_ERROR_BYTES)
+            return types.ErrorData(code=error.code, message=message, data=error.data)
+        if isinstance(error, MirrorError):
+            code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
+            return types.ErrorData(code=code, message=sanitize_ends(str(error), MAX_ERROR_BYTES))
+        _logger.error("handler for %r raised", method, exc_info=error)
+        return types.ErrorData(code=types.INTERNAL_ERROR, message=_FAULT)
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)
@@ -456,17 +447,6 @@ class _Answered(msgspec.Struct):
 
     upstream: str = ""
     """The upstream that answered; empty before that."""
-
-
-def build_error_data(error: Exception, method: str) -> types.ErrorData:
-    """Return an exception as the client gets it. Of an unexpected one, the log gets the place.
-
-    The message of an unexpected exception may quote a value that the flow policy hides, or a file of this machine.
-    """
-    if data := handler_exception_to_error_data(error):
-        return data
-    _logger.error("handler for %r raised", method, exc_info=error)
-    return types.ErrorData(code=types.INTERNAL_ERROR, message=_FAULT)
 
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:

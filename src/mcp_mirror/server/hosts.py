@@ -7,6 +7,7 @@ from its own origin. The check parses both headers completely and compares their
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -72,17 +73,11 @@ class AddressCheck:
         return None
 
     def _admits_host(self, host: _Address | None) -> bool:
-        if self._allows_addresses and host is not None and host.port != _ANY and _is_ip_address(host.host):
-            return True
+        if self._allows_addresses and host is not None and host.port != _ANY:
+            with suppress(ValueError):  # a name
+                ipaddress.ip_address(host.host.strip("[]"))
+                return True
         return _is_among(host, self._hosts)
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _is_among(address: _Address | None, admitted: Iterable[_Address]) -> bool:
@@ -94,30 +89,19 @@ def _read_authority(text: str, scheme: str = "") -> _Address | None:
     parts = _AUTHORITY.fullmatch(text)
     if parts is None:
         return None
-    host = _normalize_host(parts[1].lower())
-    port = _read_port(parts[2], scheme)
-    if host is None or (isinstance(port, int) and port > _MAX_PORT):
-        return None
-    return _Address(scheme, host, port)
-
-
-def _read_port(text: str | None, scheme: str) -> int | str | None:
-    if text == _ANY:
-        return _ANY
-    return int(text) if text else DEFAULT_PORTS.get(scheme)
+    host, port = parts[1].lower(), parts[2]
+    if host.startswith("["):
+        try:
+            host = f"[{ipaddress.IPv6Address(host[1:-1])}]"  # the form in which hosts are compared
+        except ValueError:
+            return None
+    if port == _ANY:
+        return _Address(scheme, host, _ANY)
+    number = int(port) if port else DEFAULT_PORTS.get(scheme)
+    return None if number is not None and number > _MAX_PORT else _Address(scheme, host, number)
 
 
 def _read_origin(text: str) -> _Address | None:
     """Parse a scheme and an authority; return None for other texts, such as `null`."""
     parts = _ORIGIN.fullmatch(text)
     return _read_authority(parts[2], parts[1].lower()) if parts else None
-
-
-def _normalize_host(host: str) -> str | None:
-    """Return a host in the form in which hosts are compared; None for an invalid IPv6 address in brackets."""
-    if not host.startswith("["):
-        return host
-    try:
-        return f"[{ipaddress.IPv6Address(host[1:-1])}]"
-    except ValueError:
-        return None

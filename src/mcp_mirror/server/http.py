@@ -13,12 +13,12 @@ from typing import Final
 import anyio
 import mcp_types as types
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, open_message
+from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of
 from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
@@ -26,9 +26,8 @@ from mcp_mirror.server.direct_http import DirectHttp, join_lines
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.rejected_requests import RejectedRequests
+from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.request_context import HttpRequest, read_request
-from mcp_mirror.server.sdk_messages import read_sdk_message
 from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.types import Buffer, Segments
 
@@ -41,8 +40,6 @@ _MIN_BYTES_PER_SECOND: Final = 1024
 """The average speed of a body that takes longer than `limits.body_timeout`."""
 _PARTS_AT_ONCE: Final = 4
 """Parts of bodies, of up to 256 KiB, that a pass of the event loop handles."""
-_RETRY_AFTER: Final = 5
-"""Seconds."""
 _OUTCOMES: Final = {
     400: "malformed message",
     403: "foreign origin",
@@ -117,7 +114,7 @@ class PayloadMiddleware:
             raise _RejectedError(refusal)
         request, limit = read_request(scope), self._traffic.requests_per_principal
         if self._open_requests[request.namespace] >= limit:
-            raise _reject_over_limit("requests_per_principal", limit, "requests are open")
+            raise _RejectedError(build_busy_response(429, "requests_per_principal", limit, "requests are open"))
         if not self._direct_http.has_endpoint(request):
             raise _RejectedError(PlainTextResponse("Not Found", _NOT_FOUND))
         return request
@@ -126,7 +123,7 @@ class PayloadMiddleware:
         """Serve an admitted request, and count it while it is open."""
         scope, session = request.scope, request.session_key
         if self._sessions.is_closing(session):
-            response = _build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found")
+            response = build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found")
             await response(scope, receive, send)
             return
         self._open_requests[request.namespace] += 1
@@ -135,7 +132,9 @@ class PayloadMiddleware:
             if scope["method"] == "POST":
                 await self._post(request, receive, send)
             else:
-                await self._app(_without_event_id(scope), receive, self._watch_session(request, send))
+                # Without `Last-Event-ID`: events have no ids, and the SDK would not respond to one.
+                headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
+                await self._app({**scope, "headers": headers}, receive, self._watch_session(request, send))
         finally:
             self._sessions.end_request(session)
             self._open_requests[request.namespace] -= 1
@@ -162,14 +161,13 @@ class PayloadMiddleware:
     ) -> None:
         """Lift the parameters out of a body, and let the SDK serve the rest."""
         with discard_after(body):
-            stub, token = await self._lift(body, request)
-        if await self._direct_http.apply(stub, request, send):
-            return
+            stub, message, token = await self._lift(body, request)
         try:
-            message = _check_message(stub)
+            if await self._direct_http.apply(message, request, send):
+                return
             if isinstance(message, types.JSONRPCRequest):
                 set_request_id(request.scope, message.id)
-            self._check_new_session(stub, request)
+                self._check_new_session(message, request)
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
             # A 2025-11-25 client that disconnects does not cancel its request. If the SDK noticed it, the response
             # would go to the next request with this id.
@@ -180,32 +178,35 @@ class PayloadMiddleware:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
 
-    async def _lift(self, body: bytes | SpooledFrame, request: HttpRequest) -> tuple[bytes, str | None]:
-        """Return the body for the SDK, and the token of its pending parameters.
+    async def _lift(
+        self, body: bytes | SpooledFrame, request: HttpRequest
+    ) -> tuple[bytes, types.JSONRPCMessage, str | None]:
+        """Lift the parameters out of a body; see `PendingPayloads.lift_params`.
 
         Raises:
             _RejectedError: The body is not a JSON-RPC message, or could not be read.
         """
         try:
-            stub, token = await self._pending_payloads.lift_params(body, request.namespace)
+            return await self._pending_payloads.lift_params(body, request.namespace)
         except WireError as error:
             raise _reject(400, types.PARSE_ERROR, str(error), frame_id(body)) from None
         except UpstreamError as error:
             raise _reject(503, types.INTERNAL_ERROR, str(error), frame_id(body)) from None
-        return stub, token
+        except ValueError as error:
+            raise _reject(400, types.INVALID_REQUEST, str(error), frame_id(body)) from None
 
-    def _check_new_session(self, stub: bytes, request: HttpRequest) -> None:
+    def _check_new_session(self, message: types.JSONRPCRequest, request: HttpRequest) -> None:
         """Count the session that a request is to begin until it has begun, or the request has ended.
 
         Raises:
             _RejectedError: The principal has too many sessions.
         """
-        if "mcp-session-id" in request.headers or open_message(stub).method != "initialize":
+        if "mcp-session-id" in request.headers or message.method != "initialize":
             return
         namespace, limit = request.namespace, self._traffic.sessions_per_principal
         beginning = sum(one == namespace for one in self._new_sessions.values())
         if self._sessions.count(namespace) + beginning >= limit:
-            raise _reject_over_limit("sessions_per_principal", limit, "sessions are open")
+            raise _RejectedError(build_busy_response(429, "sessions_per_principal", limit, "sessions are open"))
         self._new_sessions[id(request)] = namespace
 
     @asynccontextmanager
@@ -389,11 +390,6 @@ def _with_length(scope: Scope, length: int) -> Scope:
     return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
 
 
-def _without_event_id(scope: Scope) -> Scope:
-    """Return a request without `Last-Event-ID`: events have no ids, and the SDK would not respond to one."""
-    return {**scope, "headers": [header for header in scope["headers"] if header[0] != b"last-event-id"]}
-
-
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that returns the body first, and then the further messages of the client."""
     pending = [body]
@@ -412,28 +408,5 @@ async def _receive_nothing() -> Message:
     return message
 
 
-def _reject_over_limit(name: str, limit: int, fact: str) -> _RejectedError:
-    error = _reject(429, types.INTERNAL_ERROR, f"`limits.{name}` ({limit:,}) {fact}. Try again in {_RETRY_AFTER} s.")
-    error.response.headers["retry-after"] = str(_RETRY_AFTER)
-    return error
-
-
-def _check_message(stub: bytes) -> types.JSONRPCMessage:
-    """Return the message that the SDK reads. Its own response to others is long and does not name the cause.
-
-    Raises:
-        _RejectedError: The SDK cannot read the message.
-    """
-    try:
-        return read_sdk_message(stub)
-    except ValueError as error:
-        raise _reject(400, types.INVALID_REQUEST, str(error), frame_id(stub)) from None
-
-
 def _reject(status: int, code: int, message: str, request_id: RequestId | None = None) -> _RejectedError:
-    return _RejectedError(_build_error_response(status, code, message, request_id))
-
-
-def _build_error_response(status: int, code: int, message: str, request_id: RequestId | None = None) -> JSONResponse:
-    body = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
-    return JSONResponse(body, status_code=status)
+    return _RejectedError(build_error_response(status, code, message, request_id))

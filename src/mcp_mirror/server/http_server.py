@@ -77,7 +77,10 @@ async def serve_http(
         async with readiness.running(), anyio.create_task_group() as tasks:
             announce(format_url(host, listening, config.server.path))
             tasks.start_soon(_close_when_noticed, server, readiness, config.server.drain, closing)
-            await http_server.serve_until(closing, listening)
+            try:
+                await http_server.serve_until(closing, listening)
+            finally:
+                server.rejected_requests.close()
             tasks.cancel_scope.cancel()
 
 

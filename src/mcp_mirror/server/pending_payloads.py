@@ -85,6 +85,21 @@ def _parse(member: Buffer | Segments) -> Any:
         return None
 
 
+def _read_sdk_message(stub: bytes) -> types.JSONRPCMessage:
+    """Return the message that the SDK makes of a text. The SDK's own errors list every type that does not fit.
+
+    Raises:
+        ValueError: The SDK cannot read the message. The text names the cause.
+    """
+    try:
+        return types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
+    except ValueError as failure:
+        reason = "The message is not a JSON-RPC request, notification or response."
+        if "recursion limit" in str(failure):  # of the SDK's parser; the gateway has read the message as JSON
+            reason = "The message is nested too deep: more than 200 levels outside of `arguments`. Use fewer."
+        raise ValueError(reason) from None
+
+
 class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
@@ -97,7 +112,7 @@ class PendingPayloads:
         """Return the number of requests with pending payloads."""
         return len(self._payloads)
 
-    async def lift_params(self, frame: Frame, principal: str) -> tuple[bytes, str | None]:
+    async def lift_params(self, frame: Frame, principal: str) -> tuple[bytes, types.JSONRPCMessage, str | None]:
         """Lift the parameters out of a request.
 
         Args:
@@ -105,9 +120,11 @@ class PendingPayloads:
             principal: The client. Principals share the worker processes fairly.
 
         Returns:
-            The message for the SDK, and the token of the pending parameters; None if the message has no parameters.
+            The text of the message for the SDK, the message that the SDK makes of it, and the token of the pending
+            parameters; None if the message has no parameters.
 
         Raises:
+            ValueError: The SDK cannot read the message. The text names the cause.
             WireError: The frame is not a JSON-RPC message, or is over a limit, for which it may have been discarded.
             UpstreamError: The worker process died, or was needed for another principal.
         """
@@ -119,9 +136,11 @@ class PendingPayloads:
         else:
             lifted = lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
         if lifted is None:
-            return bytes(frame.view) if isinstance(frame, SpooledFrame) else frame, None
+            stub = bytes(frame.view) if isinstance(frame, SpooledFrame) else frame
+            return stub, _read_sdk_message(stub), None
+        message = _read_sdk_message(lifted.stub)
         self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
-        return lifted.stub, token
+        return lifted.stub, message, token
 
     def take_params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
         """Take the parameters of a request by the token in `meta`; without a token, as the SDK parsed them.

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.stores.base import Store
-from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
+from mcp_mirror.upstreams.registry import UpstreamRegistry
 
 LIVENESS_PATH: Final = "/healthz"
 READINESS_PATH: Final = "/readyz"
@@ -94,8 +94,9 @@ class Readiness:
         self._notice.note_probe(is_shutting_down=is_shutting_down)
         if is_shutting_down:
             return False
-        if not all(map(_is_available, self._upstreams)):
-            return False
+        for one in self._upstreams:
+            if one.status.state != "ready" and (one.policy.required or not one.settled.is_set()):
+                return False
         return await self._can_reach_store()
 
     async def wait_until_noticed(self, most: float) -> None:
@@ -130,11 +131,6 @@ class Readiness:
         self._checked_at = anyio.current_time()
         self._check = None
         done.set()
-
-
-def _is_available(upstream: Upstream) -> bool:
-    is_connected = upstream.status.state == "ready"
-    return is_connected or (upstream.settled.is_set() and not upstream.policy.required)
 
 
 class ProbeMiddleware:

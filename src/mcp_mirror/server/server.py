@@ -28,7 +28,6 @@ from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.upstreams.registry import Upstream
-from mcp_mirror.upstreams.upstream import ClientIdentity
 
 if TYPE_CHECKING:
     from mcp_mirror.server.auth.gate import Gate
@@ -136,8 +135,7 @@ class MirrorServer:
         if self._waits_for_client and ctx.request_id is not None:
             self._waits_for_client = False
             channel = session or NullChannel(read_caller(ctx, sessions.namespace_of(ctx), None))
-            modes = ("auto", "legacy") if is_stateless else ("legacy", "auto")
-            self.handlers.gateway.upstreams.start(ClientIdentity(channel, modes))  # type: ignore[arg-type]  # literals
+            self.handlers.gateway.upstreams.start(channel)
 
     async def _handle_handshake(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add the capabilities and instructions of the caller's upstreams to the result of a handshake."""
@@ -162,13 +160,18 @@ class MirrorServer:
         Raises:
             MCPError: The server that the gateway replaces has failed to start.
         """
+        upstreams, config = self.handlers.gateway.upstreams, self.handlers.gateway.state.config
+        longest = config.mirror.startup_wait
+        short = min(_HANDSHAKE_WAIT, longest)
         async with anyio.create_task_group() as tasks:
             if session is not None:
                 tasks.start_soon(self._cancel_when_asked, session, caller, tasks.cancel_scope)
-            await self._settle_upstreams(caller)
+            if config.server.wraps:
+                await upstreams.settle(math.inf if self.policy.awaits_start else short, caller)
+            await upstreams.settle_listings(longest if config.server.wraps else short, caller)
             tasks.cancel_scope.cancel()
-        if self.handlers.gateway.state.config.server.wraps:
-            for upstream in self.handlers.gateway.upstreams:
+        if config.server.wraps:
+            for upstream in upstreams:
                 if upstream.status.state == "down" and (self.policy.awaits_start or upstream.listing is None):
                     raise MCPError(types.INTERNAL_ERROR, explain_failed_start(upstream, upstream.status.detail))
 
@@ -177,16 +180,6 @@ class MirrorServer:
         if any(one.listing is None for one in self.handlers.gateway.upstreams.visible_to(caller)):
             await anyio.sleep(_ASKED_WAIT)
         scope.cancel()
-
-    async def _settle_upstreams(self, caller: Caller) -> None:
-        """Wait until the upstreams have listings, or for a few seconds."""
-        gateway = self.handlers.gateway
-        upstreams, wait = gateway.upstreams, gateway.state.config.mirror.startup_wait
-        if gateway.state.config.server.wraps:
-            await upstreams.settle(math.inf if self.policy.awaits_start else min(_HANDSHAKE_WAIT, wait), caller)
-            await upstreams.settle_listings(wait, caller)
-        else:
-            await upstreams.settle_listings(min(_HANDSHAKE_WAIT, wait), caller)
 
     def _join_capabilities(self, caller: Caller) -> Mapping[str, Any]:
         """Return the capabilities of the gateway and of the upstreams that a caller may see."""

@@ -194,15 +194,12 @@ class Sessions:
             self._wake = anyio.Event()
             self._end_idle(self._clock())
             for key in tuple(self._closing):
-                await self._close(key)
+                try:
+                    if self.close is not None:
+                        await self.close(key)
+                except Exception as error:  # noqa: BLE001  # it must not end the gateway; the HTTP server may have stopped
+                    _logger.warning("a session could not be closed: %s", summarize_traceback(error))
                 self._closing.discard(key)
-
-    async def _close(self, key: str) -> None:
-        try:
-            if self.close is not None:
-                await self.close(key)
-        except Exception as error:  # noqa: BLE001  # it must not end the gateway; the HTTP server may have stopped
-            _logger.warning("a session could not be closed: %s", summarize_traceback(error))
 
     def _end_idle(self, now: float) -> None:
         if now - self._swept < min(_MIN_SWEEP_INTERVAL, self._idle_timeout / 8):

@@ -30,8 +30,6 @@ from mcp_mirror.server.cancel_scopes import CANCELLED, STOPPED, STOPPING, Cancel
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
-from mcp_mirror.server.sdk_messages import read_sdk_message
-from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
 
@@ -196,7 +194,7 @@ class _DirectRequests:
         opened = self._direct_path.open_request(frame)
         if opened is None or self._connection.is_full or self._connection.is_open(opened.id):
             return False
-        if (sender := self._direct_path.find_sender(opened, STDIO, LOCAL)) is None:
+        if (sender := self._direct_path.find_sender(opened)) is None:
             return False
         scope = self.scopes.open(opened.id)
         self._connection.add_request(opened.id, opened.method)
@@ -270,8 +268,7 @@ class _StdioReader(MessageStream):
         pending_payloads, token = self._connection.pending_payloads, None
         with discard_after(frame):
             try:
-                stub, token = await pending_payloads.lift_params(frame, LOCAL)
-                message = read_sdk_message(stub)
+                _, message, token = await pending_payloads.lift_params(frame, LOCAL)
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
@@ -317,7 +314,7 @@ class _StdioWriter(MessageSink):
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         message = item.message
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
             if self._connection.is_abandoned:

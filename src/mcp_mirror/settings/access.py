@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from types import MappingProxyType
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -36,7 +35,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 Grant = Literal["authorization_code", "client_credentials"]
 
-_NO_CLAIMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+_NO_CLAIMS: Final[Mapping[str, tuple[str, ...]]] = {}
 
 TOKEN_PREFIX: Final = "mcpm_"  # noqa: S105  # the prefix of all tokens
 """The start of each token of the gateway, by which scanners for leaked secrets find it."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -44,7 +43,7 @@ LockMode = Literal["off", "warn", "block"]
 _HTTP_LIMIT = 4 << 20
 _NODE_LIMIT = 10 << 20
 _NODE_RUNNERS = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
-_NONE: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[str, str] = {}
 _TOOLS = Group("tools", "The tools of this upstream that the gateway serves.")
 _AUTH = Group(
     "auth", "How the gateway authenticates to this upstream; it never uses a client's token.", is_required=True

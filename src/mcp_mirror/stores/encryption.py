@@ -98,10 +98,6 @@ class Envelope:
         for number, chunk in enumerate(cut_into_pieces(blob, CHUNK), first):
             yield self._aead.encrypt(_encode_nonce(number), chunk, whole)
 
-    def range_reader(self, size: int, span: Span) -> "RangeReader":
-        """A reader for the chunks of a range of a value of `size` bytes."""
-        return RangeReader(self, size, span)
-
     def open_chunk(self, number: int, sealed: memoryview, size: int) -> bytes:
         """Decrypt one chunk of a value of `size` bytes.
 
@@ -124,6 +120,7 @@ class RangeReader:
     """Assembles a range of a value from its encrypted chunks."""
 
     def __init__(self, envelope: Envelope, size: int, span: Span) -> None:
+        """Begin with the first chunk of a range of a value of `size` bytes."""
         first, last = find_chunks(span)
         self._envelope, self._size, self._number, self._at = envelope, size, first, 0
         self._wanted = Span(span.start - first * CHUNK, span.length)

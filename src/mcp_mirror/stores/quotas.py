@@ -169,7 +169,7 @@ def build_reserved_error(size: int, free: int, policy: StorePolicy) -> StoreErro
 
 def keep_origin(descriptor: Descriptor) -> Descriptor:
     """The part of a descriptor that remains after the removal of its value: the origin."""
-    return msgspec.structs.replace(descriptor, members=(), envelope=b"{}", array=None)
+    return msgspec.structs.replace(descriptor, members=(), other_members=b"{}", array=None)
 
 
 def make_tombstone(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:

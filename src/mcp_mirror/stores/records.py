@@ -13,14 +13,14 @@ from mcp_mirror.stores.encryption import Encryptor, Envelope
 from mcp_mirror.types import ArrayIndex, Descriptor, Kind, Member, Provenance, Span
 
 _DIGEST_CHARACTERS: Final = 64
-_NO_ENVELOPE: Final = b"{}"
+_NO_MEMBERS: Final = b"{}"
 _KINDS: Final[tuple[Kind, ...]] = ("object", "array", "text", "number", "boolean", "null", "binary")
 """Records contain the places of kinds: add new kinds at the end."""
 _UNREADABLE: Final = (
     "The record of a stored value cannot be read: it is damaged, or a later version of mcp-mirror wrote it. Call the "
     "tool that created it again."
 )
-_DEFAULTS: Final[tuple[Any, ...]] = (None, "", None, None, None, True, {}, _NO_ENVELOPE, (), ())
+_DEFAULTS: Final[tuple[Any, ...]] = (None, "", None, None, None, True, {}, _NO_MEMBERS, (), ())
 """The defaults at the end of a compact descriptor, the last first."""
 
 
@@ -75,7 +75,7 @@ class _CompactDescriptor(msgspec.Struct, array_like=True):
     """The bytes of 64 hexadecimal digits, else the text; msgspec has no type for both."""
     members: tuple[Member, ...] = ()
     inputs: tuple[str, ...] = ()
-    envelope: bytes = _NO_ENVELOPE
+    other_members: bytes = _NO_MEMBERS
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     preview: bool = True
     media_type: str | None = None
@@ -103,7 +103,7 @@ def pack_descriptor(known: Descriptor) -> bytes:
         _pack_digest(origin.arguments_digest),
         known.members,
         origin.inputs,
-        known.envelope,
+        known.other_members,
         dict(known.labels),
         known.preview,
         known.media_type,
@@ -141,7 +141,7 @@ def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
         media_type=compact.media_type,
         labels=compact.labels,
         companion=compact.companion,
-        envelope=compact.envelope,
+        other_members=compact.other_members,
         preview=compact.preview,
         array=compact.array and ArrayIndex(Span(*compact.array[:2]), *compact.array[2:]),
         text_size=compact.text_size,

@@ -10,10 +10,6 @@ from collections.abc import Callable
 import anyio
 
 
-def _do_nothing() -> None:
-    pass
-
-
 class FairQueue:
     """A number of places and the queue for them."""
 
@@ -56,7 +52,7 @@ class FairQueue:
         key: str,
         share: int,
         seconds: float | None,
-        check: Callable[[], None] = _do_nothing,
+        check: Callable[[], None] | None = None,
         every: float = math.inf,
     ) -> bool:
         """Wait for a place, as for `try_enter`, and return True; return False if none became free in time.
@@ -78,7 +74,8 @@ class FairQueue:
                     with anyio.move_on_after(every):
                         await waiter.wait()
                         break
-                    check()
+                    if check is not None:
+                        check()
             is_admitted = waiter.is_set()
         finally:
             if not is_admitted:

@@ -6,28 +6,24 @@ import sys
 from pathlib import Path
 from typing import Final
 
-NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
-"""The errors of file systems that cannot lock files, such as some of networks."""
-
 if sys.platform == "win32":
     import msvcrt
-
-    def try_lock(file: int) -> None:
-        """Lock an open file until its descriptor is closed.
-
-        Raises:
-            OSError: Another process has locked the file, or the file system cannot lock files (`NO_LOCKS`).
-        """
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
 else:
     import fcntl
 
-    def try_lock(file: int) -> None:
-        """Lock an open file until its descriptor is closed.
+NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
+"""The errors of file systems that cannot lock files, such as some of networks."""
 
-        Raises:
-            OSError: Another process has locked the file, or the file system cannot lock files (`NO_LOCKS`).
-        """
+
+def try_lock(file: int) -> None:
+    """Lock an open file until its descriptor is closed.
+
+    Raises:
+        OSError: Another process has locked the file, or the file system cannot lock files (`NO_LOCKS`).
+    """
+    if sys.platform == "win32":
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+    else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

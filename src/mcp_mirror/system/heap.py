@@ -83,7 +83,8 @@ class HeapCleanup:
         resident = _measure_resident()
         has_grown = resident > self._resident * growth + _FEW_BYTES
         if has_grown or (is_idle and now >= self._next_release and resident > self._lowest * growth + _FEW_BYTES):
-            _release_freed_memory()
+            with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+                ctypes.CDLL(None).malloc_trim(0)
             self._resident = _measure_resident()
             is_in_vain = not has_grown and self._resident > resident - _FEW_BYTES
             self._pause = 2 * self._pause if is_in_vain else _RELEASE_PAUSE
@@ -100,9 +101,3 @@ def _measure_resident() -> int:
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _release_freed_memory() -> None:
-    """Return freed memory to the system; do nothing with other C libraries than glibc."""
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -6,7 +6,6 @@ measurements). The table of costs is read once, when it is first needed.
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from mcp_mirror.settings.policies import TokenProvider
@@ -20,16 +19,16 @@ PROVIDERS: Final[tuple[TokenProvider, ...]] = get_args(TokenProvider)
 
 Countable = str | Buffer | bytearray | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-_MESSAGE_TOKENS: Final[Mapping[TokenProvider, int]] = MappingProxyType(
-    {"openai": 4, "anthropic": 12, "anthropic-4.6": 8, "google": 5, "llama": 5, "mistral": 4, "default": 12}
-)
+_MESSAGE_TOKENS: Final[Mapping[TokenProvider, int]] = {
+    "openai": 4, "anthropic": 12, "anthropic-4.6": 8, "google": 5, "llama": 5, "mistral": 4, "default": 12,
+}  # fmt: skip
 """Tokens that a message costs beyond its texts: its role and delimiters.
 
 openai: 3 and 1 for the role (OpenAI cookbook, "How to count tokens with tiktoken"). anthropic: the frame of one user
 message as measured by `ctok`, 7 until Opus 4.6, 11 in Opus 4.7 and 6 since, plus one. google, llama, mistral: the
 control tokens, role and line breaks of the chat templates of Gemma 3, Llama 3.2 and Mistral.
 """
-_CALL_TOKENS: Final[Mapping[TokenProvider, int]] = MappingProxyType(dict.fromkeys(PROVIDERS, 16))
+_CALL_TOKENS: Final = 16
 """Tokens of a call or result beyond name, arguments and texts. No provider documents them; templates take 5 to 12."""
 
 
@@ -63,4 +62,4 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
 def _estimate_message(message: Message, provider: TokenProvider) -> int:
     reading = read_message(message)
     texts = sum(estimate_text(text, provider) for text in reading.texts)
-    return _MESSAGE_TOKENS[provider] + _CALL_TOKENS[provider] * reading.calls + reading.media + texts
+    return _MESSAGE_TOKENS[provider] + _CALL_TOKENS * reading.calls + reading.media + texts

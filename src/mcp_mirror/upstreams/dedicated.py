@@ -76,7 +76,12 @@ class ConnectionSlots:
         while limit := self._find_reached_limit(upstream, namespace, per_upstream):
             may_have_room = self._reclaim(upstream, namespace, limit)
             if not may_have_room or anyio.current_time() >= deadline:
-                raise _full_error(upstream, limit)
+                scope = "of this client" if limit.name == _PER_PRINCIPAL else "to this upstream"
+                raise UpstreamError(
+                    f"Upstream {upstream!r} gets no further connection: {limit} connections {scope} are in use. End "
+                    "sessions that are not needed, raise the limit, or set `scope: principal` or `scope: shared` for "
+                    "the upstream."
+                )
             with anyio.move_on_after(_CHECK_INTERVAL):
                 await self._freed.wait()
         slot = ConnectionSlot(upstream, namespace)
@@ -119,14 +124,6 @@ class ConnectionSlots:
         if longest_idle.last_used <= monotonic() - _MIN_IDLE:
             longest_idle.reclaim()
         return True
-
-
-def _full_error(upstream: str, limit: Limit) -> UpstreamError:
-    scope = "of this client" if limit.name == _PER_PRINCIPAL else "to this upstream"
-    return UpstreamError(
-        f"Upstream {upstream!r} gets no further connection: {limit} connections {scope} are in use. End sessions that "
-        "are not needed, raise the limit, or set `scope: principal` or `scope: shared` for the upstream."
-    )
 
 
 class DedicatedConnectionPolicy(msgspec.Struct, frozen=True):

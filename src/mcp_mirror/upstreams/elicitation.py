@@ -206,7 +206,9 @@ async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) 
 
     async def request_answer(key: str, request: Mapping[str, Any]) -> None:
         try:
-            params = _with_elicitation_id(request.get("params") or {})
+            params: Mapping[str, Any] = request.get("params") or {}
+            if params.get("mode") == "url" and "elicitationId" not in params:  # only 2025-11-25 has this id
+                params = {**params, "elicitationId": secrets.token_urlsafe(16)}
             answers[key] = dict(await channel.request(request["method"], params))
         except RefusedError as error:
             failures.append(error)
@@ -218,13 +220,6 @@ async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) 
     if failures:
         raise failures[0]
     return answers
-
-
-def _with_elicitation_id(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the id that a URL elicitation has in protocol version 2025-11-25 and not in 2026-07-28."""
-    if params.get("mode") != "url" or "elicitationId" in params:
-        return params
-    return {**params, "elicitationId": secrets.token_urlsafe(16)}
 
 
 def check_capabilities(caller: Caller, required: InputRequired) -> None:
@@ -275,11 +270,6 @@ class SuspendedCall:
     def is_waiting(self) -> bool:
         """Whether a request of the client waits for the outcome or for input requests."""
         return self._current is not None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the call has an outcome."""
-        return self._outcome is not None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Forward a notification to the request that waits now; drop it if none does."""
@@ -406,17 +396,17 @@ class SuspendedCalls:
         return await call.wait(channel)
 
     async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[RawResponse]]) -> None:
+        outcome: RawResponse | UpstreamError = UpstreamError(_ABANDONED)
         try:
             with call.scope:
-                call.finish(await send(call))
+                outcome = await send(call)
         except UpstreamError as error:
-            call.finish(error)
+            outcome = error
         except Exception as error:  # noqa: BLE001  # it must fail only this call
             _logger.error("a suspended call failed: %s", summarize_traceback(error))  # noqa: TRY400  # no values
-            call.finish(UpstreamError("The call failed within the gateway."))
+            outcome = UpstreamError("The call failed within the gateway.")
         finally:
-            if not call.is_over:
-                call.finish(UpstreamError(_ABANDONED))
+            call.finish(outcome)
         try:
             with anyio.move_on_after(self._timeout):
                 await call.released.wait()

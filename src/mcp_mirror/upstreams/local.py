@@ -90,7 +90,16 @@ class LocalFunctions:
     @property
     def listing(self) -> Listing:
         """The functions as the tools of an upstream."""
-        return Listing(tuple(map(_build_tool, self._all.values())), None, "", "this program")
+        tools = [
+            {
+                "name": one.name,
+                "description": one.description,
+                "inputSchema": one.schema,
+                "outputSchema": dict(OUTPUT_SCHEMA),
+            }
+            for one in self._all.values()
+        ]
+        return Listing(tuple(tools), None, "", "this program")
 
 
 def _is_redefinition(function: Callable[..., Any], earlier: Callable[..., Any]) -> bool:
@@ -204,19 +213,15 @@ class LocalUpstream:
         del channel, answered
         function = self._functions[str(request.shown["name"])]
         seconds = request.timeout or self.policy.timeout
-        with self._count_call(), anyio.move_on_after(seconds):
-            return await self._call(function, b"".join(request.params["arguments"]))
+        self.inflight_count += 1
+        try:
+            with anyio.move_on_after(seconds):
+                return await self._call(function, b"".join(request.params["arguments"]))
+        finally:
+            self.inflight_count -= 1
         raise UpstreamError(
             f"Tool {function.name!r} did not answer within {seconds:g} s; try again or raise its `timeout`."
         )
-
-    @contextmanager
-    def _count_call(self) -> Iterator[None]:
-        self.inflight_count += 1
-        try:
-            yield
-        finally:
-            self.inflight_count -= 1
 
     async def _call(self, function: Function, arguments: bytes) -> Result:
         if inspect.iscoroutinefunction(function.call) or inspect.isasyncgenfunction(function.call):
@@ -274,12 +279,3 @@ def _fail(function: Function, error: BaseException) -> Result:
     if not isinstance(error, MirrorError):  # its message is all that there is to say
         _logger.warning("Tool %s raised an exception.", function.name, exc_info=error)
     return convert_failure(function.name, error)
-
-
-def _build_tool(function: Function) -> dict[str, Any]:
-    return {
-        "name": function.name,
-        "description": function.description,
-        "inputSchema": function.schema,
-        "outputSchema": dict(OUTPUT_SCHEMA),
-    }

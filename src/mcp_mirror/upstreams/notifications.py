@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, Final, Self
 
@@ -242,12 +242,8 @@ class NotificationDispatcher:
             self._post(message, queue, is_content_hidden=self._may_be_hidden(message))
 
     def _post(self, message: ServerMessage, queue: NotificationQueue, *, is_content_hidden: bool) -> None:
-        is_content_hidden = is_content_hidden and not is_filtered(
-            queue.channel
-        )  # a filtered channel rebuilds it itself
-        params = rebuild_notification(
-            message.method, message.params, is_content_hidden=is_content_hidden, size=message.size
-        )
+        is_hidden = is_content_hidden and not is_filtered(queue.channel)  # a filtered channel rebuilds it itself
+        params = rebuild_notification(message.method, message.params, is_content_hidden=is_hidden, size=message.size)
         if params is None:
             self._log.warning(
                 "%s is dropped: it is hidden, too large, or does not conform to MCP", _log_name(message.method)
@@ -380,9 +376,7 @@ class NotificationDispatcher:
         await queue.drain()  # earlier notifications come first
         await self._count(message, inflight)
         channel = filter_content(queue.channel) if self._may_be_hidden(message) else queue.channel
-        if inflight is None:
-            return await channel.request(message.method, message.params)
-        with inflight.timeout.paused():
+        with inflight.timeout.paused() if inflight is not None else nullcontext():
             return await channel.request(message.method, message.params)
 
     async def _count(self, message: ServerMessage, inflight: InflightRequest | None) -> None:

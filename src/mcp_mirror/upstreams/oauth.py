@@ -31,7 +31,7 @@ from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTran
 from mcp_mirror.settings.access import is_confidential
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.token_file import TokenFile
-from mcp_mirror.upstreams.transports.network_errors import AuthorizationError
+from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, FailureKind
 
 _logger = logging.getLogger(__name__)
 
@@ -310,7 +310,7 @@ class Authorizer:
         command = f"mcp-mirror login {self._name}{address}{option}"
         alternative = ", or wrap it with --header" if self._is_wrapped and not cause else ""
         message = f"{cause}A person has to sign in to it{' again' if cause else ''}: run `{command}`{alternative}."
-        return AuthorizationError(message, needs_sign_in=True)
+        return AuthorizationError(message, kind=FailureKind.NO_SIGN_IN)
 
     def _build_failure(self, error: Exception) -> AuthorizationError:
         """Return the error without text of the SDK, which repeats text of servers."""
@@ -325,16 +325,13 @@ class Authorizer:
         return AuthorizationError(f"The gateway has no token for it: {reason}.", reason=reason)
 
     async def _create_provider(self) -> OAuthClientProvider:
-        def get_context() -> OAuthContext:
-            return provider.context
-
-        client, is_new = self._configured_client(), bool(self._browser)
-        self._storage = storage = TokenFile(self._policy.token_file, self._redactor, client, get_context, is_new=is_new)
         provider: OAuthClientProvider
+        path, client, is_new = self._policy.token_file, self._configured_client(), bool(self._browser)
+        self._storage = TokenFile(path, self._redactor, client, lambda: provider.context, is_new=is_new)
         if self._policy.grant == "client_credentials":
-            provider = await self._create_client_provider(storage)
+            provider = await self._create_client_provider(self._storage)
         else:
-            provider = self._create_user_provider(storage)
+            provider = self._create_user_provider(self._storage)
         return provider
 
     def _create_user_provider(self, storage: TokenFile) -> OAuthClientProvider:

@@ -19,13 +19,11 @@ from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.upstreams.session import is_closed
 from mcp_mirror.upstreams.transports.network_errors import (
-    AuthorizationError,
+    FailureKind,
     explain_failed_connection,
     explain_response,
-    is_invalid,
-    needs_sign_in,
     omit_scopes,
-    read_marked,
+    read_mark,
 )
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
@@ -158,7 +156,7 @@ def explain_end(
     message = " ".join((reason, *printed)) if policy.preview else logged
     if isinstance(cause, ExpiredSessionError):
         return cause
-    if isinstance(cause, MCPError) and not is_closed(cause) and read_marked(cause.error.message) is None:
+    if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] is None:
         return RefusedError(message, cause.error.code).with_log_message(logged)
     ended = _find_kind(cause)(message)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped
@@ -172,7 +170,7 @@ def _find_kind(cause: BaseException) -> type[UpstreamError]:
         return FloodError
     if is_closed(cause):
         return EndedEarlyError
-    return SignInNeededError if needs_sign_in(cause) else UpstreamError
+    return SignInNeededError if read_mark(cause)[0] is FailureKind.NO_SIGN_IN else UpstreamError
 
 
 def describe_failure(error: UpstreamError, output: tuple[str, ...]) -> Status:
@@ -225,11 +223,10 @@ def _explain_without_words(error: BaseException) -> str | None:
     """Return the explanation of an error that has none of the server's words except scopes; None for other errors."""
     if shortage := explain_shortage(error):
         return f"It cannot be reached now: {shortage}."
-    if isinstance(error, AuthorizationError):
-        return str(error)
-    message = error.error.message if isinstance(error, MCPError) else ""
-    marked = read_marked(message)
-    return f"It sent an invalid answer. {marked}" if is_invalid(message) else marked
+    kind, marked = read_mark(error)
+    if kind is None:
+        return None
+    return f"It sent an invalid answer. {marked}" if kind is FailureKind.INVALID else marked
 
 
 def _explain_handshake(error: BaseException, redactor: Redactor) -> tuple[str, str]:
@@ -238,13 +235,9 @@ def _explain_handshake(error: BaseException, redactor: Redactor) -> tuple[str, s
         version = redactor.quote(str(error).removeprefix(_UNSUPPORTED), _QUOTED_VERSION)
         return f"It uses protocol version {version!r}. {_UPDATE}", f"It uses another protocol version. {_UPDATE}"
     if isinstance(error, ValidationError):
-        reason = f"Its answer does not conform to MCP: {_describe_fault(error)}. Update the server."
+        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        shown = f"`{fault['loc'][0]}`: {fault['msg']}" if fault["loc"] else fault["msg"]
+        reason = f"Its answer does not conform to MCP: {shown}. Update the server."
     else:
         reason = f"It failed with {type(error).__name__}."
     return reason, reason
-
-
-def _describe_fault(error: ValidationError) -> str:
-    """Return the first invalid member of an answer and its fault, without the server's own words."""
-    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"`{fault['loc'][0]}`: {fault['msg']}" if fault["loc"] else fault["msg"]

@@ -14,7 +14,7 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.upstreams.local import LocalFunctions, LocalUpstream
-from mcp_mirror.upstreams.upstream import ClientIdentity, ServerUpstream, UpstreamDependencies
+from mcp_mirror.upstreams.upstream import ServerUpstream, UpstreamDependencies
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class UpstreamRegistry:
         self._dependencies = dependencies
         local = LocalUpstream(functions, dependencies.listeners) if functions is not None else None
         self._local: dict[str, Upstream] = {local.policy.name: local} if local else {}
-        self._client: ClientIdentity | None = None
+        self._client: ClientChannel | None = None
         self._all = self._local | {policy.name: self._create(policy) for policy in policies}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks = anyio.create_task_group()
@@ -76,8 +76,8 @@ class UpstreamRegistry:
             yield
             tasks.cancel_scope.cancel()
 
-    def start(self, client: ClientIdentity | None = None) -> None:
-        """Start all upstreams; on behalf of `client` if the gateway serves only one client."""
+    def start(self, client: ClientChannel | None = None) -> None:
+        """Start all upstreams; on behalf of `client` if the gateway serves only this one, on standard streams."""
         if self._started != float("inf"):
             return
         self._started = anyio.current_time()

@@ -32,16 +32,9 @@ from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
-from mcp_mirror.upstreams.notifications import ConnectionOwner, InflightRequest, NotificationDispatcher
+from mcp_mirror.upstreams.notifications import ConnectionOwner, NotificationDispatcher
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
-from mcp_mirror.upstreams.transports.network_errors import (
-    is_answered,
-    is_invalid,
-    is_unauthorized,
-    needs_sign_in,
-    omit_scopes,
-    read_marked,
-)
+from mcp_mirror.upstreams.transports.network_errors import FailureKind, omit_scopes, read_mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 from mcp_mirror.upstreams.transports.requests import (
@@ -230,26 +223,23 @@ class UpstreamSession:
             UpstreamError: The page cannot be read.
         """
         limit = self.policy.bounds.max_listing_bytes
-        if isinstance(response, Mapping):
-            try:
+        try:
+            if isinstance(response, Mapping):
                 views = open_items(response.get(member, b"[]"))
-            except WireError as error:
-                raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
-            await take_sliced(listed.add(map(bytes, views), limit))  # a view would keep the whole page in memory
-            return response
-        with response:
-            try:
+                await take_sliced(listed.add(map(bytes, views), limit))  # a view would keep the whole page in memory
+                return response
+            with response:
                 opened = await self._settings.services.open_list(response, member, limit)
-            except WireError as error:
-                raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
-            if isinstance(opened, RejectedFrame):
-                refused = types.ErrorData(code=opened.code, message=opened.message)
-                raise build_refusal(self._settings, method, refused, is_content_hidden=False)
-            text, offsets = memoryview(opened.whole), iter(opened.bounds)
-            items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
-            await take_sliced(listed.add(items, limit))
-            listed.cut = listed.cut or opened.cut
-            return opened.members
+        except WireError as error:
+            raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
+        if isinstance(opened, RejectedFrame):
+            refused = types.ErrorData(code=opened.code, message=opened.message)
+            raise build_refusal(self._settings, method, refused, is_content_hidden=False)
+        text, offsets = memoryview(opened.whole), iter(opened.bounds)
+        items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
+        await take_sliced(listed.add(items, limit))
+        listed.cut = listed.cut or opened.cut
+        return opened.members
 
     async def request(self, request: UpstreamRequest, channel: ClientChannel | None = None) -> RawResponse:
         """Send a request, and relay the notifications and requests that the server sends about it to the caller.
@@ -269,6 +259,7 @@ class UpstreamSession:
         if channel is not None:
             resets_timeout = self.policy.progress_resets_timeout
             inflight = self._dispatcher.track(token, channel, timeout, resets_timeout=resets_timeout)
+        failure = None
         try:
             with inflight or nullcontext():
                 try:
@@ -277,11 +268,12 @@ class UpstreamSession:
                     await self._send(request, pending, timeout)
                 except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
                     failure = self._explain(error, request, pending, timeout, is_content_hidden=is_filtered(channel))
-                    if inflight is not None:
-                        await _drain(inflight)
-                    raise failure from None
-                if inflight is not None and inflight.is_delivering:
-                    await _drain(inflight)
+                if inflight is not None and inflight.is_delivering:  # its notifications come before its result
+                    with anyio.move_on_after(_DRAIN_TIMEOUT):
+                        await inflight.queue.drain()
+                    inflight.queue.close()
+            if failure is not None:
+                raise failure
             response = pending.take()
         finally:
             timeout.close()
@@ -399,18 +391,18 @@ class UpstreamSession:
     def _explain_response(self, error: MCPError, what: str, *, is_content_hidden: bool) -> UpstreamError:
         if is_closed(error):
             self.ended.set()
-        marked = read_marked(error.message)
-        if marked and is_invalid(error.message):
+        kind, marked = read_mark(error)
+        if kind is FailureKind.INVALID:
             return build_invalid_answer(self._settings, what, marked, is_content_hidden=is_content_hidden)
-        if marked and is_unauthorized(error.message):
+        if kind in (FailureKind.NO_TOKEN, FailureKind.NO_SIGN_IN):
             is_quoted = self._settings.policy.preview and not is_content_hidden
             shown = marked if is_quoted else omit_scopes(marked)
-            shown += "" if needs_sign_in(error) else " Try again in a moment."
+            shown += "" if kind is FailureKind.NO_SIGN_IN else " Try again in a moment."
             unauthorized = UpstreamError(f"Upstream {self.name!r} requires authorization for {what}. {shown}")
             return unauthorized.with_log_message(omit_scopes(str(unauthorized)))
-        if marked and is_answered(error.message):
+        if kind is FailureKind.ANSWERED:
             return UpstreamError(f"Upstream {self.name!r} failed during {what}: {marked}")
-        if marked:
+        if kind is FailureKind.LOST:
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
         if is_closed(error) or error.message.startswith("SSE stream "):
             reason = f"closed the connection during {what}; try again in a moment"
@@ -444,14 +436,6 @@ def build_refusal(
     text = f"Upstream {name!r} refused {what}: {quoted.rstrip().rstrip('.')} (error {code})."
     refusal = RefusedError(text, code, quoted, settings.redactor.clean_tree(data))
     return refusal.with_log_message(refusal_log_line(name, code))
-
-
-async def _drain(inflight: InflightRequest) -> None:
-    """Deliver the notifications of a request before its result."""
-    if inflight.is_delivering:
-        with anyio.move_on_after(_DRAIN_TIMEOUT):
-            await inflight.queue.drain()
-    inflight.queue.close()
 
 
 def is_closed(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ configured `scope` allow it; else each session, or each principal, gets a dedica
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -50,14 +51,6 @@ _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""
 
 
-class ClientIdentity(msgspec.Struct, frozen=True):
-    """The only client of a gateway on standard streams."""
-
-    channel: ClientChannel
-    modes: Modes
-    """The ways to connect on its behalf: first in its own protocol version."""
-
-
 class ChangeListeners(msgspec.Struct, frozen=True):
     """The listeners to changes that upstreams announce."""
 
@@ -83,7 +76,7 @@ class ServerUpstream:
     """One of the user's MCP servers."""
 
     def __init__(
-        self, policy: UpstreamPolicy, dependencies: UpstreamDependencies, client: ClientIdentity | None = None
+        self, policy: UpstreamPolicy, dependencies: UpstreamDependencies, client: ClientChannel | None = None
     ) -> None:
         """Create an upstream that is not started.
 
@@ -110,9 +103,9 @@ class ServerUpstream:
         self._listeners = dependencies.listeners
         self._dedicated_policy = dependencies.dedicated
         self._has_one_client = client is not None
-        modes: Modes = client.modes if client else ("auto", "legacy")
-        owner = self._build_owner(client.channel if client else None)
-        self._shared = ReconnectingConnection(self._settings, owner, modes, is_cached=True)
+        is_legacy = client is not None and not client.caller.is_stateless
+        modes: Modes = ("legacy", "auto") if is_legacy else ("auto", "legacy")  # first as the client itself
+        self._shared = ReconnectingConnection(self._settings, self._build_owner(client), modes, is_cached=True)
         self.settled: anyio.Event = self._shared.settled
         """Set when the first attempt to connect has ended, successful or not."""
         self.listed: anyio.Event = self._shared.listed
@@ -188,8 +181,12 @@ class ServerUpstream:
         Raises:
             UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
         """
-        if self._request_limit is not None:
-            self._check_size(request.size, self._request_limit)
+        if self._request_limit is not None and (size := request.size) > self._request_limit:
+            # Some servers exit at a message that is too large for them.
+            raise UpstreamError(
+                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {self._request_limit:,} "
+                "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
+            )
         self._waiting += 1
         try:
             self._check_scopes(channel)
@@ -349,30 +346,18 @@ class ServerUpstream:
         if lasting is not None:
             lasting = ContentFilteredChannel(lasting, lambda: not self._listeners.may_show(self.policy.name))
         name = key or (lasting.caller.session if lasting else None)
-
-        def announce_change(kind: str) -> anyio.Event | None:
-            return self._listeners.on_change(kind, name, self.policy.name)
-
-        def announce_update(uri: str, params: Mapping[str, Any]) -> None:
-            self._listeners.on_update(self.policy.name, name, uri, params)
-
-        capabilities = channel.caller.capabilities if channel else {}
-        return ConnectionOwner(announce_change, announce_update, lasting, capabilities, name, is_shared=channel is None)
+        listeners, upstream = self._listeners, self.policy.name
+        return ConnectionOwner(
+            lambda kind: listeners.on_change(kind, name, upstream),
+            partial(listeners.on_update, upstream, name),
+            lasting,
+            channel.caller.capabilities if channel else {},
+            name,
+            is_shared=channel is None,
+        )
 
     def _check_scopes(self, channel: ClientChannel) -> None:
         """Check the scopes that the upstream requires. A caller without them does not see its tools anyway."""
         required = self.policy.required_scopes
         if required and not channel.caller.has_scopes(required):
             raise UpstreamError("The token lacks a scope that this upstream requires. Use a token with that scope.")
-
-    def _check_size(self, size: int, limit: int) -> None:
-        """Check the size of the arguments: some servers exit at a message that is too large for them.
-
-        Raises:
-            UpstreamError: It exceeds `max_request_bytes`.
-        """
-        if size > limit:
-            raise UpstreamError(
-                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
-                "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
-            )

@@ -12,7 +12,7 @@ from mcp_mirror.core.result_processing import (
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,
-    bound_envelope,
+    bound_other_members,
     process_frame,
     read_result_members,
 )
@@ -165,8 +165,10 @@ def scan(path: str, options: ProcessingOptions) -> Scanned | RejectedFrame:
     captured = result.captured
     value, companion = files.locate_draft(captured.value), files.locate_draft(captured.companion)
     passed = tuple(bytes(block) for block in captured.passed)
-    envelope = bound_envelope(captured.envelope)
-    captured = msgspec.structs.replace(captured, value=value, companion=companion, envelope=envelope, passed=passed)
+    other_members = bound_other_members(captured.other_members)
+    captured = msgspec.structs.replace(
+        captured, value=value, companion=companion, other_members=other_members, passed=passed
+    )
     members = {} if value else files.locate_members(result.members)
     return Scanned(msgspec.structs.replace(result, captured=captured, members={}), members)
 

@@ -3,10 +3,9 @@
 Requests and responses contain file names and offsets, not the bytes of values.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -38,6 +37,9 @@ from mcp_mirror.workers.frame_jobs import (
 from mcp_mirror.workers.pool import PoolSize, PreemptedError, WorkerDiedError, WorkerPool
 from mcp_mirror.workers.transfer import TransferFiles
 
+Answer = TypeVar("Answer")
+T = TypeVar("T")
+
 _SIZE: Final = PoolSize(processes=2, per_principal=2)
 _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
 """The size of the pool for messages of clients, of which one principal leaves a process for others."""
@@ -67,11 +69,7 @@ class FrameScanner:
             WireError: The frame is not a JSON-RPC response, or exceeds a limit.
             UpstreamError: The worker process died, or the file cannot be mapped.
         """
-        answer = await self._run(partial(scan, str(frame.path), options))
-        if isinstance(answer, RejectedFrame):
-            return answer
-        with _explain_errors():
-            return _map_result(answer)
+        return await self._open(partial(scan, str(frame.path), options), _map_result)
 
     async def lift(self, frame: SpooledFrame, token: str, limits: WirePolicy, principal: str) -> Lifted | None:
         """Lift the parameters out of a client's message in a file; None for a message that is not passed on.
@@ -93,24 +91,16 @@ class FrameScanner:
             raise UpstreamError(
                 "The message was not read to its end because another principal was waiting. Send a smaller message."
             ) from None
-        if answer is None:
-            return None
-        with _explain_errors():
-            return Lifted(answer[0], _map_spans(answer[1]))
+        return None if answer is None else Lifted(answer[0], _map_files(_map_spans, answer[1]))
 
     async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
         """The members of a result in a file, memory-mapped; members that MCP does not define are one, `OTHER_MEMBERS`.
 
         Raises:
             WireError: The frame is not a JSON-RPC response.
-            UpstreamError: The worker process died.
+            UpstreamError: The worker process died, or the file cannot be mapped.
         """
-        job = partial(open_members, str(frame.path), max_depth)
-        answer: Mapping[str, FileSpan] | RejectedFrame = await self._run(job)
-        if isinstance(answer, RejectedFrame):
-            return answer
-        with _explain_errors():
-            return _map_spans(answer)
+        return await self._open(partial(open_members, str(frame.path), max_depth), _map_spans)
 
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
         """Split a page of a list that is in a file.
@@ -122,11 +112,10 @@ class FrameScanner:
 
         Raises:
             WireError: The frame is not a JSON-RPC response, or has too many values.
-            UpstreamError: The worker process died.
+            UpstreamError: The worker process died, or the file cannot be mapped.
         """
         job = partial(open_list, str(frame.path), member, most)
-        answer: OpenedList | RejectedFrame = await self._run(job)
-        return answer if isinstance(answer, RejectedFrame) else msgspec.structs.replace(answer, whole=frame.view)
+        return await self._open(job, lambda opened: msgspec.structs.replace(opened, whole=frame.view))
 
     async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
         """Find the pointers in arguments, at most `most` (see `find_pointers`), without delaying other calls.
@@ -172,6 +161,11 @@ class FrameScanner:
         await self._pool.aclose()
         await self._pool_for_clients.aclose()
 
+    async def _open(self, job: Callable[[], Answer | RejectedFrame], read: Callable[[Answer], T]) -> T | RejectedFrame:
+        """Run a job on a response in a file, and return its answer with bytes that are memory-mapped."""
+        answer: Answer | RejectedFrame = await self._run(job)
+        return answer if isinstance(answer, RejectedFrame) else _map_files(read, answer)
+
     async def _run(self, job: Callable[[], object], pool: WorkerPool | None = None, principal: str = "") -> Any:
         try:
             answer = await (pool or self._pool).run(principal, partial(run_job, job), None)
@@ -192,15 +186,14 @@ async def _has_candidates_in_slices(arguments: Buffer) -> bool:
     return False
 
 
-@contextmanager
-def _explain_errors() -> Iterator[None]:
-    """Report that a file cannot be mapped: most often, the process has no free file handle.
+def _map_files(read: Callable[[Answer], T], answer: Answer) -> T:
+    """Memory-map the files of an answer.
 
     Raises:
-        UpstreamError: The file cannot be mapped.
+        UpstreamError: A file cannot be mapped: most often, the process has no free file handle.
     """
     try:
-        yield
+        return read(answer)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UpstreamError(f"A large message cannot be read: {reason}. Try again later.") from None

@@ -123,7 +123,10 @@ class SchemaWorkers:
                 break
             if (one := listing.reject_large(item)) is None:
                 key = listing.build_key(item)
-                one = self._recall(key) or listing.reject_unexamined(item) or await self._examine(listing, item, key)
+                if (one := self._known.get(key)) is not None:
+                    self._known.move_to_end(key)
+                else:
+                    one = listing.reject_unexamined(item) or await self._examine(listing, item, key)
             listing.served += not one.rejection
             found.append(one)
         return tuple(found)
@@ -162,11 +165,6 @@ class SchemaWorkers:
             return found.without_validation(why), is_lasting
         finally:
             listing.seconds_left -= monotonic() - began
-
-    def _recall(self, key: bytes) -> InspectedTool | None:
-        if (known := self._known.get(key)) is not None:
-            self._known.move_to_end(key)
-        return known
 
     def _remember(self, key: bytes, one: InspectedTool, size: int) -> None:
         self._size += size - self._sizes.get(key, 0)

@@ -5,8 +5,10 @@ import os
 import sys
 import time
 
-TOOLS = ("hear", "emit", "flood")
+TOOLS = ("hear", "emit", "flood", "write")
 COUNT = 1_000_000 if "HOSTILE_FULL" in os.environ else 300_000
+LEVELS = 600
+DEEP = b"[" * 5_000 + b"]" * 5_000
 PAYLOADS = {
     "members": lambda: b'{"content":[],' + members() + b"}",
     "structured": lambda: b'{"content":[],"structuredContent":{' + members() + b"}}",
@@ -15,6 +17,11 @@ PAYLOADS = {
     "meta": lambda: b'{"content":[{"type":"text","text":"hello"}],"_meta":{' + members() + b"}}",
     "error": lambda: b'{"isError":true,"content":[],"structuredContent":{' + members() + b"}}",
 }
+LINES = {
+    "request": lambda: b'{"jsonrpc":"2.0","id":"r","method":"vendor/x","params":{"a":[' + arrays(8 * COUNT) + b"]}}",
+    "too deep": lambda: b'{"jsonrpc":"2.0","method":"x","params":{"a":[' + arrays(8 * COUNT) + b"," + DEEP + b"]}}",
+}
+"""Messages of a server that have many arrays and few commas."""
 NOTHING = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
 FLOODS = {
     "garbage": b"this is not JSON",
@@ -31,6 +38,11 @@ FLOODS = {
 
 def members() -> bytes:
     return b",".join(b'"k%06d":%d' % (index, index % 10) for index in range(COUNT))
+
+
+def arrays(count: int) -> bytes:
+    """So many arrays, nested in each other as deep as the gateway accepts, without the brackets around them."""
+    return b",".join([b"[" * LEVELS + b"]" * LEVELS] * (count // LEVELS))
 
 
 def write(data: bytes) -> None:
@@ -51,6 +63,8 @@ def flood(kind: str, seconds: float) -> None:
 def call(name: str, arguments: dict[str, object]) -> bytes:
     if name == "emit":
         return cut_block(PAYLOADS[str(arguments["kind"])]())
+    if name == "write":
+        write(LINES[str(arguments["kind"])]())
     if name == "flood":
         flood(str(arguments["kind"]), float(str(arguments["seconds"])))
     block = {"type": "text", "text": f"{len(json.dumps(arguments))} characters"}

@@ -300,7 +300,8 @@ def uninstall(
 def _plan_uninstall(client: str) -> list[Plan]:
     targets = find_named(client, current_machine())
     chosen = [target for target in targets if _is_installed(target)]
-    return [_plan_removal(target) for target in chosen or filter(_has_backup, targets)] or [_plan_removal(targets[0])]
+    backed_up = (target for target in targets if has_file(target.backup))
+    return [_plan_removal(target) for target in chosen or backed_up] or [_plan_removal(targets[0])]
 
 
 def _plan_uninstall_all(*, is_everything: bool) -> list[Plan]:
@@ -324,11 +325,7 @@ def _plan_uninstall_all(*, is_everything: bool) -> list[Plan]:
 def _plan_removal(target: Target) -> Plan:
     """Return the plan for a file: that of `--merge` has a backup, but no wrapped server."""
     is_wrapped = any(entry.is_wrapped for entry in target.list_entries())
-    return plan_unmerging(target) if _has_backup(target) and not is_wrapped else plan_unwrapping(target)
-
-
-def _has_backup(target: Target) -> bool:
-    return has_file(target.backup)
+    return plan_unmerging(target) if has_file(target.backup) and not is_wrapped else plan_unwrapping(target)
 
 
 def _is_installed(target: Target) -> bool:

@@ -14,7 +14,6 @@ import typer
 
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
-from mcp_mirror.cli.install.entries import read_program
 from mcp_mirror.cli.install.files import describe_command
 from mcp_mirror.cli.install.server_start import ServerStart
 from mcp_mirror.cli.install.targets import find_chosen
@@ -159,7 +158,7 @@ async def _check_gateway(server: ServerStart) -> str | list[str]:
         path, config = server.load_gateway()
     except MirrorError as error:
         return [str(error)]
-    command = [*server.expand(read_program(server.entry.value)), "check", "--config", str(path)]
+    command = [*server.expand(list(server.entry.own.program)), "check", "--config", str(path)]
     environ = {**server.environment, "NO_COLOR": "1"}
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=server.folder, env=environ)
     count = format_count(len(config.upstreams), "server")
@@ -183,14 +182,10 @@ async def _list_tools(server: ServerStart, errors: IO[bytes], running: set[int])
     except (MirrorError, OSError, ValueError) as error:
         return [str(error)]
     if not server.entry.is_memory and sum(name.endswith(RETRIEVE) for name in names) > 1:
-        return [f"{IS_GATEWAY} {_describe_unwrapping(server.target.word)}"]
+        word = server.target.word
+        undo, redo = describe_command("uninstall", word), describe_command("install", word, "--server", "NAME")
+        return [f"{IS_GATEWAY} Run `{undo}`, and wrap the others: `{redo}`."]
     return format_count(len(names), "tool") if names else ["it lists no tools"]
-
-
-def _describe_unwrapping(word: str) -> str:
-    """Return how to wrap the other servers of a client only."""
-    undo, redo = describe_command("uninstall", word), describe_command("install", word, "--server", "NAME")
-    return f"Run `{undo}`, and wrap the others: `{redo}`."
 
 
 def _find_output(lines: Sequence[str], problem: str) -> list[str]:

@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from mcp_mirror.cli.install.formats.document import Add, DropFirst, Edit, Location, Prepend, Put
 from mcp_mirror.cli.main import load_command
+from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.upstreams import is_sse_address
 
@@ -86,49 +87,121 @@ def read_words(entry: Any) -> list[str]:
     return [str(word) for word in (*words, *(args if isinstance(args, list) else ())) if word is not None]
 
 
-def find_subcommand(entry: Any) -> str | None:
-    """Return the mcp-mirror command that an entry starts, such as `wrap` or `serve`; None for other programs.
+class OwnCommand(NamedTuple):
+    """The command of mcp-mirror in an entry that starts it; empty for other programs."""
+
+    program: Sequence[str] = ()
+    subcommand: str = ""
+    """Such as `wrap` or `serve`."""
+    options: Sequence[str] = ()
+
+    @property
+    def wrapped(self) -> list[str]:
+        """The server's own command, which `wrap` starts; empty for other commands and for a server at an address."""
+        return list(_read_options(self.options)["command"] or ()) if self.subcommand == "wrap" else []
+
+
+def read_own_command(entry: Any) -> OwnCommand:
+    """Return the command of mcp-mirror that an entry starts.
 
     It recognizes any form, such as `uvx mcp-mirror@latest serve` and `python -m mcp_mirror serve`.
     """
     words = read_words(entry)
-    place = _find_place(words)
-    return words[place] if place else None
-
-
-def read_program(entry: Any) -> list[str]:
-    """Return the command of mcp-mirror in an entry that starts it, without the subcommand."""
-    words = read_words(entry)
-    return words[: _find_place(words)]
-
-
-def read_wrapped_command(entry: Any) -> list[str]:
-    """Return the server's own command in an entry that starts it through `wrap`; empty for other entries."""
-    words = read_words(entry)
-    place = _find_place(words)
-    return list(_read_options(words[place + 1 :])["command"] or ()) if place and words[place] == "wrap" else []
-
-
-def _find_place(words: Sequence[str]) -> int:
-    """Return the index of the mcp-mirror command; 0 if the words start another program."""
     for place, (program, word) in enumerate(pairwise(words), 1):
         name = re.split(r"[@=\[]", PurePath(program.replace("\\", "/")).name)[0].removesuffix(".exe")
         if name in _PROGRAMS and word in _SUBCOMMANDS:
-            return place
-    return 0
+            return OwnCommand(words[:place], word, words[place + 1 :])
+    return OwnCommand()
 
 
-def find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool = False) -> str | None:
-    """Return why an entry is left as it is; None if it can be wrapped.
+class Entry(msgspec.Struct, frozen=True):
+    """A server in a file."""
 
-    Args:
-        entry: The entry.
-        shape: How the client writes entries.
-        is_chosen: The user named the server.
-    """
+    name: str
+    at: Location
+    value: Any
+    shape: EntryShape
+    problem: str | None
+    """Why the text of the entry cannot be edited."""
+
+    @property
+    def label(self) -> str:
+        """The name for messages, with the project of a server of Claude Code's local scope."""
+        return sanitize(f"{self.name} (in {self.at[1]})" if self.at[0] == "projects" else self.name)
+
+    @property
+    def own(self) -> OwnCommand:
+        """The command of mcp-mirror that the entry starts."""
+        return read_own_command(self.value)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether `install` wrapped the entry."""
+        return self.own.subcommand == "wrap"
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether the entry is a gateway with a configuration."""
+        return self.own.subcommand == "serve"
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether the entry serves the memory tools."""
+        return self.own.subcommand == "memory"
+
+    def find_reason(self, *, is_chosen: bool = False) -> str | None:
+        """Return why the entry is left as it is; None if it can be wrapped. `is_chosen`: the user named the server."""
+        return _find_reason(self.value, self.shape, is_chosen=is_chosen) or self.problem
+
+    def wrap(self, program: Sequence[str]) -> list[Edit]:
+        """Return the edits that wrap an entry for which `find_reason` has no reason."""
+        entry, server = self.value, _read_server(self.value)
+        options = ["wrap", *(["--name", self.name] if UPSTREAM_NAME.fullmatch(self.name) else [])]
+        if isinstance(server, RemoteServer):
+            return [Put(self.at, _wrap_remote(entry, server, self.shape, [*program, *options]))]
+        own, key = [*program[1:], *options, "--"], _find_command_key(entry)
+        if isinstance(entry[key], list):
+            return [Prepend((*self.at, key), (program[0], *own))]
+        place, inner, owner = self._locate_command(key)
+        replaced = Put((*place, inner), program[0])
+        if isinstance(owner.get("args"), list):
+            return [replaced, Prepend((*place, "args"), (*own, server))]
+        if "args" in owner:
+            return [replaced, Put((*place, "args"), [*own, server])]
+        return [replaced, Add(place, "args", [*own, server], inner)]
+
+    def unwrap(self) -> list[Edit]:
+        """Return the edits that unwrap a wrapped entry, as well as the entry itself shows its original.
+
+        An entry without an original, such as a bare `mcp-mirror wrap`, stays as it is.
+        """
+        own = self.own
+        server = own.wrapped
+        if not server:
+            restored = _unwrap_remote(self.value, _read_options(own.options), self.shape)
+            return [Put(self.at, restored)] if restored else []
+        key, count = _find_command_key(self.value), len(read_words(self.value)) - len(server)
+        if isinstance(self.value[key], list):
+            return [DropFirst((*self.at, key), count)]
+        place, inner, _ = self._locate_command(key)
+        return [Put((*place, inner), server[0]), DropFirst((*place, "args"), count)]
+
+    def _locate_command(self, key: str) -> tuple[Location, str, Mapping[str, Any]]:
+        """Return the mapping with the program and its arguments: where it is, the program's key, and the mapping."""
+        command = self.value[key]
+        if isinstance(command, dict):  # Zed's older form
+            return (*self.at, key), "path", command
+        return self.at, key, self.value
+
+
+def _find_command_key(entry: Mapping[str, Any]) -> str:
+    return next(key for key in _COMMANDS if entry.get(key))
+
+
+def _find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool) -> str | None:
     if not isinstance(entry, dict):
         return "it is not an object"
-    if subcommand := find_subcommand(entry):
+    if subcommand := read_own_command(entry).subcommand:
         return "it is wrapped already" if subcommand == "wrap" else f"it is mcp-mirror itself ({subcommand})"
     if reason := _find_unusable_kind(entry, shape):
         return reason
@@ -223,10 +296,8 @@ def _find_remote_reason(
 ) -> str | None:
     if shape.has_header_variables and _contains([server.url, *server.headers.values()], "$"):
         return "the client replaces the variables in its headers"
-    return None if is_chosen else _find_sign_in(entry, server)
-
-
-def _find_sign_in(entry: Mapping[str, Any], server: RemoteServer) -> str | None:
+    if is_chosen:
+        return None
     if any(entry.get(key) for key in _SIGN_IN):
         return "the client signs in to it; wrap it with --server, then `mcp-mirror login`"
     parts = urlsplit(server.url)
@@ -234,29 +305,6 @@ def _find_sign_in(entry: Mapping[str, Any], server: RemoteServer) -> str | None:
     if has_credentials or parts.hostname in _LOOPBACK:
         return None
     return "it has no credentials here, so the client may sign in to it; wrap it with --server"
-
-
-def wrap_entry(
-    at: Location, name: str, entry: Mapping[str, Any], shape: EntryShape, program: Sequence[str]
-) -> list[Edit]:
-    """Return the edits that wrap an entry for which `find_reason` has no reason."""
-    server = _read_server(entry)
-    options = ["wrap", *(["--name", name] if UPSTREAM_NAME.fullmatch(name) else [])]
-    if isinstance(server, RemoteServer):
-        return [Put(at, _wrap_remote(entry, server, shape, [*program, *options]))]
-    own = [*program[1:], *options, "--"]
-    key = next(key for key in _COMMANDS if entry.get(key))
-    command = entry[key]
-    if isinstance(command, list):
-        return [Prepend((*at, key), (program[0], *own))]
-    inner, owner = ("path", command) if isinstance(command, dict) else (key, entry)
-    place: Location = (*at, key) if isinstance(command, dict) else at
-    replaced = Put((*place, inner), program[0])
-    if isinstance(owner.get("args"), list):
-        return [replaced, Prepend((*place, "args"), (*own, server))]
-    if "args" in owner:
-        return [replaced, Put((*place, "args"), [*own, server])]
-    return [replaced, Add(place, "args", [*own, server], inner)]
 
 
 def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntryShape, words: list[str]) -> dict[str, Any]:
@@ -302,25 +350,6 @@ def _replace_keys(
         known = [name for name in entry.get(shape.forwarded) or [] if name not in needed]
         wrapped |= {shape.forwarded: [*known, *needed]} if needed else {}
     return wrapped
-
-
-def unwrap_entry(at: Location, entry: Mapping[str, Any], shape: EntryShape) -> list[Edit]:
-    """Return the edits that unwrap a wrapped entry, as well as the entry itself shows its original.
-
-    An entry without an original, such as a bare `mcp-mirror wrap`, stays as it is.
-    """
-    key = next(key for key in _COMMANDS if entry.get(key))
-    command = entry[key]
-    words, server = read_words(entry), read_wrapped_command(entry)
-    if not server:
-        restored = _unwrap_remote(entry, _read_options(words[_find_place(words) + 1 :]), shape)
-        return [Put(at, restored)] if restored else []
-    own = len(words) - len(server)
-    if isinstance(command, list):
-        return [DropFirst((*at, key), own)]
-    place: Location = (*at, key) if isinstance(command, dict) else at
-    inner = "path" if isinstance(command, dict) else key
-    return [Put((*place, inner), words[own]), DropFirst((*place, "args"), own)]
 
 
 def _read_options(words: Sequence[str]) -> Mapping[str, Any]:

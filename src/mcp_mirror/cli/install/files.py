@@ -68,11 +68,6 @@ def write_file(path: Path, data: bytes) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Check the path and its permissions.") from None
 
 
-def backup_of(path: Path) -> Path:
-    """Return the path of the backup of a client's file."""
-    return path.with_name(path.name + BACKUP_SUFFIX)
-
-
 def find_program() -> list[str]:
     """Return the command of mcp-mirror with an absolute path, because desktop clients have a `PATH` of their own.
 

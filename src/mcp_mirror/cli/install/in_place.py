@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import Final
 
-from mcp_mirror.cli.install.entries import read_program, unwrap_entry, wrap_entry
+from msgspec.structs import replace
+
+from mcp_mirror.cli.install.entries import Entry
 from mcp_mirror.cli.install.files import has_file, read_bytes
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import AddFirst, Document, Edit, Location, Remove, Restore, apply_edits
+from mcp_mirror.cli.install.formats.document import Add, Document, Edit, Location, Remove, Restore, apply_edits
 from mcp_mirror.cli.install.plans import Plan
-from mcp_mirror.cli.install.targets import Entry, Target
+from mcp_mirror.cli.install.targets import Target
 from mcp_mirror.errors import ConfigError
 
 MEMORY_NAME: Final = "mcp-mirror"
@@ -39,11 +41,11 @@ def plan_wrapping(
     entries = target.list_entries(document)
     _check_choice(target, entries, chosen)
     restored = _restore(target, document).data
-    reasons = {entry.at: entry.find_reason(target.client, is_chosen=entry.name in chosen) for entry in entries}
+    reasons = {entry.at: entry.find_reason(is_chosen=entry.name in chosen) for entry in entries}
     if chosen:
         others = (entry for entry in entries if entry.name not in chosen and not entry.is_wrapped)
         reasons |= {entry.at: "it was not chosen" for entry in others}
-    edits = {entry.at: _wrap(entry, target, program) for entry in entries if reasons[entry.at] is None}
+    edits = {entry.at: entry.wrap(program) for entry in entries if reasons[entry.at] is None}
     after, failures = _edit_each(document, edits)
     reasons |= failures
     changed = [entry.label for entry in entries if reasons[entry.at] is None]
@@ -96,13 +98,9 @@ def find_changed(target: Target) -> list[str]:
     old = _by_key(target.list_entries(backup))
     changed: list[str] = []
     for key, entry in _by_key(target.list_entries(document)).items():
-        if entry.is_wrapped and not _is_wrap_of(old.get(key), entry, target):
+        if entry.is_wrapped and not _is_wrap_of(old.get(key), entry):
             changed.append(entry.label)
     return changed
-
-
-def _wrap(entry: Entry, target: Target, program: Sequence[str]) -> list[Edit]:
-    return wrap_entry(entry.at, entry.name, entry.value, target.client.shape, program)
 
 
 def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> tuple[Document, dict[Location, str]]:
@@ -134,7 +132,7 @@ def _add_memory(document: Document, target: Target, program: Sequence[str]) -> D
     name = {"name": MEMORY_NAME} if isinstance(entries[0].at[-1], int) or shape.env == "envs" else {}
     enabled = {"enabled": True} if shape.env == "envs" else {}
     entry = {**name, **enabled, **kind, **command}
-    return document.edit([AddFirst(block, MEMORY_NAME, entry) for block in blocks if block not in present])
+    return document.edit([Add(block, MEMORY_NAME, entry) for block in blocks if block not in present])
 
 
 def _restore(target: Target, document: Document) -> Document:
@@ -152,26 +150,26 @@ def _restore(target: Target, document: Document) -> Document:
         raise ConfigError(next(iter(failures.values())))
     found = _by_key(target.list_entries(document))
     wrapped = {key: entry for key, entry in found.items() if entry.is_wrapped}
-    edits = {entry.at: _unwrap(entry, old.get(key), backup, target) for key, entry in wrapped.items()}
+    edits = {entry.at: _unwrap(entry, old.get(key), backup) for key, entry in wrapped.items()}
     document, failures = _edit_each(document, edits)
     for entry in wrapped.values():
         if entry.at in failures:
-            document = document.edit(unwrap_entry(entry.at, entry.value, target.client.shape))
+            document = document.edit(entry.unwrap())
     return document
 
 
-def _unwrap(entry: Entry, old: Entry | None, backup: Document | None, target: Target) -> list[Edit]:
+def _unwrap(entry: Entry, old: Entry | None, backup: Document | None) -> list[Edit]:
     """Return the edit that restores an entry from the backup; without one, the edits that unwrap it."""
-    if old is not None and backup is not None and _is_wrap_of(old, entry, target):
+    if old is not None and backup is not None and _is_wrap_of(old, entry):
         return [Restore(entry.at, backup, old.at)]
-    return unwrap_entry(entry.at, entry.value, target.client.shape)
+    return entry.unwrap()
 
 
-def _is_wrap_of(old: Entry | None, entry: Entry, target: Target) -> bool:
+def _is_wrap_of(old: Entry | None, entry: Entry) -> bool:
     """Return whether an entry is exactly what `install` makes of an entry of the backup."""
-    if old is None or old.find_reason(target.client, is_chosen=True) is not None:
+    if old is None or old.find_reason(is_chosen=True) is not None:
         return False
-    edits = wrap_entry(("it",), old.name, old.value, target.client.shape, read_program(entry.value))
+    edits = replace(old, at=("it",)).wrap(entry.own.program)
     return bool(apply_edits({"it": old.value}, edits) == {"it": entry.value})
 
 
@@ -183,11 +181,11 @@ def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | 
     edits: list[Edit] = []
     for key, entry in _by_key(target.list_entries(backup)).items():
         like = wrapped.get(key)
-        if like is not None and entry.find_reason(target.client, is_chosen=True) is None:
-            edits += _wrap(entry, target, read_program(like.value))
+        if like is not None and entry.find_reason(is_chosen=True) is None:
+            edits += entry.wrap(like.own.program)
     try:
         after = backup.edit(edits)
-        return (_add_memory(after, target, read_program(own[0].value)) if own else after).data
+        return (_add_memory(after, target, own[0].own.program) if own else after).data
     except ConfigError:
         return None
 

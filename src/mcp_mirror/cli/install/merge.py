@@ -11,10 +11,10 @@ import yaml
 from platformdirs import user_config_path
 
 from mcp_mirror.cli.install.clients import CLIENTS, current_machine
-from mcp_mirror.cli.install.entries import find_subcommand, read_words
+from mcp_mirror.cli.install.entries import read_own_command, read_words
 from mcp_mirror.cli.install.files import describe_command, find_program, has_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
-from mcp_mirror.cli.install.formats.document import AddFirst, Document, Put, Restore, look_up
+from mcp_mirror.cli.install.formats.document import Add, Document, Put, Restore, look_up
 from mcp_mirror.cli.install.in_place import plan_unwrapping
 from mcp_mirror.cli.install.plans import GatewayFile, Plan
 from mcp_mirror.cli.install.targets import Target, find_named
@@ -107,7 +107,7 @@ def plan_unmerging(target: Target) -> Plan:
     if not isinstance(back, dict):  # `--merge` did not make this backup
         return plan_unwrapping(target)
     servers = dict(_read_servers(document, block, target))
-    gateway = servers.pop(ENTRY) if find_subcommand(servers.get(ENTRY)) == "serve" else {}
+    gateway = servers.pop(ENTRY) if read_own_command(servers.get(ENTRY)).subcommand == "serve" else {}
     is_all = not document.value or document.data == backup.edit([Put((block,), {ENTRY: gateway})]).data
     restored = backup if is_all else _add_servers(document, backup, block, servers)
     named = find_config_option(read_words(gateway))
@@ -119,11 +119,11 @@ def plan_unmerging(target: Target) -> Plan:
 def _add_servers(document: Document, backup: Document, block: str, late: Mapping[str, Any]) -> Document:
     """Return the document with the servers of the backup, and those that were added later."""
     if block not in document.value:
-        return document.edit([AddFirst((), block, look_up(backup.value, (block,)))])
+        return document.edit([Add((), block, look_up(backup.value, (block,)))])
     document = document.edit([Restore((block,), backup, (block,))])
     for name, server in late.items():
         if name not in document.value[block]:
-            document = document.edit([AddFirst((block,), name, server)])
+            document = document.edit([Add((block,), name, server)])
         elif server != document.value[block][name]:
             document = document.edit([Put((block, name), server)])
     return document
@@ -156,13 +156,13 @@ def _check(document: Document, block: str, target: Target) -> None:
     servers = _read_servers(document, block, target)
     if not servers:
         raise ConfigError(f"{target.file} contains no servers that can be merged. Add a server in the client first.")
-    if gateway := next((entry for entry in servers.values() if find_subcommand(entry) == "serve"), None):
+    if gateway := next((one for one in servers.values() if read_own_command(one).subcommand == "serve"), None):
         raise ConfigError(
             f"{target.title} starts mcp-mirror already ({shlex.join(read_words(gateway)[1:])}). Add servers to that "
             "configuration, or uninstall the gateway first."
         )
     for name, entry in servers.items():
-        if find_subcommand(entry):
+        if read_own_command(entry).subcommand:
             raise ConfigError(
                 f"Server {name!r} in {target.file} runs through `mcp-mirror wrap` or is `mcp-mirror memory`. One "
                 "gateway for all servers does not need this: write the server's own command there, or remove the "

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.cli.install.entries import ENVIRONMENTS, read_words, read_wrapped_command
-from mcp_mirror.cli.install.targets import Entry, Target
+from mcp_mirror.cli.install.entries import ENVIRONMENTS, Entry, read_words
+from mcp_mirror.cli.install.targets import Target
 from mcp_mirror.cli.main import find_config_option
 from mcp_mirror.config import Config, find_config, load_config
 from mcp_mirror.security.redaction import Redactor
@@ -57,14 +57,14 @@ class ServerStart(msgspec.Struct, frozen=True):
     @property
     def redactor(self) -> Redactor:
         """Redacts what may be secret in the server's arguments and variables."""
-        program, *args = self.expand(read_wrapped_command(self.entry.value)) or [""]
+        program, *args = self.expand(self.entry.own.wrapped) or [""]
         return Redactor(StdioEndpoint(program, tuple(args), self._read_variables()))
 
     def find_unset_variables(self) -> list[str]:
         """Return the references to variables that are not set here, each once; the client may know them."""
         if not self.target.client.expands_variables:
             return []
-        value, server = self.entry.value, read_wrapped_command(self.entry.value)
+        value, server = self.entry.value, self.entry.own.wrapped
         words, variables = read_words(value), _read_environment(value)
         others = [*server, *variables.values(), str(value.get("cwd", ""))]
         known = {f"${{{name}}}" for name in variables}  # `wrap` replaces them in its own options

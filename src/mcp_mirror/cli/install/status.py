@@ -3,10 +3,10 @@
 import shutil
 
 from mcp_mirror.cli.install.clients import current_machine
-from mcp_mirror.cli.install.entries import read_words
+from mcp_mirror.cli.install.entries import Entry, read_words
 from mcp_mirror.cli.install.in_place import find_changed, is_merged
 from mcp_mirror.cli.install.server_start import ServerStart
-from mcp_mirror.cli.install.targets import Entry, Target, find_chosen
+from mcp_mirror.cli.install.targets import Target, find_chosen
 from mcp_mirror.cli.options import ClientArgument
 from mcp_mirror.cli.run import print_note
 from mcp_mirror.core.amounts import format_count
@@ -61,7 +61,7 @@ def _describe_rest(entries: list[Entry], target: Target) -> list[str]:
     lines: list[str] = []
     new: list[Entry] = []
     for entry in entries:
-        reason = entry.find_reason(target.client)
+        reason = entry.find_reason()
         if reason is None:
             new.append(entry)
         elif not (entry.is_wrapped or entry.is_gateway or entry.is_memory):

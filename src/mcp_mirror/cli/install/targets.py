@@ -7,46 +7,11 @@ from typing import Any
 import msgspec
 
 from mcp_mirror.cli.install.clients import ANY_CLIENT, CLIENTS, Block, Client, Machine, Place, each_file
-from mcp_mirror.cli.install.entries import find_reason, find_subcommand
-from mcp_mirror.cli.install.files import backup_of, has_file, is_file, read_bytes, resolve_path
+from mcp_mirror.cli.install.entries import Entry
+from mcp_mirror.cli.install.files import BACKUP_SUFFIX, has_file, is_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Document, Location, look_up
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.security.sanitize import sanitize
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """A server in a file."""
-
-    name: str
-    at: Location
-    value: Any
-    problem: str | None = None
-    """Why the text of the entry cannot be edited."""
-
-    @property
-    def label(self) -> str:
-        """The name for messages, with the project of a server of Claude Code's local scope."""
-        return sanitize(f"{self.name} (in {self.at[1]})" if self.at[0] == "projects" else self.name)
-
-    @property
-    def is_wrapped(self) -> bool:
-        """Whether `install` wrapped the entry."""
-        return find_subcommand(self.value) == "wrap"
-
-    @property
-    def is_gateway(self) -> bool:
-        """Whether the entry is a gateway with a configuration."""
-        return find_subcommand(self.value) == "serve"
-
-    @property
-    def is_memory(self) -> bool:
-        """Whether the entry serves the memory tools."""
-        return find_subcommand(self.value) == "memory"
-
-    def find_reason(self, client: Client, *, is_chosen: bool = False) -> str | None:
-        """Return why the entry is left as it is; None if it can be wrapped."""
-        return find_reason(self.value, client.shape, is_chosen=is_chosen) or self.problem
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -70,7 +35,7 @@ class Target(msgspec.Struct, frozen=True):
     @property
     def backup(self) -> Path:
         """The file as it is without mcp-mirror."""
-        return backup_of(self.file)
+        return self.file.with_name(self.file.name + BACKUP_SUFFIX)
 
     def read(self) -> Document:
         """Return the parsed file.
@@ -100,7 +65,8 @@ class Target(msgspec.Struct, frozen=True):
                 # OpenCode has settings of its own beside the servers.
                 is_setting = at == ("mcp",) and not isinstance(value, dict)
                 if not is_setting and (*at, key) != ("mcp", "servers"):
-                    entries.append(Entry(name, (*at, key), value, known.find_problem((*at, key))))
+                    problem = known.find_problem((*at, key))
+                    entries.append(Entry(name, (*at, key), value, self.client.shape, problem))
         return entries
 
 

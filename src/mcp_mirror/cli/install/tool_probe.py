@@ -9,8 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -49,18 +49,25 @@ async def list_tools(
         OSError: The program cannot be started.
         ValueError: A word or a variable contains NUL.
     """
-    async with _start(words, env, folder, errors, running) as process:
-        try:
-            assert process.stdout is not None  # noqa: S101  # opened with a pipe
-            lines = BufferedByteReceiveStream(process.stdout)
-            await _request(process, lines, "initialize", _INITIALIZE)
-            await _send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
-            listing = await _request(process, lines, "tools/list", {})
-            return [str(tool["name"]) for tool in listing["tools"]]
-        except (*_CLOSED, anyio.EndOfStream, anyio.IncompleteRead):
-            raise MirrorError("it ended the connection") from None
-        except (anyio.DelimiterNotFound, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            raise MirrorError("its answer is not a message of MCP") from None
+    process = await anyio.open_process(
+        words, stdin=subprocess.PIPE, stderr=errors, env=env, cwd=folder, start_new_session=True
+    )
+    running.add(process.pid)
+    try:
+        assert process.stdout is not None  # noqa: S101  # opened with a pipe
+        lines = BufferedByteReceiveStream(process.stdout)
+        await _request(process, lines, "initialize", _INITIALIZE)
+        await _send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+        listing = await _request(process, lines, "tools/list", {})
+        return [str(tool["name"]) for tool in listing["tools"]]
+    except (*_CLOSED, anyio.EndOfStream, anyio.IncompleteRead):
+        raise MirrorError("it ended the connection") from None
+    except (anyio.DelimiterNotFound, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        raise MirrorError("its answer is not a message of MCP") from None
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+        running.discard(process.pid)
 
 
 def end_programs(running: set[int]) -> None:
@@ -68,23 +75,6 @@ def end_programs(running: set[int]) -> None:
     for number in running:
         for name in ("SIGTERM", "SIGINT"):  # the second signal ends the wait for open requests
             _signal(number, name)
-
-
-@asynccontextmanager
-async def _start(
-    words: Sequence[str], env: Mapping[str, str], folder: Path, errors: IO[Any], running: set[int]
-) -> AsyncIterator[Process]:
-    """Start a program, and end it with the context."""
-    process = await anyio.open_process(
-        words, stdin=subprocess.PIPE, stderr=errors, env=env, cwd=folder, start_new_session=True
-    )
-    running.add(process.pid)
-    try:
-        yield process
-    finally:
-        with anyio.CancelScope(shield=True):
-            await _end(process)
-        running.discard(process.pid)
 
 
 async def _request(process: Process, lines: BufferedByteReceiveStream, method: str, params: Mapping[str, Any]) -> Any:

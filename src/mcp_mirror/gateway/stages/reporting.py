@@ -2,25 +2,17 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.core.replies import ToolResult, build_error_reply, count_reply_bytes, read_texts
-from mcp_mirror.errors import MirrorError, RefusedError
-from mcp_mirror.gateway.call import (
-    Call,
-    CallEnd,
-    Next,
-    answer_and_report,
-    find_refusal,
-    find_upstream,
-    name_tool,
-    record_of,
-)
+from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError
+from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find_refusal, name_tool
 from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.observability.audit import UNKNOWN, Audit
+from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.types import Buffer
@@ -30,52 +22,57 @@ UNWRITTEN: Final = (
     "The gateway cannot write its audit log, and `audit.required` forbids calls without a record. "
     "Nothing was called. Try again later, and report this to the operator."
 )
+_UNWRITTEN_REPLY: Final = build_error_reply(UNWRITTEN)
 _logger = logging.getLogger("mcp_mirror.gateway.stages.call_log")  # operators select the lines of calls by it
 _UNKNOWN_TOOL: Final = "No tool has the name that the client called."
 """In place of an error that repeats the name, which may be any text."""
 
 
-class AuditStage(msgspec.Struct, frozen=True):
-    """Records the principal, the tool and the outcome of each call."""
+class ReportStage(msgspec.Struct, frozen=True):
+    """Reports each call to the audit log, the event log and the log."""
 
     audit: Audit
-    clock: Callable[[], float]
-    """Seconds."""
-
-    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
-        """Answer a call, between the records of its start and its end."""
-        if not await self.audit.admit(record_of(call, "begun", find_refusal(call))):
-            return build_error_reply(UNWRITTEN)
-        return await answer_and_report(call, call_next, self.clock, self._write)
-
-    def _write(self, call: Call, end: CallEnd) -> None:
-        record = record_of(call, end.outcome, call.trace.reason)
-        self.audit.write(
-            msgspec.structs.replace(record, bytes=count_reply_bytes(end.reply), milliseconds=end.milliseconds)
-        )
-
-
-class CallLogStage(msgspec.Struct, frozen=True):
-    """Logs calls: names, sizes and a path hash."""
-
+    recorder: EventRecorder | None
+    """Writes the event log; None without one."""
     path_hasher: PathHasher
+    """Hashes paths for the log."""
     clock: Callable[[], float]
     """Seconds."""
 
     def __call__(self, call: Call, call_next: Next) -> Awaitable[ToolResult]:
-        """Answer a call and log it."""
-        if not _logger.isEnabledFor(logging.INFO):
-            return call_next(call)
-        return answer_and_report(call, call_next, self.clock, self._log)
+        """Answer a call and report its end."""
+        answer = partial(self._answer_recorded, call_next=call_next) if self.audit.is_required else call_next
+        return answer_and_report(call, answer, self.clock, self._report)
 
-    def _log(self, call: Call, end: CallEnd) -> None:
+    async def _answer_recorded(self, call: Call, call_next: Next) -> ToolResult:
+        """Answer a call if the record of its start can be written."""
+        is_admitted = await self.audit.admit(_record_of(call, "begun", find_refusal(call)))
+        return await call_next(call) if is_admitted else _UNWRITTEN_REPLY
+
+    def _report(self, call: Call, end: CallEnd) -> None:
+        if self.recorder is not None:
+            self.recorder.add(_build_event(call, end))
+        is_audited = self.audit.sink is not None and end.reply is not _UNWRITTEN_REPLY
+        is_logged = _logger.isEnabledFor(logging.INFO)
+        if not is_audited and not is_logged:
+            return
+        record = msgspec.structs.replace(
+            _record_of(call, end.outcome, call.trace.reason),
+            bytes=count_reply_bytes(end.reply),
+            milliseconds=end.milliseconds,
+        )
+        if is_audited:
+            self.audit.write(record)
+        if is_logged:
+            self._log(call, record)
+
+    def _log(self, call: Call, record: AuditRecord) -> None:
         """Log a call as one line, without arguments and values."""
-        record = record_of(call, end.outcome, call.trace.reason)
         members = {
             "tool": record.tool,
             "upstream": record.upstream or "-",
-            "ms": f"{end.milliseconds:.0f}",
-            "bytes": count_reply_bytes(end.reply),
+            "ms": f"{record.milliseconds:.0f}",
+            "bytes": record.bytes,
             "tokens": call.trace.sent or 0,
             "kept_out": call.trace.kept_out,
             "path": self.path_hasher.hash_path(record.path) if record.path else "-",
@@ -84,40 +81,61 @@ class CallLogStage(msgspec.Struct, frozen=True):
         _logger.info("call %s", " ".join(f"{name}={member}" for name, member in members.items()))
 
 
-class EventStage(msgspec.Struct, frozen=True):
-    """Passes finished calls to the recorder."""
+def _record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRecord:
+    """Return the audit record of a call.
 
-    recorder: EventRecorder
-    clock: Callable[[], float]
-    """Seconds."""
+    Args:
+        call: The call.
+        outcome: Its outcome, unless it was refused.
+        reason: The reason of the refusal; None if it was not refused.
+    """
+    return AuditRecord(
+        event="refusal" if reason else "call",
+        principal=call.namespace,
+        tool=name_tool(call),
+        outcome=reason or outcome,
+        path=call.trace.path,
+        labels=call.trace.labels,
+        upstream=_find_upstream(call),
+        correlation=call.id,
+        detail=call.trace.detail,
+    )
 
-    def __call__(self, call: Call, call_next: Next) -> Awaitable[ToolResult]:
-        """Answer a call and record it."""
-        return answer_and_report(call, call_next, self.clock, self._record)
 
-    def _record(self, call: Call, end: CallEnd) -> None:
-        trace, size, tool = call.trace, len(call.arguments), name_tool(call)
-        message = str(end.error) if isinstance(end.error, MirrorError) else ""
-        refusal = (trace.refusal or message or read_texts(end.reply)) if trace.reason else ""
-        if refusal and tool == UNKNOWN:
-            refusal = _UNKNOWN_TOOL
-        event = CallEvent(
-            id=call.id,
-            at=0.0,  # the recorder knows the time
-            milliseconds=end.milliseconds,
-            tool=tool,
-            upstream=find_upstream(call),
-            outcome="refused" if trace.reason else end.outcome,
-            reason=trace.reason or "",
-            bytes=count_reply_bytes(end.reply),
-            sent=trace.sent or 0,
-            kept_out=trace.kept_out,
-            path=trace.path or "",
-            inputs=trace.inputs,
-            parent=trace.detail.get("script_call", ""),
-        )
-        arguments = bytes(call.arguments) if size <= MAX_ARGUMENTS else None
-        self.recorder.add(FinishedCall(call.namespace, event, arguments, size, trace.path_labels, refusal))
+def _build_event(call: Call, end: CallEnd) -> FinishedCall:
+    """Return a call for the event log."""
+    trace, size, tool = call.trace, len(call.arguments), name_tool(call)
+    message = str(end.error) if isinstance(end.error, MirrorError) else ""
+    refusal = (trace.refusal or message or read_texts(end.reply)) if trace.reason else ""
+    if refusal and tool == UNKNOWN:
+        refusal = _UNKNOWN_TOOL
+    event = CallEvent(
+        id=call.id,
+        at=0.0,  # the recorder knows the time
+        milliseconds=end.milliseconds,
+        tool=tool,
+        upstream=_find_upstream(call),
+        outcome="refused" if trace.reason else end.outcome,
+        reason=trace.reason or "",
+        bytes=count_reply_bytes(end.reply),
+        sent=trace.sent or 0,
+        kept_out=trace.kept_out,
+        path=trace.path or "",
+        inputs=trace.inputs,
+        parent=trace.detail.get("script_call", ""),
+    )
+    arguments = bytes(call.arguments) if size <= MAX_ARGUMENTS else None
+    return FinishedCall(call.namespace, event, arguments, size, trace.path_labels, refusal)
+
+
+def _find_upstream(call: Call) -> str:
+    """Return the upstream of the called tool; an empty text for the gateway's own tools and unknown names."""
+    if call.trace.upstream:
+        return call.trace.upstream
+    if entry := call.catalog.entries.get(call.name):
+        return entry.upstream
+    finding = call.catalog.quarantined.get(call.name)
+    return finding.change.upstream if finding else ""
 
 
 class UsageStage(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,8 +18,6 @@ from mcp_mirror.upstreams.session import ConnectionLostError, SessionLostError, 
 from mcp_mirror.upstreams.transports.requests import RawResponse
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
-
     from mcp_mirror.observability.metrics import Metrics
     from mcp_mirror.observability.tracing import Tracing
 
@@ -29,24 +27,44 @@ TOOL_ERROR: Final = "tool_error"
 UpstreamResponse = RawResponse | InputRequired
 SendRequest = Callable[[UpstreamRequest], Awaitable[UpstreamResponse]]
 """Sends a request to the upstream."""
-RequestObserver = Callable[[Call, CatalogEntry, UpstreamRequest, SendRequest], Awaitable[UpstreamResponse]]
-"""Sends the request of a call to an upstream, which it may measure or change."""
 
 
-class CallMetricsStage(msgspec.Struct, frozen=True):
-    """Measures calls."""
+class TelemetryStage(msgspec.Struct, frozen=True):
+    """Measures calls, and records the span of each, with links to the calls that produced its input values."""
 
-    metrics: "Metrics"
+    metrics: "Metrics | None"
+    tracing: "Tracing | None"
+    path_hasher: PathHasher
+    describe_client: Callable[[ClientChannel], Mapping[str, str]]
+    """Returns the attributes of the client's protocol version and transport."""
 
     async def __call__(self, call: Call, call_next: Next) -> ToolResult:
-        """Answer a call and measure it."""
-        self.metrics.inflight_calls += 1
-        return await answer_and_report(call, call_next, time.perf_counter, self._record)
+        """Answer a call, measure it and record its span."""
+        with self._open_span(call):
+            if self.metrics is not None:
+                self.metrics.inflight_calls += 1
+            return await answer_and_report(call, call_next, time.perf_counter, self._report)
 
-    def _record(self, call: Call, end: CallEnd) -> None:
+    def _open_span(self, call: Call) -> AbstractContextManager[object]:
+        if self.tracing is None:
+            return nullcontext()
+        if call.script is None:
+            span = self.tracing.start_server_span(name_tool(call), call.meta)
+        else:
+            span = self.tracing.start_script_span(name_tool(call), call.script.span)
+        call.trace.span, call.trace.traceparent = span, self.tracing.format_context(span)
+        return self.tracing.use(span)
+
+    def _report(self, call: Call, end: CallEnd) -> None:
+        if self.metrics is not None:
+            self._measure(self.metrics, call, end)
+        if self.tracing is not None:
+            self._end_span(self.tracing, call, end)
+
+    def _measure(self, metrics: "Metrics", call: Call, end: CallEnd) -> None:
         trace = call.trace
-        self.metrics.inflight_calls -= 1
-        self.metrics.record_call(
+        metrics.inflight_calls -= 1
+        metrics.record_call(
             name_tool(call),
             classify_end(call, end),
             end.milliseconds / 1000,
@@ -54,36 +72,20 @@ class CallMetricsStage(msgspec.Struct, frozen=True):
             (trace.reason or "").replace(" ", "_"),
         )
 
-
-class RequestMetrics(msgspec.Struct, frozen=True):
-    """A `RequestObserver` that measures requests to upstreams."""
-
-    metrics: "Metrics"
-
-    async def __call__(
-        self, _call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
-    ) -> UpstreamResponse:
-        """Send a request and measure it."""
-        began = time.perf_counter()
-
-        def record(error: str) -> None:
-            self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
-
-        return await _report_error(send(request), record)
-
-
-async def _report_error(response: Awaitable[UpstreamResponse], report: Callable[[str], None]) -> UpstreamResponse:
-    """Await a response, and report the class of its error, also if waiting fails or is cancelled."""
-    error = CANCELLED
-    try:
-        answered = await response
-        error = classify_response(answered)
-    except Exception as failure:
-        error = classify_error(failure)
-        raise
-    finally:
-        report(error)
-    return answered
+    def _end_span(self, tracing: "Tracing", call: Call, end: CallEnd) -> None:
+        trace = call.trace
+        for producer in trace.producers:
+            tracing.link(trace.span, producer)
+        if call.script is None:
+            trace.span.set_attributes(self.describe_client(call.channel))
+        if end.reply:
+            trace.span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(end.reply))
+        trace.span.set_attribute("mcp_mirror.call.id", call.id)
+        trace.span.set_attribute("mcp_mirror.tokens.shown", trace.sent or 0)
+        trace.span.set_attribute("mcp_mirror.tokens.kept_out", trace.kept_out)
+        if trace.path:
+            trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
+        tracing.end(trace.span, classify_end(call, end))
 
 
 def classify_end(call: Call, end: CallEnd) -> str:
@@ -111,54 +113,31 @@ def classify_error(error: Exception) -> str:
     return "upstream_error" if isinstance(error, UpstreamError) else "_OTHER"
 
 
-class TracingStage(msgspec.Struct, frozen=True):
-    """Records the span of a call of a client or a script, with links to the calls that produced its input values."""
+class RequestTelemetry(msgspec.Struct, frozen=True):
+    """Measures and traces the requests of calls to upstreams, and sends the context of a span to the upstream."""
 
-    tracing: "Tracing"
-    path_hasher: PathHasher
-    describe_client: Callable[[ClientChannel], Mapping[str, str]]
-    """Returns the attributes of the client's protocol version and transport."""
-
-    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
-        """Answer a call and record its span."""
-        call.trace.span = span = self._start_span(call)
-        call.trace.traceparent = self.tracing.format_context(span)
-        with self.tracing.use(span):
-            return await answer_and_report(call, call_next, time.perf_counter, self._end)
-
-    def _start_span(self, call: Call) -> "Span":
-        if call.script is None:
-            return self.tracing.start_server_span(name_tool(call), call.meta)
-        return self.tracing.start_script_span(name_tool(call), call.script.span)
-
-    def _end(self, call: Call, end: CallEnd) -> None:
-        trace = call.trace
-        for producer in trace.producers:
-            self.tracing.link(trace.span, producer)
-        if call.script is None:
-            trace.span.set_attributes(self.describe_client(call.channel))
-        if end.reply:
-            trace.span.set_attribute("mcp_mirror.result.bytes", count_reply_bytes(end.reply))
-        trace.span.set_attribute("mcp_mirror.call.id", call.id)
-        trace.span.set_attribute("mcp_mirror.tokens.shown", trace.sent or 0)
-        trace.span.set_attribute("mcp_mirror.tokens.kept_out", trace.kept_out)
-        if trace.path:
-            trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
-        self.tracing.end(trace.span, classify_end(call, end))
-
-
-class RequestTracing(msgspec.Struct, frozen=True):
-    """A `RequestObserver` that records the span of a request, and sends its context to the upstream."""
-
-    tracing: "Tracing"
-    following: RequestObserver | None
+    metrics: "Metrics | None"
+    tracing: "Tracing | None"
 
     async def __call__(
         self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
     ) -> UpstreamResponse:
-        """Send a request and record its span."""
-        span = self.tracing.start_client_span(entry.tool, call.trace.span)
-        span.set_attribute("mcp_mirror.upstream", entry.upstream)
-        request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
-        response = self.following(call, entry, request, send) if self.following else send(request)
-        return await _report_error(response, partial(self.tracing.end, span))
+        """Send a request, and report its duration and the class of its error, also if it fails or is cancelled."""
+        span = None
+        if self.tracing is not None:
+            span = self.tracing.start_client_span(entry.tool, call.trace.span)
+            span.set_attribute("mcp_mirror.upstream", entry.upstream)
+            request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
+        began, error = time.perf_counter(), CANCELLED
+        try:
+            response = await send(request)
+            error = classify_response(response)
+        except Exception as failure:
+            error = classify_error(failure)
+            raise
+        finally:
+            if self.metrics is not None:
+                self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
+            if self.tracing is not None and span is not None:
+                self.tracing.end(span, error)
+        return response

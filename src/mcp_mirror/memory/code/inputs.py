@@ -13,7 +13,7 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.python_literals import translate_python_literal
-from mcp_mirror.core.resolve import EscapedPath, Pointer, check_pointer_count, substitute_pointers
+from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
 from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
@@ -196,7 +196,7 @@ async def read_inputs(
     inputs: list[Input] = []
     known: dict[str, Descriptor] = {}
     values: dict[Pointer, Resolved] = {}
-    most, pointers, joined = memory.limits.traffic.max_pointers, tuple[Pointer | EscapedPath, ...](), 0
+    most, pointers, joined = memory.limits.traffic.max_pointers, Pointers(), 0
     for name, text in members.items():
         found = await memory.scanner.find(bytes(text), memory.path_labels, most)
         check_pointer_count(pointers := (*pointers, *found), most)
@@ -219,7 +219,7 @@ async def read_inputs(
         blob = memoryview(blob)[start:] if start else blob
         inputs.append(Input(name, blob, whole.file if whole else None, is_media, is_stored=whole is not None))
     labels = memory.flows.join(*(memory.flows.read_labels(one) for one in known.values()))
-    paths = tuple(sorted({value.path for value in values.values()}))
+    paths = tuple(sorted({str(value.path) for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
 
 

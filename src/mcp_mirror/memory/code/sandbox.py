@@ -337,21 +337,22 @@ class _Execution:
         script = self._script
 
         def start(*, is_checked: bool) -> Any:
-            return session.feed_start(
-                script.code,
-                print_callback=lambda _stream, text: script.on_print(text),
-                skip_type_check=not is_checked,
-            )
+            def step() -> Any:
+                return session.feed_start(
+                    script.code,
+                    print_callback=lambda _stream, text: script.on_print(text),
+                    skip_type_check=not is_checked,
+                )
 
-        if script.stubs is None:
-            return self._compute(pid, lambda: start(is_checked=False))
+            return self._compute(pid, step)
+
         try:
-            return self._compute(pid, lambda: start(is_checked=True))
+            return start(is_checked=script.stubs is not None)
         except MontyTypingError as error:
             mistakes = find_mistakes(error.display(), script.code)
         if mistakes:
             raise _RejectedError(Failure("\n".join(mistakes), TYPE_CHECK))
-        return self._compute(pid, lambda: start(is_checked=False))
+        return start(is_checked=False)
 
     def _compute(self, pid: int | None, step: Callable[[], Any]) -> Any:
         """Let the worker compute until it needs something; during this time, `_stop` may kill it."""

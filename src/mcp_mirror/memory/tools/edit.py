@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
@@ -139,10 +138,7 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
         except ToolError as error:
             if pointer.is_known or error.reason is not RefusalReason.UNKNOWN_PATH:
                 raise
-    resolved = {
-        pointer: Resolved(str(one.path), one.blob, one.kind, one.preview, one.file) for pointer, one in values.items()
-    }
-    return substitute_pointers(given, found, resolved, lambda _: frozenset()), tuple(values.values())
+    return substitute_pointers(given, found, values, lambda _: frozenset()), tuple(values.values())
 
 
 async def put(call: ToolInput) -> Content:

@@ -22,7 +22,6 @@ from mcp_mirror.types import Buffer, Descriptor, JsonToken
 
 PATH: Final = "memory_path"
 """The name of the argument with a memory path."""
-"""The largest image or recording that is returned: models accept no larger ones."""
 _KEY_BYTES: Final = 80
 """Bytes of a key that an error quotes."""
 _MAX_INDEXED_BYTES: Final = 1 << 20

@@ -26,7 +26,7 @@ from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.payload.spool import Frame, SpooledFrame, discard_after
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
-from mcp_mirror.system.slices import INLINE_BYTES, run_by_size
+from mcp_mirror.system.slices import INLINE_BYTES, run_by_size, run_by_values
 from mcp_mirror.types import Buffer, Provenance
 
 _SHOWN_BYTES: Final = 1 << 20
@@ -175,4 +175,4 @@ async def _process(
 ) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
         return await call.memory.scanner.scan(frame, options)
-    return await run_by_size(len(frame), process_frame, frame, options)
+    return await run_by_values((frame,), process_frame, frame, options)

@@ -12,23 +12,10 @@ from mcp_mirror.memory.tools.lookup import PATH, retrieve
 from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.read import describe, grep, read
 from mcp_mirror.memory.tools.sql import with_sql
-from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, Memory, MemoryTool
+from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, MemoryTool
 from mcp_mirror.paths import PRUNED_LABEL
 from mcp_mirror.query.windows import UNITS
 from mcp_mirror.settings.policies import MemoryToolsPolicy
-
-__all__ = [
-    "LABELS",
-    "QUERY",
-    "RETRIEVE",
-    "RUN",
-    "TOOLS",
-    "Memory",
-    "MemoryTool",
-    "accepts_sql",
-    "explain_unserved",
-    "own_tools",
-]
 
 RETRIEVE: Final = "retrieve_final_answer_from_memory"
 QUERY: Final = "memory_query"

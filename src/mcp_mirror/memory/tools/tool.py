@@ -146,14 +146,29 @@ class MemoryTool(msgspec.Struct, frozen=True):
     """Optional arguments whose empty text has a meaning. Any other is left out then: many models fill all arguments."""
 
     @property
-    def advert(self) -> dict[str, Any]:
-        """The tool's definition for clients."""
+    def tool(self) -> str:
+        """The name of the tool, for searches; see `IndexedTool`."""
+        return self.name
+
+    @property
+    def upstream(self) -> str:
+        """A word that finds all of the gateway's own tools."""
+        return "memory"
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The input schema."""
         properties = {name: dict(schema) for name, schema in self.properties.items()}
         required = {"required": list(self.required)} if self.required else {}
+        return {"type": "object", "properties": properties, **required}
+
+    @property
+    def advert(self) -> dict[str, Any]:
+        """The tool's definition for clients."""
         return {
             "name": self.name,
             "description": self.description,
-            "inputSchema": {"type": "object", "properties": properties, **required},
+            "inputSchema": self.schema,
             "annotations": dict(self.hints),
             **({"_meta": dict(self.meta)} if self.meta else {}),
         }

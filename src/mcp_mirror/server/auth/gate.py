@@ -118,9 +118,7 @@ class Gate:
         expired = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_set_after, expired, principal.expires - time.time())
-            stream = ListenStream(receive, send, expired)
-            await self._app(scope, stream.receive, stream.send)
-            await stream.end()
+            await ListenStream(receive, send, expired).serve(self._app, scope)
             tasks.cancel_scope.cancel()
 
     async def _authenticate(self, request: Request) -> Principal | JSONResponse:

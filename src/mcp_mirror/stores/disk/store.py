@@ -30,7 +30,7 @@ from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
 from mcp_mirror.stores.disk.listings import DiskListings
 from mcp_mirror.stores.disk.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
-from mcp_mirror.stores.encryption import CHANGED, EncryptedEventLog, Encryptor, clamp_span, sealed_span
+from mcp_mirror.stores.encryption import CHANGED, EncryptedEventLog, Encryptor, RangeReader, clamp_span, sealed_span
 from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.quotas import ExpirySweeper, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
@@ -134,11 +134,10 @@ class DiskStore:
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """The file span of a large value in clear."""
         location = await self._run(self._index.find, namespace, base, Span(0, 0))
-        return (
-            None
-            if location is None or self._encryptor.find_envelope(namespace, base, location.record)
-            else self._locate_blob(location)
-        )
+        is_sealed = location is not None and self._encryptor.find_envelope(namespace, base, location.record)
+        if location is None or is_sealed or location.digest is None:
+            return None
+        return FileSpan(str(self._find_path(location)), Span(location.start, location.size))
 
     async def delete(self, namespace: str, base: str) -> bool:
         """Remove a value without a tombstone."""
@@ -265,7 +264,7 @@ class DiskStore:
             return None
         wanted = clamp_span(location.size, span)
         if envelope:
-            where, reader = sealed_span(location.size, wanted), envelope.range_reader(location.size, wanted)
+            where, reader = sealed_span(location.size, wanted), RangeReader(envelope, location.size, wanted)
             reader.add(memoryview(kept)[where.start : where.stop])
             return reader.take()
         if location.digest is None:
@@ -282,11 +281,6 @@ class DiskStore:
             return None
         except ValueError:  # an empty file cannot be mapped
             return b""
-
-    def _locate_blob(self, location: ValueLocation) -> FileSpan | None:
-        if location.digest is None:
-            return None
-        return FileSpan(str(self._find_path(location)), Span(location.start, location.size))
 
     def _find_path(self, location: ValueLocation) -> Path:
         return self._blobs.build_path(str(location.digest), location.start)

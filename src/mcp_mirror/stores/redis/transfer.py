@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import cut_into_pieces
-from mcp_mirror.stores.encryption import CHUNK, Envelope
+from mcp_mirror.stores.encryption import CHUNK, Envelope, RangeReader
 from mcp_mirror.system.files import write_all
 from mcp_mirror.types import Buffer, Segments, Span
 
@@ -63,7 +63,7 @@ async def assemble(
         StoreError: The value was changed, or the file cannot be written.
     """
     if envelope:
-        reader = envelope.range_reader(size, wanted)
+        reader = RangeReader(envelope, size, wanted)
         async for part in parts:
             await anyio.to_thread.run_sync(reader.add, part)
         return reader.take()

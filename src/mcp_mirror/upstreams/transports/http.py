@@ -4,7 +4,7 @@ The SDK's clients speak the protocol. Between them and the network is an `httpx2
 the gateway's own requests, and takes their responses out of JSON bodies and server-sent events of any size.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -22,35 +22,13 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.oauth import Authorizer, AuthorizingTransport
-from mcp_mirror.upstreams.transports.http_messages import DELETE_TIMEOUT, LiftingTransport
+from mcp_mirror.upstreams.transports.http_messages import DELETE_TIMEOUT, AcceptCookies, LiftingTransport
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds for connecting to the host."""
-
-AcceptCookies = Callable[[str | None], bool]
-"""Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
-
-
-class CookieFilter(httpx2.AsyncBaseTransport):
-    """Sends through `inner`, and removes cookies that the connection must not keep."""
-
-    def __init__(self, inner: httpx2.AsyncBaseTransport, accept_cookies: AcceptCookies) -> None:
-        self._inner = inner
-        self._accept_cookies = accept_cookies
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request."""
-        response = await self._inner.handle_async_request(request)
-        if "set-cookie" in response.headers and not self._accept_cookies(request.headers.get("mcp-protocol-version")):
-            del response.headers["set-cookie"]
-        return response
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._inner.aclose()
 
 
 class _HttpReader(MessageStream):
@@ -80,7 +58,7 @@ class _HttpWriter(RequestSink):
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         await self._inner.send(item)
 
     async def send_request(self, request: PendingRequest) -> None:
@@ -143,11 +121,8 @@ class HttpTransport(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def _open_legacy(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
-        def client(
-            headers: dict[str, str] | None = None,  # noqa: ARG001  # the SDK passes arguments that the gateway did not give
-            timeout: httpx2.Timeout | None = None,  # noqa: ARG001
-            auth: httpx2.Auth | None = None,  # noqa: ARG001
-        ) -> httpx2.AsyncClient:
+        def client(*_: object, **_given: object) -> httpx2.AsyncClient:
+            """Ignore the arguments of the SDK, which the gateway did not give."""
             return self._create_client(self._create_lifting_transport(bypass))
 
         async with sse_client(self.endpoint.url, httpx_client_factory=client) as (read, write):
@@ -158,8 +133,7 @@ class HttpTransport(msgspec.Struct, frozen=True):
         inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(addresses)
         if self.authorizer:
             inner = AuthorizingTransport(inner, self.authorizer)
-        inner = CookieFilter(inner, self.accept_cookies)
-        return LiftingTransport(self.endpoint, inner, bypass, self.spool, self.output)
+        return LiftingTransport(self.endpoint, inner, self.accept_cookies, bypass, self.spool, self.output)
 
     def _create_client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
         timeout = httpx2.Timeout(self.timeout, connect=_CONNECT_TIMEOUT)

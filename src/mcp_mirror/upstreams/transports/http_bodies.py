@@ -21,12 +21,11 @@ from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_js
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.transports.network_errors import (
     AuthorizationError,
+    FailureKind,
     explain_failed_connection,
     explain_response,
     format_address,
     mark,
-    mark_invalid,
-    mark_unauthorized,
 )
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -114,8 +113,6 @@ class BodyReader:
             flood.pacer.begin()
             fields, data = self._take_event(event, identity)
             await flood.pacer.end()
-            if data is not None and _kind_of(fields) == b"endpoint":
-                self._check_endpoint(data)
             if flood.reason:
                 self._bypass.give_up()
                 raise httpx2.ReadError(flood.reason)
@@ -127,11 +124,16 @@ class BodyReader:
     def _take_event(
         self, event: ServerSentEvent[Frame], identity: RequestId | None
     ) -> tuple[tuple[bytes, ...], bytes | None]:
-        """Return the fields and the data that the SDK sees of an event: of one that is not for it, where to resume."""
+        """Return the fields and the data that the SDK sees of an event: of one that is not for it, where to resume.
+
+        Raises:
+            httpx2.SSEError: The server wants messages at another server.
+        """
         kind, data = _kind_of(event.fields), None
         if kind == b"message" and event.data is not None:
             data = self._read_event(event.data, identity)
         elif kind == b"endpoint" and self._ends_with_stream and isinstance(event.data, bytes):
+            self._check_endpoint(event.data)
             data = event.data
         elif isinstance(event.data, SpooledFrame):
             event.data.discard()
@@ -159,13 +161,15 @@ class BodyReader:
     def _read_message(self, frame: Frame, response: httpx2.Response, identity: RequestId | None) -> bytes:
         """Return what the SDK sees of a body with one message, the response."""
         fault = "It answered with a message that is not a response." if len(frame) else "Its response is empty."
-        reason = mark_invalid(fault)
+        kind = FailureKind.INVALID
         try:
             if message := self._take_frame(frame, identity):
                 return message
         except WireError as error:
-            is_status = response.is_error
-            reason = mark(explain_response(response), is_answered=True) if is_status else mark_invalid(str(error))
+            fault = str(error)
+            if response.is_error:
+                kind, fault = FailureKind.ANSWERED, explain_response(response)
+        reason = mark(kind, fault)
         self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
         return encode_error(identity, reason)
 
@@ -178,7 +182,7 @@ class BodyReader:
             answered = frame_id(frame)
             if answered is None or not is_json_rpc(frame) or self._bypass.has_ended(answered):
                 return None
-            return encode_error(answered, mark_invalid(str(error)))
+            return encode_error(answered, mark(FailureKind.INVALID, str(error)))
 
     def _take_frame(self, frame: Frame, identity: RequestId | None) -> bytes | None:
         """Return a message if it is for the SDK.
@@ -206,7 +210,7 @@ class BodyReader:
         Raises:
             WireError: The frame answers no request.
         """
-        recovered, explained = frame_id(frame), mark_invalid(reason)
+        recovered, explained = frame_id(frame), mark(FailureKind.INVALID, reason)
         if isinstance(frame, bytes):
             if not self._bypass.fail(recovered, types.INTERNAL_ERROR, explained):
                 raise WireError(reason)
@@ -231,8 +235,8 @@ def _kind_of(fields: tuple[bytes, ...]) -> bytes:
 def explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
     """Return the message of the JSON-RPC error for a request that failed."""
     if isinstance(error, AuthorizationError):
-        return mark_unauthorized(error)
-    return mark(explain_failed_connection(error, url))
+        return mark(error.kind, str(error))
+    return mark(FailureKind.LOST, explain_failed_connection(error, url))
 
 
 def encode_error(identity: RequestId | None, message: str) -> bytes:

@@ -7,7 +7,7 @@ the SDK's transport, which handles it as the response to a request of its own. N
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -16,7 +16,6 @@ from typing import Any, Final
 import anyio
 import httpx2
 import mcp_types as types
-import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import WireError
@@ -34,7 +33,7 @@ from mcp_mirror.upstreams.transports.http_bodies import (
     encode_event,
     explain_failure,
 )
-from mcp_mirror.upstreams.transports.network_errors import explain_response, mark
+from mcp_mirror.upstreams.transports.network_errors import FailureKind, explain_response, mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -65,6 +64,9 @@ _OPENED_AT_ONCE: Final = 10
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between the next attempts."""
 
+AcceptCookies = Callable[[str | None], bool]
+"""Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
+
 
 class _RewrittenBody(httpx2.AsyncByteStream):
     """A response body that is rewritten for the SDK."""
@@ -90,20 +92,6 @@ class _RequestBody(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         for chunk in chunks_of(self._segments):
             yield chunk
-
-
-class _RequestModel(msgspec.Struct, frozen=True):
-    """The parts that all requests of a session have in common."""
-
-    headers: Sequence[tuple[str, str]]
-    extensions: Mapping[str, Any]
-
-    @classmethod
-    def from_request(cls, request: httpx2.Request) -> "_RequestModel":
-        """Return the common parts of a request."""
-        headers = request.headers.items()
-        common = [one for one in headers if one[0] not in _OWN_HEADERS and not one[0].startswith(_OWN_PREFIX)]
-        return cls(common, dict(request.extensions))
 
 
 class _EventStream:
@@ -133,6 +121,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self,
         endpoint: HttpEndpoint,
         inner: httpx2.AsyncBaseTransport,
+        accept_cookies: AcceptCookies,
         bypass: PayloadBypass,
         spool: Spool,
         output: ServerOutput,
@@ -140,14 +129,17 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         self._url = httpx2.URL(endpoint.url)
         self._ends_with_stream = endpoint.legacy_sse
         self._inner = inner
+        self._accept_cookies = accept_cookies
         self._output = output
         self._bypass = bypass
         self._bodies = BodyReader(endpoint.url, bypass, spool, output, ends_with_stream=endpoint.legacy_sse)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """Responses whose bodies are being read, by the ids of their requests."""
-        self._model: _RequestModel | None = None
-        """What all requests of the session have in common; None before the first one succeeded."""
+        self._headers: list[tuple[str, str]] | None = None
+        """The headers that all requests of the session have in common; None before the first one succeeded."""
+        self._extensions: Mapping[str, Any] = {}
+        """The extensions of these requests."""
         self._received: dict[RequestId, httpx2.Response] = {}
         """Responses for the SDK's transport to requests that it did not send."""
         self._has_stream = False
@@ -180,11 +172,20 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return _build_failure_response(identity, error, request.url)
         response.request = request
         if response.status_code == _OK and request.url == self._url and self._bypass.find(identity) is not None:
-            self._model = self._model or _RequestModel.from_request(request)
+            self._note_common_parts(request)
         if request.method == "POST":
             response = await self._take_refusal(response, identity)
         self._note_stream(response, identity)
         return await self._rewrite_response(response, identity)
+
+    def _note_common_parts(self, request: httpx2.Request) -> None:
+        """Note what all requests of the session have in common, by the first one."""
+        if self._headers is None:
+            headers = request.headers.items()
+            self._headers = [
+                one for one in headers if one[0] not in _OWN_HEADERS and not one[0].startswith(_OWN_PREFIX)
+            ]
+            self._extensions = dict(request.extensions)
 
     def _note_stream(self, response: httpx2.Response, identity: RequestId | None) -> None:
         """Report an unknown session if the event stream of the session cannot be opened again because of that."""
@@ -204,58 +205,66 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 response = httpx2.Response(_ACCEPTED, request=request, extensions=_REPLACED)
             return response
         if response.status_code == _TOO_LARGE:
-            reason = _explain_too_large(request)
+            size = int(request.headers.get("content-length", 0))
+            reason = (
+                f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the "
+                "value, or raise the server's own limit and `max_request_bytes` with it"
+            )
             is_own = self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
             await _close(response)
             response = _answer(identity, ENDED if is_own else reason)
         elif response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers:
             response = await self._read_refusal(response, identity)
         response.request = request
-        if not self._may_have_message(response) and self._fail(response, identity):
-            await _close(response)
-            response = _answer(identity, ENDED)
-            response.request = request
+        if not self._may_have_message(response):
+            reason = mark(FailureKind.ANSWERED, explain_response(response))
+            if self._bypass.fail(identity, types.INTERNAL_ERROR, reason):
+                await _close(response)
+                response = _answer(identity, ENDED)
+                response.request = request
         return response
 
     async def _send_until_response(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
         """Send a request until the beginning of its response, unless `post` has sent it.
 
+        Without an id, the beginning must come in the time that a read may take: a server may send parts of a head, or
+        informational responses, for ever.
+
         Raises:
             httpx2.TransportError: The request failed, or was dropped.
         """
         if identity is None:
-            return await self._send_in_time(request)
+            seconds = request.extensions["timeout"].get("read")
+            with anyio.move_on_after(seconds):
+                return await self._send(request)
+            raise httpx2.ReadTimeout(f"it took longer than {seconds:g} s")
         if (received := self._received.pop(identity, None)) is not None:
             return received
         with anyio.CancelScope() as scope:
             self._waiting[identity] = scope
             try:
-                return await self._inner.handle_async_request(request)
+                return await self._send(request)
             finally:
                 self._waiting.pop(identity, None)
         raise httpx2.ReadError("the request was dropped")
 
-    async def _send_in_time(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request without an id until the beginning of its response, in the time that a read may take.
-
-        Raises:
-            httpx2.TransportError: The request failed.
-        """
-        seconds = request.extensions["timeout"].get("read")
-        with anyio.move_on_after(seconds):  # a server may send parts of a head, or informational responses, for ever
-            return await self._inner.handle_async_request(request)
-        raise httpx2.ReadTimeout(f"it took longer than {seconds:g} s")
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the response to a request without cookies that the connection must not keep."""
+        response = await self._inner.handle_async_request(request)
+        if "set-cookie" in response.headers and not self._accept_cookies(request.headers.get("mcp-protocol-version")):
+            del response.headers["set-cookie"]
+        return response
 
     async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
         """Send a request of the gateway and take its response; return False if the SDK's transport must do that."""
-        if self._model is None:
+        if self._headers is None:
             return False
         with anyio.CancelScope() as scope:
             own.stop = partial(self._stop, own.id, scope)
-            request = self._build_request(own, self._model, cookies)
+            request = self._build_request(own, self._headers, cookies)
             own.is_sent = True  # or will be: a slow server counts as a slow response
             try:
-                response = await self._inner.handle_async_request(request)
+                response = await self._send(request)
             except httpx2.TransportError as error:
                 self._bypass.fail(own.id, types.INTERNAL_ERROR, explain_failure(error, request.url))
                 return True
@@ -273,13 +282,15 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if self._bodies.taking != identity:
             scope.cancel()
 
-    def _build_request(self, own: PendingRequest, model: "_RequestModel", cookies: httpx2.Cookies) -> httpx2.Request:
+    def _build_request(
+        self, own: PendingRequest, common: Sequence[tuple[str, str]], cookies: httpx2.Cookies
+    ) -> httpx2.Request:
         segments = own.frame
-        headers = [one for one in model.headers if one[0] not in own.headers]
+        headers = [one for one in common if one[0] not in own.headers]
         headers += own.headers.items()
         headers.append(("content-length", str(sum(len(segment) for segment in segments))))
         request = httpx2.Request(
-            "POST", self._url, headers=headers, stream=_RequestBody(segments), extensions=dict(model.extensions)
+            "POST", self._url, headers=headers, stream=_RequestBody(segments), extensions=dict(self._extensions)
         )
         if cookies:
             cookies.set_cookie_header(request)
@@ -366,11 +377,6 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if response.status_code == _ACCEPTED or (response.is_error and read != self._bodies.read_json):
             return False
         return read is not None or response.has_redirect_location
-
-    def _fail(self, response: httpx2.Response, identity: RequestId) -> bool:
-        """Fail a request of the gateway because of its response; return False if it is a request of the SDK."""
-        reason = mark(explain_response(response), is_answered=True)
-        return self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
 
     async def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Return what the SDK's transport sees of a response: no body if it does not read messages from it."""
@@ -464,11 +470,3 @@ def _build_end(request: httpx2.Request, identity: RequestId) -> httpx2.Response:
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
     headers = {"content-type": "application/json"}
     return httpx2.Response(_OK, headers=headers, content=encode_error(identity, message), extensions=_REPLACED)
-
-
-def _explain_too_large(request: httpx2.Request) -> str:
-    size = int(request.headers.get("content-length", 0))
-    return (
-        f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the value, "
-        "or raise the server's own limit and `max_request_bytes` with it"
-    )

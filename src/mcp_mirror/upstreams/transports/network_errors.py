@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import ssl
+from enum import StrEnum
 from secrets import token_hex
 from typing import Final
 
@@ -20,8 +21,25 @@ from mcp_mirror.payload.content_encodings import BodyError
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.resources import explain_shortage
 
-_LOST, _ANSWERED, _INVALID, _NO_TOKEN, _NO_SIGN_IN = (token_hex(16) for _ in range(5))
-"""Mark the gateway's own messages in JSON-RPC errors: servers do not know the marks of this process."""
+
+class FailureKind(StrEnum):
+    """Why a transport answers a request of the gateway with a JSON-RPC error of its own.
+
+    The value marks the message of such an error: servers do not know the marks of this process.
+    """
+
+    LOST = token_hex(16)
+    """The server did not respond."""
+    ANSWERED = token_hex(16)
+    """The server responded, but not with MCP."""
+    INVALID = token_hex(16)
+    """The response cannot be read."""
+    NO_TOKEN = token_hex(16)
+    """The request has no token that the server accepts."""
+    NO_SIGN_IN = token_hex(16)
+    """The same, until a person signs in."""
+
+
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
     ((ConnectionRefusedError,), "nothing listens there", "Start the server, or correct `url`"),
@@ -72,17 +90,17 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 class AuthorizationError(httpx2.TransportError):
     """A request has no token that the server accepts; the message is a sentence with the reason and the next step."""
 
-    def __init__(self, message: str, *, reason: str = "", needs_sign_in: bool = False) -> None:
+    def __init__(self, message: str, *, reason: str = "", kind: FailureKind = FailureKind.NO_TOKEN) -> None:
         """Create an error.
 
         Args:
             message: The message.
             reason: Why the authorization server gave no token, without a capital; default: the message.
-            needs_sign_in: A person has to sign in.
+            kind: `NO_TOKEN` or `NO_SIGN_IN`.
         """
         super().__init__(message)
         self.reason = reason or message.rstrip(".")
-        self.needs_sign_in = needs_sign_in
+        self.kind: FailureKind = kind
 
 
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
@@ -130,47 +148,18 @@ def _find_proxy(url: httpx2.URL) -> str | None:
     return None if found is None or proxy_bypass(url.host) else found
 
 
-def mark(message: str, *, is_answered: bool = False) -> str:
-    """Mark a message that a transport puts into a JSON-RPC error: the server did not respond, or not with MCP."""
-    return f"{_ANSWERED if is_answered else _LOST}{message}"
+def mark(kind: FailureKind, message: str) -> str:
+    """Mark a message that a transport puts into a JSON-RPC error."""
+    return f"{kind}{message}"
 
 
-def mark_invalid(message: str) -> str:
-    """Mark the reason why a response cannot be read, which a transport puts into a JSON-RPC error."""
-    return f"{_INVALID}{message}"
-
-
-def mark_unauthorized(error: AuthorizationError) -> str:
-    """Mark the message of a request without a token, which a transport puts into a JSON-RPC error."""
-    return f"{_NO_SIGN_IN if error.needs_sign_in else _NO_TOKEN}{error}"
-
-
-def read_marked(message: str) -> str | None:
-    """Return the message of a JSON-RPC error that a transport made; None for an error of the server."""
-    marks = (_LOST, _ANSWERED, _INVALID, _NO_TOKEN, _NO_SIGN_IN)
-    return message[len(_LOST) :] if message.startswith(marks) else None
-
-
-def is_answered(message: str) -> bool:
-    """Whether a transport made the JSON-RPC error with this message because of a response."""
-    return message.startswith(_ANSWERED)
-
-
-def is_invalid(message: str) -> bool:
-    """Whether a transport made the JSON-RPC error with this message because a response cannot be read."""
-    return message.startswith(_INVALID)
-
-
-def is_unauthorized(message: str) -> bool:
-    """Whether a transport made the JSON-RPC error with this message because a request has no token."""
-    return message.startswith((_NO_TOKEN, _NO_SIGN_IN))
-
-
-def needs_sign_in(error: BaseException) -> bool:
-    """Whether a person has to sign in to the server before it accepts a request."""
-    if isinstance(error, MCPError):
-        return error.error.message.startswith(_NO_SIGN_IN)
-    return isinstance(error, AuthorizationError) and error.needs_sign_in
+def read_mark(error: BaseException) -> tuple[FailureKind | None, str]:
+    """Return the kind and the message of an error that a transport made; no kind for any other error."""
+    if isinstance(error, AuthorizationError):
+        return error.kind, str(error)
+    message = error.error.message if isinstance(error, MCPError) else ""
+    kind = next((one for one in FailureKind if message.startswith(one)), None)
+    return kind, message.removeprefix(kind or "")
 
 
 def omit_scopes(message: str) -> str:

@@ -216,8 +216,7 @@ class PayloadBypass:
         request = self.find(identity)
         if request is None:
             return False
-        self.flood.give_back()
-        request.finish(types.ErrorData(code=code, message=message))
+        self._answer(request, types.ErrorData(code=code, message=message))
         return True
 
     def outbound(self, frame: bytes) -> Segments:

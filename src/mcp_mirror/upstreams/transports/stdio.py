@@ -31,7 +31,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
 from mcp_mirror.system.resources import explain_shortage, open_wide_pipes, restore_handle_limit
 from mcp_mirror.types import Segments
-from mcp_mirror.upstreams.transports.network_errors import mark_invalid
+from mcp_mirror.upstreams.transports.network_errors import FailureKind, mark
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput, write_to_stderr
@@ -52,6 +52,7 @@ _STDERR_SLICE: Final = 1 << 16
 _STDERR_RATE: Final = 32 << 20
 """Bytes of standard error read per second; a child that writes more waits."""
 
+_CANCELLED: Final = "notifications/cancelled"
 _CANCEL_TIMEOUT: Final = 0.2
 """Seconds for sending a cancellation: a child that does not read does not receive it either."""
 _PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -221,7 +222,7 @@ class _StdioReader(MessageStream):
 
     def _fail(self, frame: Frame, reason: str) -> SessionMessage | None:
         """Fail the request that a broken line answers; return the error if it may be a request of the SDK."""
-        identity, explained = frame_id(frame), mark_invalid(reason)
+        identity, explained = frame_id(frame), mark(FailureKind.INVALID, reason)
         if self._bypass.fail(identity, types.PARSE_ERROR, explained):
             return None
         self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
@@ -245,9 +246,11 @@ class _StdioWriter(RequestSink):
     def is_blocked(self) -> bool:
         return self._source.is_dropping
 
-    async def send(self, item: SessionMessage, /) -> None:
-        frame = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        with anyio.move_on_after(_CANCEL_TIMEOUT if _is_cancellation(item) else None):
+    async def send(self, item: SessionMessage) -> None:
+        message = item.message
+        frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        is_cancellation = isinstance(message, types.JSONRPCNotification) and message.method == _CANCELLED
+        with anyio.move_on_after(_CANCEL_TIMEOUT if is_cancellation else None):
             await self._write(self._bypass.outbound(frame))
 
     async def send_request(self, request: PendingRequest) -> None:
@@ -394,8 +397,3 @@ def _explain_missing(command: str) -> str:
         f"no command has a name of {1 + len(arguments)} words. Arguments go into `args`: write "
         f"`command: {program}` and the other words as the items of `args`."
     )
-
-
-def _is_cancellation(item: SessionMessage) -> bool:
-    message = item.message
-    return isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled"

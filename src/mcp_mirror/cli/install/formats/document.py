@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, AnyStr, ClassVar, Final, Self
 
 import msgspec
@@ -26,23 +26,15 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Add(msgspec.Struct, frozen=True):
-    """Add a member to a mapping, after another member."""
-
-    at: Location
-    """The mapping."""
-    key: str
-    value: Any
-    after: str
-
-
-class AddFirst(msgspec.Struct, frozen=True):
-    """Add an entry as the first of a mapping or a list that has entries."""
+    """Add a member to a mapping, or an item to a list, that has some."""
 
     at: Location
     """The mapping or the list."""
-    name: str
-    """The key of the entry; without effect in a list."""
-    value: Mapping[str, Any]
+    key: str
+    """The key of the member; without effect in a list."""
+    value: Any
+    after: str | None = None
+    """The key of the member before it; None: it becomes the first, and in TOML the last."""
 
 
 class Remove(msgspec.Struct, frozen=True):
@@ -73,7 +65,7 @@ class Restore(msgspec.Struct, frozen=True):
     source_at: Location
 
 
-Edit = Put | Add | AddFirst | Remove | Prepend | DropFirst | Restore
+Edit = Put | Add | Remove | Prepend | DropFirst | Restore
 
 
 class Document(ABC):
@@ -139,7 +131,7 @@ def splice(text: AnyStr, splices: Iterable[tuple[int, int, AnyStr]]) -> AnyStr:
     return text
 
 
-def apply_edits(value: Any, edits: Iterable[Edit]) -> Any:  # noqa: C901  # one case for each kind
+def apply_edits(value: Any, edits: Iterable[Edit]) -> Any:
     """Return a copy of a value with the edits."""
     root = copy.deepcopy(value)
     for edit in edits:
@@ -149,9 +141,7 @@ def apply_edits(value: Any, edits: Iterable[Edit]) -> Any:  # noqa: C901  # one 
             case Restore(at, source, source_at):
                 look_up(root, at[:-1])[at[-1]] = look_up(source.value, source_at)
             case Add(at, key, new):
-                look_up(root, at)[key] = new
-            case AddFirst(at, name, new):
-                _add_first(look_up(root, at), name, new)
+                _add(look_up(root, at), key, new)
             case Remove(at):
                 del look_up(root, at[:-1])[at[-1]]
             case Prepend(at, items):
@@ -161,8 +151,8 @@ def apply_edits(value: Any, edits: Iterable[Edit]) -> Any:  # noqa: C901  # one 
     return root
 
 
-def _add_first(block: Any, name: str, entry: Mapping[str, Any]) -> None:
+def _add(block: Any, key: str, value: Any) -> None:
     if isinstance(block, list):
-        block.insert(0, dict(entry))
+        block.insert(0, value)
     else:
-        block[name] = dict(entry)
+        block[key] = value

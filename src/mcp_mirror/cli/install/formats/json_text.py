@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Final
 
 from mcp_mirror.cli.install.formats.document import (
     Add,
-    AddFirst,
     Document,
     DropFirst,
     Edit,
@@ -60,7 +59,7 @@ class JsonDocument(Document):
         """Return whether a key on the way, or of the entry itself, appears twice."""
         span = trim(self._json)
         for step in (*at, None):
-            keys = self._keys(span)
+            keys = [member.key for _, member in self._list_members(span)]
             repeated = next((key for key, count in Counter(keys).items() if count > 1 and step in (None, key)), None)
             if repeated is not None:
                 return f"the key {repeated!r} appears twice"
@@ -85,10 +84,10 @@ class JsonDocument(Document):
                 assert isinstance(source, JsonDocument)  # noqa: S101  # the same file, earlier
                 span = self._find(at)
                 return span.start, span.stop, source.read_text(source_at)
-            case Add(at, key, value, after):
+            case Add(at, key, value, str(after)):
                 return self._add(self._find(at), key, value, after)
-            case AddFirst(at, name, value):
-                return self._add_first(self._find(at), name, value)
+            case Add(at, key, value):
+                return self._add_first(self._find(at), key, value)
             case Remove(at):
                 return self._remove(self._find(at[:-1]), at[-1])
             case Prepend(at, new):
@@ -117,9 +116,6 @@ class JsonDocument(Document):
             is_object = kind_at(self._json, span.start) == "object"
             self._known[span.start] = list(members_with_offsets(self._json, span)) if is_object else []
         return self._known[span.start]
-
-    def _keys(self, span: Span) -> list[str]:
-        return [member.key for _, member in self._list_members(span)]
 
     def _space_at(self, position: int) -> bytes:
         match = _SPACE.match(self._text, position)

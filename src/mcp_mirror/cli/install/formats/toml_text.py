@@ -14,7 +14,6 @@ from tomlkit.items import Array, InlineTable
 from mcp_mirror.cli.install.formats.document import (
     UNSAFE,
     Add,
-    AddFirst,
     Document,
     DropFirst,
     Edit,
@@ -90,12 +89,12 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
         case Restore(at, source, source_at):
             assert isinstance(source, TomlDocument)  # noqa: S101  # the same file, earlier
             _restore(root, at, source.read_table(source_at))
-        case Add(at, key, value, after):
+        case Add(at, key, value, str(after)):
             _add(_walk(root, at), key, value, after)
-        case AddFirst(at, name, value):
+        case Add(at, key, value):
             if isinstance(_walk(root, at), InlineTable):
                 raise ConfigError(UNSAFE)
-            return "\n" + tomlkit.dumps(_nest((*at, name), value))
+            return "\n" + tomlkit.dumps(_nest((*at, key), value))
         case Remove(at):
             if at[-1] in _walk(root, at[:-1]):
                 del _walk(root, at[:-1])[at[-1]]

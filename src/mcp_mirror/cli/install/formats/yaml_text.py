@@ -11,7 +11,6 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from mcp_mirror.cli.install.formats.document import (
     UNSAFE,
     Add,
-    AddFirst,
     Document,
     DropFirst,
     Edit,
@@ -99,10 +98,10 @@ class YamlDocument(Document):
             case Restore(at, source, source_at):
                 assert isinstance(source, YamlDocument)  # noqa: S101  # the same file, earlier
                 return self._restore(self._find(at), *source.read_text(source_at))
-            case Add(at, key, value, after):
+            case Add(at, key, value, str(after)):
                 return self._add(self._find(at), key, value, after)
-            case AddFirst(at, name, value):
-                return self._add_first(self._find(at), name, value)
+            case Add(at, key, value):
+                return self._add_first(self._find(at), key, value)
             case Remove(at):
                 return self._remove(at)
             case Prepend(at, new):
@@ -166,7 +165,7 @@ class YamlDocument(Document):
     def _add_first(self, node: Any, name: str, value: Any) -> Splice:
         start, column = node.start_mark.index, node.start_mark.column
         if node.flow_style:
-            entry = _render(dict(value) if isinstance(node, SequenceNode) else {name: dict(value)})
+            entry = _render(value if isinstance(node, SequenceNode) else {name: value})
             inside = entry if isinstance(node, SequenceNode) else entry[1:-1]
             return start + 1, start + 1, f"{inside}, "
         inner = self._render_block(value, column + 2)

@@ -1,0 +1,366 @@
+"""Memory paths: `<base>` or `<base>/<RFC 6901 JSON Pointer>`, where `<base>` is `<tool>-<uuid4>`.
+
+A step of the pointer may also be `~#3`, which is not valid in a JSON Pointer: the fourth member of an object. This
+module parses paths, recognises incorrect copies of them, and finds the path in what models paste: a whole notice, or a
+result as a framework prints it. It does not know whether a value exists.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+from urllib.parse import unquote
+from uuid import UUID
+
+import msgspec
+
+from mcp_mirror.types import JsonToken
+
+_UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+_PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*)?", re.DOTALL)
+_NEAR_MISS = re.compile(
+    r"(?:(?i:memory[_ ]?)?(?i:path)\s*[:=])?[^A-Za-z0-9_]*+(?P<tool>[A-Za-z0-9_-]+?)-"
+    r"(?P<id>[0-9A-Fa-f]{6,10}(?:(?:-[0-9A-Za-z]{2,14}){3,5}(?:-[0-9A-Za-z]?)?|(?:-[0-9A-Fa-f]{2,14}){1,2}|(?=\.\.|\u2026)))"
+    r"(?:/.*|\[[^\]\n]*\]\S*|[^A-Za-z0-9_\s-]\S*)?",
+    re.DOTALL,
+)
+"""A path with characters added, lost or replaced."""
+_DIGITS_AND_LETTERS = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])")
+"""An id of digits only would also match dates, one of letters only would match words."""
+BASE_PATTERN = rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]+-{_UUID4}"
+"""The pattern of a base anywhere in a text. It begins where a word begins, so that a search of long words is linear."""
+_BASE = re.compile(BASE_PATTERN)
+_CANDIDATES = (
+    re.compile(rb"-[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2}|\.\.|\xe2\x80\xa6|\\u2026)"),
+    re.compile(rb"\\u00(?:2[dDfF]|3[0-9]|[46][1-6])"),
+    re.compile(rb" path (?:\([^\"]{1,200}\) )?stands for "),
+)
+"""Every path and every near miss contains a match of one of these, with or without JSON escapes, and so does a notice
+without its path, and the line below a shown text. Each search runs at 1 to 2 GB/s."""
+_POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
+_MAX_STEPS = 1000
+"""More steps than any value has levels of nesting. The rest of a longer path is part of its last key."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+_WRAPPING = " \t\r\n'\"`"
+
+SCHEME = "memory://"
+URI_TEMPLATE = f"{SCHEME}{{+path}}"
+"""The URIs of stored values and of their parts."""
+LITERAL_PREFIX = "literal:"
+"""A memory path after this prefix is sent as text instead of being replaced by its value."""
+
+PRUNED_LABEL = "pruned"
+"""The first part of the paths of texts that were pruned from a conversation."""
+_MAX_LABEL = 80
+"""Characters of a tool's name in a path."""
+_MAX_NAME = 1 << 14
+"""Characters of a tool's name that its label depends on."""
+
+MAX_NOTICE = 1 << 14
+"""Characters up to which a text may be a pasted notice."""
+_DECODE_FIRST = json.JSONDecoder(strict=False).raw_decode
+_RESULT_STATES = frozenset(("isError", "is_error", "resultType", "result_type"))
+_ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5}|U0010[0-9a-f]{4})"
+_PRINTED_RESULT = re.compile(
+    r"(?:CallToolResult\()?(?:_?meta=None,? )?(?:content=)?\[?"
+    rf"TextContent\(type=['\"]text['\"], text=(?P<text>'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\")"
+    r"(?:, (?:annotations|_?meta)=None)*+\)\]?"
+    r"(?:,? (?:structured_?[cC]ontent=None|is_?[eE]rror=(?:False|True)|result_?[tT]ype='complete'))*+[\])}'\", ]*+"
+)
+"""A result of one text, its list of blocks, or its block, as Python prints those of the SDK."""
+
+_INPUT_LINE = "The function "
+
+PATH_LINE_PREFIX = "Path: "
+"""The beginning of the line with the path, below a value that is shown."""
+SHOWN_END = "Result ends."
+"""The last line below a value that is shown: without it, small models ask for the value that they have read
+(docs/evaluation/wording.md)."""
+TEXT_PATH_LINE_PREFIX = "text_path: "
+"""The same for the path of a text that contains more than the value."""
+_SHOWN_LINES = re.compile(
+    rf'(?:\A|\n){PATH_LINE_PREFIX}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"'
+    rf'(?:\n{TEXT_PATH_LINE_PREFIX}"[A-Za-z0-9_-]+-{_UUID4}")?'
+    rf'(?:\n"[A-Za-z0-9_/-]+" [^\n]{{1,200}}|\nand [0-9,]+ more){{0,9}}\n{re.escape(SHOWN_END)}\Z'
+)
+"""The last lines below a value that is shown whole: its path, the path of a text, the paths of media."""
+
+TEXT_USE = "As an argument, the path stands for the text."
+"""The line below a text that is shown, which has its path above it: without it, small models write the text again as
+an argument (docs/evaluation/wording.md)."""
+_SHOWN_TEXT = re.compile(rf'\A"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"\n')
+_TEXT_END = f"\n{TEXT_USE}\n{SHOWN_END}"
+
+_NOTICE_WORDS = r"This path (?:\([^\n]*\) )?stands for "
+_NOTICE_ENDS = ("next tool.", "not the preview.")
+_PATHLESS_NOTICE = re.compile(_NOTICE_WORDS)
+_NOTICE_FRAMES = (
+    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}(?:/[0-9])?"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
+    (re.compile(_INPUT_LINE), ("as input to another function.",)),
+    (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), ("}",)),
+)
+"""Beginning and possible ends of each style of notice except `opaque`, and of the stub of a pruned text."""
+
+_MAX_END = 4_000
+"""Characters of the lines below a shown value: at most ten lines, each with a path and few words."""
+
+
+class MemoryPath(msgspec.Struct, frozen=True):
+    """A well-formed memory path, decoded."""
+
+    base: str
+    tokens: tuple[JsonToken, ...] = ()
+    """Keys; a number for an object's member that is named by its position."""
+
+    def __str__(self) -> str:
+        steps = (escape_token(token) if isinstance(token, str) else position_token(token) for token in self.tokens)
+        return self.base + "".join(f"/{step}" for step in steps)
+
+    @property
+    def without_wrapping(self) -> "MemoryPath":
+        """The path without spaces and quotes at its end; see `parse_wrapped_path`."""
+        if not self.tokens or not isinstance(last := self.tokens[-1], str):
+            return self
+        return MemoryPath(self.base, (*self.tokens[:-1], last.rstrip(_WRAPPING)))
+
+    def child(self, key: str) -> "MemoryPath":
+        """The path of a key of the value."""
+        return MemoryPath(self.base, (*self.tokens, key))
+
+
+def tool_label(tool: str) -> str:
+    """A tool's name as it appears in paths: only `[A-Za-z0-9_-]`, 1 to 80 characters."""
+    return _UNSAFE.sub("_", tool[:_MAX_NAME])[:_MAX_LABEL].rstrip("-") or "value"
+
+
+def new_base(tool: str, identity: UUID) -> str:
+    """The base of a new value that `tool` produced."""
+    return f"{tool_label(tool)}-{identity}"
+
+
+class NewBases:
+    """The bases of a new value and of its companion, made when they are first needed: most results are not stored."""
+
+    def __init__(self, tool: str, new_id: Callable[[], UUID]) -> None:
+        self._tool = tool
+        self._new_id = new_id
+
+    @cached_property
+    def value(self) -> str:
+        """The base of the value."""
+        return new_base(self._tool, self._new_id())
+
+    @cached_property
+    def companion(self) -> str:
+        """The base of the companion."""
+        return new_base(self._tool, self._new_id())
+
+    def __reduce__(self) -> tuple[type["FixedBases"], tuple[str, str]]:
+        """Worker processes get the bases themselves."""
+        return FixedBases, (self.value, self.companion)
+
+
+class FixedBases(NamedTuple):
+    """The bases of a value and of its companion."""
+
+    value: str
+    companion: str
+
+
+def label_of(base: str) -> str:
+    """The tool label of a base."""
+    return base[:-37]
+
+
+def parse_path(text: str) -> MemoryPath | None:
+    """Parse a memory path; None unless the whole text is one."""
+    if not (match := _PATH.fullmatch(text)):
+        return None
+    pointer = match["pointer"] or ""
+    return MemoryPath(match["base"], tuple(_parse_token(token) for token in pointer.split("/", _MAX_STEPS)[1:]))
+
+
+def _parse_token(token: str) -> JsonToken:
+    if "~" not in token:  # nearly all tokens, in a fifth of the time
+        return token
+    match = _POSITION.fullmatch(token)
+    return int(match[1]) if match else unescape_token(token)
+
+
+def parse_uri(uri: str) -> MemoryPath | None:
+    """The memory path in a `memory://` URI; None for any other URI and for a malformed path."""
+    return parse_path(unquote(uri.removeprefix(SCHEME))) if uri.startswith(SCHEME) else None
+
+
+def label_of_near_miss(text: str) -> str | None:
+    """The tool label of a text that resembles a memory path but was copied incorrectly, else None."""
+    match = _NEAR_MISS.fullmatch(text)
+    return match["tool"] if match and _DIGITS_AND_LETTERS.match(match["id"]) else None
+
+
+def fold_label(label: str) -> str:
+    """The same text for all labels that differ only in case, hyphens and underscores, as models miscopy them."""
+    return label.replace("-", "").replace("_", "").casefold()
+
+
+def strip_wrapping(text: str) -> str:
+    """Remove what models put around a path: space, quotes, backticks, the `memory://` scheme."""
+    return text.strip(_WRAPPING).removeprefix(SCHEME).strip(_WRAPPING)
+
+
+def find_bases(text: str) -> frozenset[str]:
+    """All well-formed bases in a text."""
+    return frozenset(_BASE.findall(text))
+
+
+def find_candidate_offsets(text: bytes | memoryview) -> list[int]:
+    """Offsets in a JSON text of possible memory paths; each string that is a path or a near miss contains one."""
+    return sorted(match.start() for pattern in _CANDIDATES for match in pattern.finditer(text))
+
+
+def has_candidates(text: bytes | memoryview) -> bool:
+    """Whether a JSON text contains a possible memory path."""
+    for pattern in _CANDIDATES:  # noqa: SIM110  # without a generator, because each call comes here
+        if pattern.search(text):
+            return True
+    return False
+
+
+def position_token(position: int) -> str:
+    """The token for a member of an object by its position, counted from 0, if its key must not be shown.
+
+    No escaped key has this form: in a JSON Pointer, `~` is always followed by 0 or 1.
+    """
+    return f"~#{position}"
+
+
+def escape_token(token: str) -> str:
+    """A key as a JSON Pointer token (RFC 6901, section 3)."""
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+def unescape_token(token: str) -> str:
+    """The key of a JSON Pointer token (RFC 6901, section 4)."""
+    return token.replace("~1", "/").replace("~0", "~")
+
+
+def parse_wrapped_path(text: str) -> MemoryPath | None:
+    """Parse a memory path in spaces, quotes and the like, or after a slash, as models write it; None for other texts.
+
+    Quotes and the like only at the end of the text remain part of the last key, which may end with them. If the value
+    has no such key, use `without_wrapping`. A whole notice is not a path, although keys may contain line breaks.
+    """
+    bare = parse_path(strip_wrapping(text).removeprefix("/"))
+    if bare is None or ("\n" in text and is_whole_notice(text.strip())):
+        return None
+    if isinstance(bare.tokens[-1] if bare.tokens else None, int):
+        return bare
+    return parse_path(text) or bare
+
+
+def unwrap_result(text: str) -> str:
+    """The text of an MCP result or text block that a model pasted as some frameworks show it; other texts unchanged.
+
+    Frameworks show results as JSON or as Python prints them. A result must consist of one text: other members are null,
+    except those of a result's state. A JSON string is its text. Models add braces and quotes to the end.
+    """
+    bare = text.strip()
+    if len(bare) > MAX_NOTICE:
+        return text
+    if printed := _PRINTED_RESULT.fullmatch(bare):
+        return str(ast.literal_eval(printed["text"]))
+    if not bare.startswith(("{", "[", '"')):
+        return text
+    try:
+        shown, end = _DECODE_FIRST(bare)
+    except (ValueError, RecursionError):
+        return text
+    found = _find_only_text(shown)
+    return text if found is None or bare[end:].strip('}]", ') else found
+
+
+def _find_only_text(shown: object) -> str | None:
+    """The text in a result, in a list of blocks or in a block that contains nothing else."""
+    block = shown
+    match shown:
+        case str(text):
+            return text
+        case [only]:
+            block = only
+        case {"content": [only], **others} if all(others[name] is None for name in others.keys() - _RESULT_STATES):
+            block = only
+    match block:
+        case {"type": "text", "text": str(text), **others} if not any(other is not None for other in others.values()):
+            return text
+    return None
+
+
+def is_whole_notice(text: str) -> bool:
+    """Whether a text begins and ends like a notice: models paste notices as arguments."""
+    is_framed = any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
+    return is_framed or _find_shown_base(text) is not None
+
+
+def _find_shown_base(text: str) -> str | None:
+    """The base of a value that is shown whole, with its path; None for any other text."""
+    is_text = text.endswith(_TEXT_END)
+    shown = _SHOWN_TEXT.match(text) if is_text else _SHOWN_LINES.search(text, max(len(text) - _MAX_END, 0))
+    return shown["base"] if shown else None
+
+
+def is_pathless_notice(text: str) -> bool:
+    """Whether a text is a notice without its first line, the path, or the line below a shown text.
+
+    Some models paste these as an argument.
+    """
+    if text in (TEXT_USE, f"{TEXT_USE}\n{SHOWN_END}"):
+        return True
+    first = text.partition("\n")[0]
+    return bool(_PATHLESS_NOTICE.match(first)) and text.endswith(_NOTICE_ENDS) and not find_bases(first)
+
+
+def find_copied_notice(text: str, notices: Mapping[str, str]) -> str | None:
+    """The key of the notice of which a text is a copy, possibly with a few wrong lines; None if that is uncertain.
+
+    The first lines, which describe the values, must be equal, and more than half of the other lines. Several equally
+    similar notices are uncertain.
+
+    Args:
+        text: The text, without the line of the path.
+        notices: The texts of notices, without that line, by base or path.
+    """
+    first, *rest = text.strip().split("\n")
+    lines = set(rest)
+    equal = {
+        key: len(lines.intersection(known.split("\n")))
+        for key, known in notices.items()
+        if known.startswith(f"{first}\n")
+    }
+    most = max(equal.values(), default=0)
+    closest = [key for key in equal if equal[key] == most]
+    return closest[0] if len(closest) == 1 and 2 * most > len(lines) else None
+
+
+def find_notice_bases(text: str) -> frozenset[str]:
+    """The bases in a whole notice, without those in the input that one style repeats; empty for any other text.
+
+    A notice with several bases does not stand for a single value. For a value that is shown, only the line with its
+    path counts, not the bases in the value itself.
+    """
+    if shown := _find_shown_base(text):
+        return frozenset({shown})
+    if not is_whole_notice(text):
+        return frozenset()
+    first, _, rest = text.partition("\n")
+    return find_bases(rest if rest and first.startswith(_INPUT_LINE) else text)
+
+
+def read_notice_path(text: str) -> MemoryPath | None:
+    """The path at the beginning of a whole notice; None for any other text, and for a notice with several bases."""
+    bases = find_notice_bases(text)
+    if len(bases) != 1:
+        return None
+    first = parse_wrapped_path(text.partition("\n")[0])
+    return first if first and first.base in bases else MemoryPath(next(iter(bases)))
