@@ -38,7 +38,9 @@ from mcp_mirror.workers.frame_jobs import (
 from mcp_mirror.workers.pool import PoolSize, PreemptedError, WorkerDiedError, WorkerPool
 from mcp_mirror.workers.transfer import TransferFiles
 
-_SIZE: Final = PoolSize(processes=2, per_principal=2)
+_SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30, preempts=False)
+"""The results of one principal leave a process for others. A task is not stopped for another principal: the tool that
+answered would have to be called again. The memory limit does not count mapped files."""
 _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
 """The size of the pool for messages of clients, of which one principal leaves a process for others."""
 
@@ -60,14 +62,21 @@ class FrameScanner:
         self._pool_for_clients = WorkerPool(child_watchdog, _SIZE_FOR_CLIENTS)
         self._spool = spool
 
-    async def scan(self, frame: SpooledFrame, options: ProcessingOptions) -> ProcessedResult | RejectedFrame:
+    async def scan(
+        self, frame: SpooledFrame, options: ProcessingOptions, principal: str = ""
+    ) -> ProcessedResult | RejectedFrame:
         """Process a response in a file. The bytes of the result are memory-mapped from the file.
+
+        Args:
+            frame: The response.
+            options: How to process its result.
+            principal: The caller. Principals share the worker processes fairly.
 
         Raises:
             WireError: The frame is not a JSON-RPC response, or exceeds a limit.
             UpstreamError: The worker process died, or the file cannot be mapped.
         """
-        answer = await self._run(partial(scan, str(frame.path), options))
+        answer = await self._run(partial(scan, str(frame.path), options), self._pool, principal)
         if isinstance(answer, RejectedFrame):
             return answer
         with _explain_errors():
