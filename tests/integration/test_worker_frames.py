@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from recording_watchdog import RecordingWatchdog
 
@@ -26,6 +27,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.system.files import map_file
 from mcp_mirror.types import FileSpan, Span
+from mcp_mirror.workers import frames
 from mcp_mirror.workers.frame_jobs import OpenedList
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -142,6 +144,39 @@ async def test_a_malformed_response_is_an_error_and_the_next_is_read(
     with pytest.raises(WireError, match=message_pattern):
         await scanner.scan(frame_of(tmp_path, message), order())
     assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
+
+
+MANY_BLOCKS = b'{"jsonrpc":"2.0","id":1,"result":{"content":[%b1]}}'
+
+
+async def test_a_result_of_too_many_parts_takes_a_bounded_memory(
+    child_watchdog: RecordingWatchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "_SIZE", msgspec.structs.replace(frames._SIZE, memory=100 << 20))  # noqa: SLF001
+    with Spool(WirePolicy(), tmp_path / "spool") as spool:
+        async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
+            with pytest.raises(WireError, match="too many members and items"):
+                await scanner.scan(frame_of(tmp_path, MANY_BLOCKS % (b"1," * 300_000)), order())
+            assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
+
+
+async def test_one_principals_results_leave_a_process_for_others(scanner: FrameScanner, tmp_path: Path) -> None:
+    slow, read = MANY_BLOCKS % (b"1," * 60_000), list[str]()
+
+    async def scan(principal: str, number: int, message: object) -> None:
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        await scanner.scan(frame_of(folder, message), order(), principal)
+        read.append(principal)
+
+    with anyio.fail_after(120):
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(scan, "mallory", number, slow)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(scan, "alice", 4, RESPONSES["structured"])
+    assert read.index("alice") < 2
+    assert read.count("mallory") == 4
 
 
 async def test_a_text_that_breaks_off_leaves_no_decoded_file(scanner: FrameScanner, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -123,6 +124,13 @@ def test_a_pattern_that_is_too_large_is_refused_with_advice() -> None:
         grep(TEXT, "((a{10}){10}){10}" * 1_000)
     with pytest.raises(ToolError, match=r"`pattern` has 70,000 characters; 65,536 are accepted\. Shorten it\."):
         grep(TEXT, "a" * 70_000)
+
+
+def test_groups_of_a_pattern_take_no_time() -> None:
+    began = time.thread_time()
+    found = grep("x" * 500, "(" * 500 + "x" + ")" * 500)
+    assert found.startswith("0 (char 0; 499 more in this line): ")
+    assert time.thread_time() - began < 0.5  # 1 s with the positions of the groups in each match
 
 
 def test_an_invalid_pattern_is_refused() -> None:

@@ -128,17 +128,17 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             ToolError: The model may not see the result, and it cannot be stored.
             UpstreamError: The response is not a tool result.
         """
-        result = await self._read(entry, response, options)
+        result = await self._read(call, entry, response, options)
         flows = self.runtime.state.flows
         labels = flows.labels_of_result(entry.upstream, input_labels, result.ifc)
         if not flows.may_show(labels):
             if call.config.is_transparent:
                 raise ToolError(WITHHELD)
-            return CallResult(await self._read(entry, response, options.path_only()), labels, is_hidden=True)
+            return CallResult(await self._read(call, entry, response, options.path_only()), labels, is_hidden=True)
         may_store = result.captured.value is None and options.rules.mode != "never"
         has_budget = call.reservation.tokens is not None
         if may_store and has_budget and not await self._fits(call, result.members):
-            result = await self._read(entry, response, options.path_only())
+            result = await self._read(call, entry, response, options.path_only())
         return CallResult(result, labels, is_hidden=False)
 
     async def store(
@@ -206,11 +206,13 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         )
         return members
 
-    async def _read(self, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions) -> ProcessedResult:
+    async def _read(
+        self, call: Call, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions
+    ) -> ProcessedResult:
         """Read a result; a spooled one in a worker process."""
         try:
             if isinstance(response, SpooledFrame):
-                result = await self.services.scanner.scan(response, options)
+                result = await self.services.scanner.scan(response, options, call.namespace)
             else:
                 result = await run_by_values(response.values(), process_result, response, options)
         except WireError as error:
@@ -223,7 +225,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             refusal = upstream.refusal(
                 repr(entry.tool), result.code, result.message, is_content_hidden=is_content_hidden
             )
-            return await self._read(entry, convert_refusal(refusal, entry, options), options)
+            return await self._read(call, entry, convert_refusal(refusal, entry, options), options)
         return result
 
     async def _fits(self, call: Call, reply: ToolResult) -> bool:

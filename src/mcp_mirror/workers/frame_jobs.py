@@ -68,6 +68,8 @@ def run_job(job: Callable[[], object]) -> object:
         return job()
     except (WireError, ToolError) as error:
         return error
+    except MemoryError:
+        return WireError("The message cannot be read: it has too many members and items for the memory of a process.")
     except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
         return WireError(f"The message cannot be read: {type(error).__name__}.")
 

@@ -40,7 +40,9 @@ from mcp_mirror.workers.transfer import TransferFiles
 Answer = TypeVar("Answer")
 T = TypeVar("T")
 
-_SIZE: Final = PoolSize(processes=2, per_principal=2)
+_SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30, preempts=False)
+"""The results of one principal leave a process for others. A task is not stopped for another principal: the tool that
+answered would have to be called again. The memory limit does not count mapped files."""
 _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
 """The size of the pool for messages of clients, of which one principal leaves a process for others."""
 
@@ -62,14 +64,21 @@ class FrameScanner:
         self._pool_for_clients = WorkerPool(child_watchdog, _SIZE_FOR_CLIENTS)
         self._spool = spool
 
-    async def scan(self, frame: SpooledFrame, options: ProcessingOptions) -> ProcessedResult | RejectedFrame:
+    async def scan(
+        self, frame: SpooledFrame, options: ProcessingOptions, principal: str = ""
+    ) -> ProcessedResult | RejectedFrame:
         """Process a response in a file. The bytes of the result are memory-mapped from the file.
+
+        Args:
+            frame: The response.
+            options: How to process its result.
+            principal: The caller. Principals share the worker processes fairly.
 
         Raises:
             WireError: The frame is not a JSON-RPC response, or exceeds a limit.
             UpstreamError: The worker process died, or the file cannot be mapped.
         """
-        return await self._open(partial(scan, str(frame.path), options), _map_result)
+        return await self._open(partial(scan, str(frame.path), options), _map_result, principal)
 
     async def lift(self, frame: SpooledFrame, token: str, limits: WirePolicy, principal: str) -> Lifted | None:
         """Lift the parameters out of a client's message in a file; None for a message that is not passed on.
@@ -161,9 +170,11 @@ class FrameScanner:
         await self._pool.aclose()
         await self._pool_for_clients.aclose()
 
-    async def _open(self, job: Callable[[], Answer | RejectedFrame], read: Callable[[Answer], T]) -> T | RejectedFrame:
+    async def _open(
+        self, job: Callable[[], Answer | RejectedFrame], read: Callable[[Answer], T], principal: str = ""
+    ) -> T | RejectedFrame:
         """Run a job on a response in a file, and return its answer with bytes that are memory-mapped."""
-        answer: Answer | RejectedFrame = await self._run(job)
+        answer: Answer | RejectedFrame = await self._run(job, self._pool, principal)
         return answer if isinstance(answer, RejectedFrame) else _map_files(read, answer)
 
     async def _run(self, job: Callable[[], object], pool: WorkerPool | None = None, principal: str = "") -> Any:

@@ -115,6 +115,8 @@ class PoolSize(msgspec.Struct, frozen=True):
     """Concurrency limit of one principal; below `processes`, so that one principal cannot occupy all of them."""
     memory: int | None = None
     """Bytes of data that one process may allocate; None: no limit."""
+    preempts: bool = True
+    """A principal that waits stops a long task of another one."""
 
 
 class _Task(msgspec.Struct, eq=False):
@@ -172,7 +174,8 @@ class WorkerPool:
         Raises:
             PoolError: A task has no result; the subclass names the cause.
         """
-        share, preempt = self._size.per_principal, partial(self._preempt, principal)
+        share = self._size.per_principal
+        preempt = partial(self._preempt, principal) if self._size.preempts else do_nothing
         if not self._places.try_enter(principal, share) and not await self._places.wait(
             principal, share, max_wait, preempt, _SHARE
         ):

@@ -174,5 +174,5 @@ async def _process(
     call: ToolInput, frame: bytes | SpooledFrame, options: ProcessingOptions
 ) -> ProcessedResult | RejectedFrame:
     if isinstance(frame, SpooledFrame):
-        return await call.memory.scanner.scan(frame, options)
+        return await call.memory.scanner.scan(frame, options, call.namespace)
     return await run_by_values((frame,), process_frame, frame, options)
