@@ -111,6 +111,28 @@ async def test_check_prints_the_output_of_a_server_that_fails_at_start(configure
     assert [line.strip() for line in lines] == [*(f"step {number}" for number in range(11, 30)), "no licence: ***"]
 
 
+ENDS_WHILE_IT_LISTS = """for line in sys.stdin:
+    request = json.loads(line)
+    if request["method"] == "tools/list":
+        sys.exit()
+    if "id" in request:
+        is_handshake = request["method"] == "initialize"
+        answer = {"result": RESULT} if is_handshake else {"error": {"code": -32601, "message": "no"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}), flush=True)
+"""
+
+
+async def test_a_server_that_ends_while_it_lists_is_named_once(configured: Configured, open_lines: OpenLines) -> None:
+    result = {**HANDSHAKE, "capabilities": {"tools": {}}}
+    program = f"import json, sys\nRESULT = {result!r}\n{ENDS_WHILE_IT_LISTS}"
+    config = configured({"one": {"command": sys.executable, "args": ["-c", program]}})
+    async with open_lines(config) as client:
+        await client.greet()
+        status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
+        (listed,) = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
+    assert listed["detail"] == "It closed the connection during tools/list."
+
+
 async def test_check_names_disabled_servers_and_has_no_problem(configured: Configured, run: Run, raw: Any) -> None:
     config = configured({"good": raw(), "off": raw() | {"enabled": False}})
     content = json.loads(config.read_text())

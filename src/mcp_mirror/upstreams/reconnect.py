@@ -145,7 +145,7 @@ def explain_end(
         redactor: Removes secrets from quoted text.
         is_starting: The connection was never ready, so the printed output may say why.
     """
-    reason, logged = _explain_cause(cause, redactor)
+    reason, logged = (_shorten(text, policy.name) for text in _explain_cause(cause, redactor))
     if is_starting and output.refusal:
         reason = logged = output.refusal
     summary = output.summary
@@ -163,6 +163,15 @@ def explain_end(
     return ended.with_log_message(
         f"{logged} `mcp-mirror check` shows its error output." if is_output_elsewhere else logged
     )
+
+
+def _shorten(reason: str, name: str) -> str:
+    """Return the reason without the name and the advice of a request's error: both stand around the state."""
+    begin = f"Upstream {name!r} "
+    if not reason.startswith(begin):
+        return reason
+    shortened = f"It {reason.removeprefix(begin)}".removesuffix(f" {_TRY_AGAIN}")
+    return shortened.replace("; try again in a moment.", ".")
 
 
 def _find_kind(cause: BaseException) -> type[UpstreamError]:
