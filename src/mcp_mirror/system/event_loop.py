@@ -249,8 +249,9 @@ class _Watch:
         found, self._unlogged = self._unlogged, []
         seconds, where = max(found)
         level = logging.WARNING if seconds > _WARNED else logging.INFO
-        text = "The event loop stalled %d times, at most for %.0f ms, in %s. No client got an answer during a stall."
-        _logger.log(level, text, len(found), 1000 * seconds, where)
+        stalls = f"{len(found)} time{'' if len(found) == 1 else 's'}"
+        text = "The event loop stalled %s, at most for %.0f ms, in %s. No client got an answer during a stall."
+        _logger.log(level, text, stalls, 1000 * seconds, where)
 
 
 def _list_functions(thread_id: int) -> str:
