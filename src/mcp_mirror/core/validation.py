@@ -192,7 +192,10 @@ class SchemaCheck(msgspec.Struct, gc=False):
         """
         if self._explainer is None:
             self.compile()
-        return any(validator.is_valid(arguments) for validator in self._validators)
+        for validator in self._validators:  # noqa: SIM110  # each small call passes here
+            if validator.is_valid(arguments):
+                return True
+        return False
 
     def __call__(self, arguments: Any) -> str | None:
         """Return an error message for arguments; None if they are valid or cannot be judged."""

@@ -29,6 +29,8 @@ _MAX_SENT_BYTES: Final = 1 << 20
 """Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
 MAX_INSERTED_BYTES: Final = 64 << 20
 """Bytes of all stored values together that an edit inserts."""
+_FOUND_COST: Final = 16
+"""Bytes that are written as fast as one pointer or escaped path is replaced."""
 _PIECE_COST: Final = 64
 """Bytes that are written as fast as one piece of an edit."""
 
@@ -142,7 +144,9 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
     resolved = {
         pointer: Resolved(str(one.path), one.blob, one.kind, one.preview, one.file) for pointer, one in values.items()
     }
-    return substitute_pointers(given, found, resolved, lambda _: frozenset()), tuple(values.values())
+    size = _FOUND_COST * len(found) + sum(len(one.blob) for one in known.values())
+    replaced = await run_by_size(size, substitute_pointers, given, found, resolved, lambda _: frozenset())
+    return replaced, tuple(values.values())
 
 
 async def put(call: ToolInput) -> Content:
