@@ -21,12 +21,12 @@ from mcp_mirror.types import JsonToken
 _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _PATH = re.compile(rf"(?P<base>(?P<tool>[A-Za-z0-9_-]+)-{_UUID4})(?P<pointer>/.*)?", re.DOTALL)
 _NEAR_MISS = re.compile(
-    r"(?:(?i:memory[_ ]?)?(?i:path)\s*[:=])?[^A-Za-z0-9_]*+(?P<tool>[A-Za-z0-9_-]+?)-"
+    r"(?:(?i:memory[_ ]?)?(?i:path)\s*[:=])?[^A-Za-z0-9_]*+(?P<tool>[A-Za-z0-9_-]{1,200}?)-"
     r"(?P<id>[0-9A-Fa-f]{6,10}(?:(?:-[0-9A-Za-z]{2,14}){3,5}(?:-[0-9A-Za-z]?)?|(?:-[0-9A-Fa-f]{2,14}){1,2}|(?=\.\.|\u2026)))"
     r"(?:/.*|\[[^\]\n]*\]\S*|[^A-Za-z0-9_\s-]\S*)?",
     re.DOTALL,
 )
-"""A path with characters added, lost or replaced."""
+"""A path with characters added, lost or replaced. Labels are shorter; a longer search takes 0.4 ms a kilobyte."""
 _DIGITS_AND_LETTERS = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])")
 """An id of digits only would also match dates, one of letters only would match words."""
 BASE_PATTERN = rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]+-{_UUID4}"

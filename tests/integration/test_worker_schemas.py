@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tests.hostile.schemas import blocks, doubling, page, tool
 
 from mcp_mirror.core.catalog import CatalogEntry, CatalogRules, build_catalog
+from mcp_mirror.core.validation import SchemaCheck
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
@@ -138,6 +139,17 @@ async def test_a_recursive_schema_is_validated_in_a_worker(workers: SchemaWorker
         error = await workers.validate(entry, json.dumps(blocks(6, "cardd")).encode(), "alice")
         assert error is not None
         assert "'type' is \"cardd\"" in error
+
+
+async def test_an_error_of_large_arguments_is_written_in_a_worker(
+    workers: SchemaWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = await entry_of(workers, PLAIN)
+    large, valid = (json.dumps({key: ["x" * 100] * 1000}).encode() for key in ("n", "other"))
+    monkeypatch.setattr(schemas, "_DEADLINE", 20.0)
+    monkeypatch.setattr(SchemaCheck, "__call__", None)
+    assert str(await workers.validate(entry, large, "alice")).startswith('n: ["xxx')
+    assert await workers.validate(entry, valid, "alice") is None
 
 
 async def test_slow_arguments_are_left_to_the_upstream(

@@ -284,6 +284,22 @@ def test_wrong_names_of_a_small_object_are_all_named() -> None:
     assert error == 'a: "bb" is longer than 1 character; a: "dd" is longer than 1 character'
 
 
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"properties": {"a": False}}, "a: the value does not fit the schema of this argument"),
+        ({"propertyNames": {"maxLength": 9}, "required": ["b"]}, '"b" is a required property'),
+    ],
+)
+def test_an_error_of_many_values_with_valid_names_is_that_of_the_schema(schema: Any, expected: str) -> None:
+    assert check(schema, {"a": [1] * 6000}) == expected
+
+
+def test_a_verdict_needs_no_message_before() -> None:
+    assert SchemaCheck({"required": ["a"]}).is_valid({"a": 1})
+    assert not SchemaCheck({"required": ["a"]}).is_valid({})
+
+
 DEFAULTED = {
     "properties": {
         "scale": {"enum": ["css", "device"], "default": "css"},

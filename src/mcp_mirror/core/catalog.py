@@ -19,7 +19,7 @@ from mcp_mirror.core.parsed_result import WRAPPER
 from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
-from mcp_mirror.core.validation import Check, Cost
+from mcp_mirror.core.validation import Cost, SchemaCheck
 from mcp_mirror.paths import tool_label
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider
@@ -54,7 +54,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, gc=False):
     timeout: float | None
     headers: tuple[tuple[str, ...], ...]
     """Locations of the arguments that clients mirror into HTTP headers."""
-    check: Check | None
+    check: SchemaCheck | None
     """Validates arguments on the event loop; None if that is too much work or arguments are not validated."""
     cost: Cost | None = None
     """An upper bound on the work of validation; None if it may take exponential time."""

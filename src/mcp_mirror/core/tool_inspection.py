@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
-from mcp_mirror.core.validation import Check, Cost, SchemaCheck, estimate_cost, verify_schema
+from mcp_mirror.core.validation import Cost, SchemaCheck, estimate_cost, verify_schema
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_bounds import is_deeper
 from mcp_mirror.settings.limits import UpstreamBounds
@@ -105,7 +105,7 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     """An upper bound on the work of validation; None if validation may take exponential time."""
     schema_error: str | None = None
     """Why the gateway does not validate the arguments."""
-    check: Check | None = None
+    check: SchemaCheck | None = None
     """Validates arguments; None if that is too much work for the event loop."""
 
     @property

@@ -34,6 +34,8 @@ from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.types import Buffer, JsonToken, Segments
 
+_FOUND_BYTES: Final = 16
+"""Bytes that are written as fast as one pointer or escaped path is replaced."""
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
 _MAX_PATH_BYTES: Final = 1200
@@ -178,6 +180,7 @@ async def _substitute(
 ) -> Segments:
     """Replace pointers by their values, which may need to be parsed or quoted."""
     size = sum({value.path: len(value.blob) for value in values.values()}.values())  # each is converted once
+    size += _FOUND_BYTES * len(found)
     return await run_by_size(size, substitute_pointers, arguments, found, values, types_at(entry.schema))
 
 

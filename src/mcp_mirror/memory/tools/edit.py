@@ -28,6 +28,8 @@ _MAX_SENT_BYTES: Final = 1 << 20
 """Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
 MAX_INSERTED_BYTES: Final = 64 << 20
 """Bytes of all stored values together that an edit inserts."""
+_FOUND_COST: Final = 16
+"""Bytes that are written as fast as one pointer or escaped path is replaced."""
 _PIECE_COST: Final = 64
 """Bytes that are written as fast as one piece of an edit."""
 
@@ -138,7 +140,9 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
         except ToolError as error:
             if pointer.is_known or error.reason is not RefusalReason.UNKNOWN_PATH:
                 raise
-    return substitute_pointers(given, found, values, lambda _: frozenset()), tuple(values.values())
+    size = _FOUND_COST * len(found) + sum(len(one.blob) for one in known.values())
+    replaced = await run_by_size(size, substitute_pointers, given, found, values, lambda _: frozenset())
+    return replaced, tuple(values.values())
 
 
 async def put(call: ToolInput) -> Content:
