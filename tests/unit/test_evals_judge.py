@@ -306,3 +306,18 @@ def test_without_the_gateway_paths_are_not_checked() -> None:
     found = verdict(expected, got(), sent([{"a": 1}], [{"a": 1}]), gateway=False)
     assert (found.passed, found.exact, found.received) == (True, None, True)
     assert verdict(case(), gateway=False).received is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passes"),
+    [
+        ({"name": "get", "arguments": {"number": 1}}, True),
+        ({"name": "get_mirrored", "arguments": {"number": 1}}, True),
+        ({"name": "get"}, False),
+        ({"name": 1, "arguments": {"number": 1}}, False),
+        ({"name": "get", "arguments": "1"}, False),
+    ],
+)
+def test_a_call_tool_call_counts_as_the_call_of_its_tool(arguments: dict[str, Any], passes: bool) -> None:  # noqa: FBT001
+    searched = MadeCall(Result(Call("c", "call_tool", arguments), NOTICE))
+    assert verdict(case(calls=[ExpectedCall(tool=("get",), arguments={"number": 1})]), searched).passed is passes
