@@ -5,6 +5,7 @@ token is missing, has expired, or was rejected. Requests to authorization server
 shares nothing with the connection to the upstream.
 """
 
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -264,7 +265,7 @@ class Authorizer:
         answer = replace_body(response, content=body, request=request)
         answer.next_request = response.next_request
         self._note_error(answer)
-        return answer
+        return _put_issuer_first(answer, self._policy.issuer) if self._policy.issuer else answer
 
     def _note_error(self, answer: httpx2.Response) -> None:
         """Note an OAuth error, or an HTTP status without one, such as that of a proxy's page."""
@@ -347,7 +348,7 @@ class Authorizer:
             assert browser is not None  # noqa: S101  # the caller's condition
             await browser.show(_correct_query(url, provider.context))
 
-        provider = _UserProvider(
+        provider = OAuthClientProvider(
             self._url,
             metadata,
             storage,
@@ -355,7 +356,6 @@ class Authorizer:
             browser.wait if browser else None,
             policy.client_metadata_url,
         )
-        provider.issuer = policy.issuer
         return provider
 
     async def _create_client_provider(self, storage: TokenFile) -> OAuthClientProvider:
@@ -417,15 +417,21 @@ _FLOW_FAILURES: Final = (
 """How messages of the SDK begin, and the explanations."""
 
 
-class _UserProvider(OAuthClientProvider):
-    """The provider of the SDK for the sign-in of a person, with the configured issuer like those for programs."""
+def _put_issuer_first(answer: httpx2.Response, issuer: str) -> httpx2.Response:
+    """Return the metadata of a protected resource with this authorization server first: the SDK takes the first one.
 
-    issuer: str | None = None
-
-    def _select_authorization_server(self, advertised: list[str]) -> str:
-        """Return the configured one of the authorization servers that the upstream names, or the first."""
-        chosen = (server for server in advertised if self.issuer and issuers_match(server, self.issuer))
-        return next(chosen, advertised[0])
+    Any other response stays as it is.
+    """
+    try:
+        document = answer.json()
+        named = document["authorization_servers"] if answer.is_success else None
+        ordered = sorted(named, key=lambda server: not issuers_match(server, issuer)) if isinstance(named, list) else []
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return answer
+    if not ordered:
+        return answer
+    content = json.dumps({**document, "authorization_servers": ordered}).encode()
+    return httpx2.Response(answer.status_code, content=content, request=answer.request)
 
 
 class AuthorizingTransport(httpx2.AsyncBaseTransport):
