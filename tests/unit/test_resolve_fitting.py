@@ -15,6 +15,7 @@ from mcp_mirror.core.resolve import (
     find_corrections,
     find_pointers,
     find_refused_text,
+    measure_substitution,
     substitute_pointers,
     unwrap_pointer,
 )
@@ -417,3 +418,11 @@ def test_the_only_item_of_an_array_may_be_the_array(given: str, replaced: str | 
     if unwrapped and replaced:
         sent = substitute_pointers(arguments, (unwrapped[1],), {unwrapped[1]: values[unwrapped[0]]}, types_at)
         assert b"".join(sent) == (replaced % "[1]").encode()
+
+
+def test_the_work_of_a_replacement_counts_a_repeated_value_once() -> None:
+    arguments = json.dumps([BASE] * 3).encode()
+    found = find_pointers(arguments, KNOWN)
+    values = {one: Resolved(MemoryPath(BASE), b"1" * 1000, "number") for one in found if isinstance(one, Pointer)}
+    assert 1000 < measure_substitution(found, values) < 1100
+    assert measure_substitution(found * 100, values) > measure_substitution(found, values) + 1000

@@ -6,7 +6,7 @@ pointers inside a value are never resolved. Other modules load the values and co
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Final, NamedTuple
@@ -43,6 +43,8 @@ from mcp_mirror.payload.json_spans import (
 )
 from mcp_mirror.types import Buffer, Location, Segments, Span
 
+_REPLACED_COST: Final = 16
+"""Bytes that are written as fast as one pointer or escaped path is replaced."""
 _MAX_CANDIDATES: Final = 20_000
 """Candidate offsets in the arguments that are examined for memory paths."""
 _MAX_EXPLAINED: Final = 50
@@ -245,6 +247,11 @@ def _find_in(arguments: Buffer, span: Span) -> Iterator[int]:
         yield span.start
     else:
         yield from (match.start() for match in _TEXT_OR_NULL.finditer(arguments, span.start, span.stop))
+
+
+def measure_substitution(found: Sequence[object], values: Mapping[Pointer, Resolved]) -> int:
+    """The work of `substitute_pointers`, in bytes that are written in the same time; each value is converted once."""
+    return _REPLACED_COST * len(found) + sum({value.path: len(value.blob) for value in values.values()}.values())
 
 
 def substitute_pointers(

@@ -18,6 +18,7 @@ from mcp_mirror.core.resolve import (
     Pointers,
     find_corrections,
     find_refused_text,
+    measure_substitution,
     substitute_pointers,
     unwrap_pointer,
 )
@@ -34,8 +35,6 @@ from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.types import Buffer, JsonToken, Segments
 
-_FOUND_BYTES: Final = 16
-"""Bytes that are written as fast as one pointer or escaped path is replaced."""
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
 _MAX_PATH_BYTES: Final = 1200
@@ -97,7 +96,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Replace pointers by their values and validate the result against the tool's own schema.
 
         If the arguments are not valid, they are corrected where the schema allows only one reading
-        (`find_corrections`, `unwrap_pointer`, `_find_namesake`). `may_quote`: an error may quote the values.
+        (`find_corrections`, `unwrap_pointer`, `_find_key_of_argument`). `may_quote`: an error may quote the values.
         """
         arguments, types_of = call.arguments, types_at(entry.schema)
         found, values = inputs.found, inputs.values
@@ -110,7 +109,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                     item, array = unwrapped
                     found = tuple(array if one == item else one for one in found)
                     values = {array if one == item else one: value for one, value in values.items()}
-                elif member := await self._find_namesake(call, misfit):
+                elif member := await self._find_key_of_argument(call, misfit):
                     values = {
                         one: member if one.location == misfit.location else value for one, value in values.items()
                     }
@@ -127,7 +126,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             fault = fault if _is_null(left, fault) else left
         raise _build_misfit_error(entry, fault if may_quote else None)
 
-    async def _find_namesake(self, call: Call, misfit: MisfitError) -> Resolved | None:
+    async def _find_key_of_argument(self, call: Call, misfit: MisfitError) -> Resolved | None:
         """Return the member of an object that has the argument's name, if it fits and the object does not.
 
         Models pass the path of the whole object on to an argument such as `rows`.
@@ -179,9 +178,9 @@ async def _substitute(
     entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
 ) -> Segments:
     """Replace pointers by their values, which may need to be parsed or quoted."""
-    size = sum({value.path: len(value.blob) for value in values.values()}.values())  # each is converted once
-    size += _FOUND_BYTES * len(found)
-    return await run_by_size(size, substitute_pointers, arguments, found, values, types_at(entry.schema))
+    return await run_by_size(
+        measure_substitution(found, values), substitute_pointers, arguments, found, values, types_at(entry.schema)
+    )
 
 
 def _is_null(missing: str, fault: str) -> bool:

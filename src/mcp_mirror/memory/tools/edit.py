@@ -7,7 +7,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.media import find_embedded_text
-from mcp_mirror.core.resolve import Pointer, substitute_pointers
+from mcp_mirror.core.resolve import Pointer, measure_substitution, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value
 from mcp_mirror.memory.tools.read import query_value
@@ -28,8 +28,6 @@ _MAX_SENT_BYTES: Final = 1 << 20
 """Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
 MAX_INSERTED_BYTES: Final = 64 << 20
 """Bytes of all stored values together that an edit inserts."""
-_FOUND_COST: Final = 16
-"""Bytes that are written as fast as one pointer or escaped path is replaced."""
 _PIECE_COST: Final = 64
 """Bytes that are written as fast as one piece of an edit."""
 
@@ -140,7 +138,7 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
         except ToolError as error:
             if pointer.is_known or error.reason is not RefusalReason.UNKNOWN_PATH:
                 raise
-    size = _FOUND_COST * len(found) + sum(len(one.blob) for one in known.values())
+    size = measure_substitution(found, values)
     replaced = await run_by_size(size, substitute_pointers, given, found, values, lambda _: frozenset())
     return replaced, tuple(values.values())
 
