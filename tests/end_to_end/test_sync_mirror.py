@@ -201,6 +201,27 @@ def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signal to a thread")
+def test_an_interrupt_that_does_not_wake_the_waiting_thread_ends_the_call() -> None:
+    """A signal that comes just before the thread waits, or to another thread, is only noted: nothing wakes the thread."""
+    mirror = SyncMirror()
+    ended = threading.Semaphore(0)
+
+    @mirror.tool
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(0.05)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            ended.release()
+
+    with mirror:
+        with pytest.raises(KeyboardInterrupt):
+            mirror.call("wait_mirrored", {})
+        assert ended.acquire(timeout=BOUND)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signal to a thread")
 def test_an_interrupt_ends_the_call() -> None:
     """However early the signal comes: the call of an interrupted script must not continue in the background."""
     mirror = SyncMirror()

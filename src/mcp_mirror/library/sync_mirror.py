@@ -35,6 +35,9 @@ P = ParamSpec("P")
 _CLOSE_TIMEOUT: Final = 20.0
 """Seconds that the end of a mirror may take: more than its calls and its upstreams get to end."""
 
+_INTERRUPT_CHECK: Final = 0.5
+"""Seconds after which a waiting thread looks for an interrupt that did not wake it."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -218,7 +221,7 @@ class _LoopThread:
         """Run work and return its result; an interrupt of the caller's thread, such as Ctrl-C, cancels the work."""
         task = _CancellableTask(work)
         try:
-            return asyncio.run_coroutine_threadsafe(task.run(), self._loop).result()
+            return _wait_for(asyncio.run_coroutine_threadsafe(task.run(), self._loop))
         except BaseException:
             if not task.has_ended:
                 self._loop.call_soon_threadsafe(task.cancel)  # does not wait for a loop that a tool blocks
@@ -253,6 +256,20 @@ class _LoopThread:
             if started.done():
                 raise
             started.set_exception(error)
+
+
+def _wait_for(future: Future[T]) -> T:
+    """Return the result of a future; an interrupt, such as Ctrl-C, ends the wait.
+
+    Python only notes a signal that comes just before the thread blocks, or that another thread receives, and Windows
+    wakes no thread that waits for a lock. So no wait is long.
+    """
+    while True:
+        try:
+            return future.result(_INTERRUPT_CHECK)
+        except TimeoutError:
+            if future.done():  # the work itself ended, with its result or its own `TimeoutError`
+                return future.result()
 
 
 class _CancellableTask(Generic[T]):
