@@ -21,11 +21,11 @@ from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.call import Runtime, Stage
-from mcp_mirror.gateway.contents import LABELS
+from mcp_mirror.gateway.contents import SLUGS
 from mcp_mirror.gateway.dispatch import Dispatcher
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StateBuilder
-from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
+from mcp_mirror.memory.tools.table import SLUGS as OWN_SLUGS
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.signals import NO_SIGNALS, Signals
 from mcp_mirror.security.pins import Pins
@@ -230,7 +230,7 @@ async def open_application(
         shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
         runtime = Runtime()
         builder = StateBuilder(shared, Dispatcher(services, runtime, build_request_telemetry(signals)), tuple(stages))
-        catalog = Catalog({}, LABELS | OWN_LABELS | await resources.store.labels())
+        catalog = Catalog({}, SLUGS | OWN_SLUGS | await resources.store.slugs())
         is_isolated = config.auth.is_required and not awaits_client
         runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
         gateway = Gateway(runtime, services)

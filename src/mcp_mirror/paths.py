@@ -26,7 +26,7 @@ _NEAR_MISS = re.compile(
     r"(?:/.*|\[[^\]\n]*\]\S*|[^A-Za-z0-9_\s-]\S*)?",
     re.DOTALL,
 )
-"""A path with characters added, lost or replaced. Labels are shorter; a longer search takes 0.4 ms a kilobyte."""
+"""A path with characters added, lost or replaced. Slugs are shorter; a longer search takes 0.4 ms a kilobyte."""
 _DIGITS_AND_LETTERS = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])")
 """An id of digits only would also match dates, one of letters only would match words."""
 BASE_PATTERN = rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]+-{_UUID4}"
@@ -51,12 +51,12 @@ URI_TEMPLATE = f"{SCHEME}{{+path}}"
 LITERAL_PREFIX = "literal:"
 """A memory path after this prefix is sent as text instead of being replaced by its value."""
 
-PRUNED_LABEL = "pruned"
+PRUNED_SLUG = "pruned"
 """The first part of the paths of texts that were pruned from a conversation."""
-_MAX_LABEL = 80
+_MAX_SLUG = 80
 """Characters of a tool's name in a path."""
 _MAX_NAME = 1 << 14
-"""Characters of a tool's name that its label depends on."""
+"""Characters of a tool's name that its slug depends on."""
 
 MAX_NOTICE = 1 << 14
 """Characters up to which a text may be a pasted notice."""
@@ -130,14 +130,14 @@ class MemoryPath(msgspec.Struct, frozen=True):
         return MemoryPath(self.base, (*self.tokens, key))
 
 
-def tool_label(tool: str) -> str:
-    """A tool's name as it appears in paths: only `[A-Za-z0-9_-]`, 1 to 80 characters."""
-    return _UNSAFE.sub("_", tool[:_MAX_NAME])[:_MAX_LABEL].rstrip("-") or "value"
+def tool_slug(tool: str) -> str:
+    """The slug of a tool: its name as paths begin with it, 1 to 80 characters of `[A-Za-z0-9_-]`."""
+    return _UNSAFE.sub("_", tool[:_MAX_NAME])[:_MAX_SLUG].rstrip("-") or "value"
 
 
 def new_base(tool: str, identity: UUID) -> str:
     """The base of a new value that `tool` produced."""
-    return f"{tool_label(tool)}-{identity}"
+    return f"{tool_slug(tool)}-{identity}"
 
 
 class NewBases:
@@ -169,8 +169,8 @@ class FixedBases(NamedTuple):
     companion: str
 
 
-def label_of(base: str) -> str:
-    """The tool label of a base."""
+def slug_of(base: str) -> str:
+    """The slug of a base."""
     return base[:-37]
 
 
@@ -194,15 +194,15 @@ def parse_uri(uri: str) -> MemoryPath | None:
     return parse_path(unquote(uri.removeprefix(SCHEME))) if uri.startswith(SCHEME) else None
 
 
-def label_of_near_miss(text: str) -> str | None:
-    """The tool label of a text that resembles a memory path but was copied incorrectly, else None."""
+def slug_of_near_miss(text: str) -> str | None:
+    """The slug of a text that resembles a memory path but was copied incorrectly, else None."""
     match = _NEAR_MISS.fullmatch(text)
     return match["tool"] if match and _DIGITS_AND_LETTERS.match(match["id"]) else None
 
 
-def fold_label(label: str) -> str:
-    """The same text for all labels that differ only in case, hyphens and underscores, as models miscopy them."""
-    return label.replace("-", "").replace("_", "").casefold()
+def fold_slug(slug: str) -> str:
+    """The same text for all slugs that differ only in case, hyphens and underscores, as models miscopy them."""
+    return slug.replace("-", "").replace("_", "").casefold()
 
 
 def strip_wrapping(text: str) -> str:

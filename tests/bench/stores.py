@@ -31,7 +31,7 @@ _SIZES = (("1 KB", 1000, 40), ("1 MB", MB, 10), ("100 MB", 100 * MB, 1))
 """Name, bytes, and how many of each a run measures."""
 _SEALED = EncryptionPolicy(("an example of a secret of 32 characters",))
 _READ_PAGES = 1 << 12
-_LABELS = 20
+_SLUGS = 20
 """Tools from which the values of `values` come."""
 _TASKS = {"redis": 8}
 """Tasks that fill a store; one fills the others fastest."""
@@ -88,12 +88,12 @@ async def values(console: Console, runs: int, large: bool) -> None:  # noqa: FBT
         async with _opened(policy, clock) as store:
             filled = await _fill(store, clock, number, _TASKS.get(kind, 1))
             size = f"{store.index_bytes() / number:,.0f}" if isinstance(store, CountedDiskStore) else "-"
-            label = f"tool{number % _LABELS}-"
+            slug = f"tool{number % _SLUGS}-"
             middle = _base_of(number // 2)
             jobs: tuple[Callable[[], Awaitable[object]], ...] = (
                 partial(store.list, "me", limit=21),
                 partial(store.list, "me", limit=101, after=middle),
-                partial(store.list, "me", limit=21, label=label),
+                partial(store.list, "me", limit=21, slug=slug),
                 partial(store.stats, "me"),
                 partial(store.bases_near, "me", f"{middle[:-4]}x", 5),
             )
@@ -118,7 +118,7 @@ class Clock:
 def _base_of(number: int) -> str:
     """Return a base like that of a stored value; bases are spread over the alphabet."""
     spread = number * 2654435761 % (1 << 32)
-    return f"tool{number % _LABELS}-{spread:08x}-0000-4000-8000-{number:012x}"
+    return f"tool{number % _SLUGS}-{spread:08x}-0000-4000-8000-{number:012x}"
 
 
 async def _fill(store: Store, clock: Clock, number: int, workers: int) -> float:

@@ -202,7 +202,7 @@ def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signal to a thread")
 def test_an_interrupt_that_does_not_wake_the_waiting_thread_ends_the_call() -> None:
-    """A signal that comes just before the thread waits, or to another thread, is only noted: nothing wakes the thread."""
+    """A signal that comes just before the thread waits, or to another thread, is only noted and wakes nothing."""
     mirror = SyncMirror()
     ended = threading.Semaphore(0)
 

@@ -13,7 +13,7 @@ from mcp_mirror.evals.log import Log
 from mcp_mirror.evals.matrix import STYLES, Matrix, Model
 from mcp_mirror.evals.profiles import find_cases, load_case, read_matrix, read_profiles
 from mcp_mirror.evals.runs import check_matrix
-from mcp_mirror.paths import find_bases, label_of
+from mcp_mirror.paths import find_bases, slug_of
 
 EVALS = Path(__file__).parents[2] / "evals"
 WORDS: dict[NoticeStyle, str] = {
@@ -58,7 +58,7 @@ async def test_examples_show_the_notices_of_the_gateway(style: NoticeStyle) -> N
     assert len(notices) == len(stored) > 0
     for turn, notice in zip(stored, notices, strict=True):
         [base] = find_bases(notice)
-        assert label_of(base) == turn.tool
+        assert slug_of(base) == turn.tool
         assert WORDS[style] in notice
 
 

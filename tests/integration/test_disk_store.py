@@ -44,7 +44,7 @@ async def test_values_and_tombstones_outlive_the_store(folder: Path, clock: Cloc
         assert (await read(store, BASE), await read(store, "t-2")) == (LARGE, SMALL)
         assert isinstance(gone, Tombstone)
         assert await store.describe("me", "t-gone") == gone
-        assert await store.labels() >= {"grid"}
+        assert await store.slugs() >= {"grid"}
 
 
 async def test_other_users_cannot_read_values_or_infer_them_from_names(folder: Path, clock: Clock) -> None:
@@ -483,12 +483,12 @@ async def test_a_page_takes_no_longer_with_many_values(tmp_path: Path, clock: Cl
             for number in range(count):
                 clock.now += 0.001
                 await put(store, clock, f"grid-01234567-89ab-4cde-8f01-{number:012x}", b"1")
-            for label in ("", "grid"):
+            for slug in ("", "grid"):
                 runs = []
                 for _ in range(20):
                     began = perf_counter()
-                    assert len(await store.list("me", label=label, limit=20)) == 20
+                    assert len(await store.list("me", slug=slug, limit=20)) == 20
                     runs.append(perf_counter() - began)
-                seconds[count, label] = min(runs)
+                seconds[count, slug] = min(runs)
     assert seconds[3000, ""] < 3 * seconds[30, ""]
     assert seconds[3000, "grid"] < 3 * seconds[30, "grid"]

@@ -53,7 +53,7 @@ def finished(
     namespace: str = "me",
     arguments: bytes | None = b"{}",
     size: int | None = None,
-    path_labels: frozenset[str] | None = None,
+    path_slugs: frozenset[str] | None = None,
     refusal: str = "",
     **members: Any,
 ) -> FinishedCall:
@@ -61,7 +61,7 @@ def finished(
     numbers = {"at": 0.0, "milliseconds": 2000.0, "bytes": 10, "sent": 3, "kept_out": 0}
     known: dict[str, Any] = {**names, **numbers, **members}
     size = len(arguments or b"") if size is None else size
-    return FinishedCall(namespace, CallEvent(**known), arguments, size, path_labels, refusal)
+    return FinishedCall(namespace, CallEvent(**known), arguments, size, path_slugs, refusal)
 
 
 async def test_entries_that_cannot_be_read_are_left_out(log: FickleLog) -> None:
@@ -184,7 +184,7 @@ async def test_arguments_keep_values_if_configured(log: FickleLog) -> None:
 async def test_unused_paths_are_explained(log: FickleLog) -> None:
     recorder = recorder_of(log)
     arguments = json.dumps({"a": PATH, "b": [PATH.upper()], "c": f"see {PATH} of 12345"}).encode()
-    recorder.add(finished(arguments=arguments, path_labels=frozenset({"say"}), inputs=(PATH,)))
+    recorder.add(finished(arguments=arguments, path_slugs=frozenset({"say"}), inputs=(PATH,)))
     await recorder.flush()
     [(_, event)] = await read_calls(log, "me", limit=9)
     assert {(at, text) for at, text, _ in event.why} >= {("c", PATH)}

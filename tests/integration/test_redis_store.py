@@ -588,7 +588,7 @@ FOREIGN: list[tuple[tuple[str, str, *tuple[str | bytes, ...]], Callable[[RedisSt
     (("HSET", "value:me:t-1", "reason", "evicted", "at", "then"), lambda store: store.describe("me", "t-1")),
     (("HSET", "traffic", "sent:me", "many"), lambda store: store.stats("me")),
     (("SET", "total", "many"), lambda store: store.totals()),
-    (("SADD", "labels", b"\xff"), lambda store: store.labels("me")),
+    (("SADD", "labels", b"\xff"), lambda store: store.slugs("me")),
     (("ZADD", "values", "1", b"\xff"), lambda store: store.namespaces()),
     (("HSET", "days:me", "today", "1"), lambda store: store.events.daily_calls("me", 0.0)),
     (
@@ -766,7 +766,7 @@ async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis
 
 async def test_a_server_that_is_not_there_at_the_start_may_come_later(own_redis: RedisProcess, tmp_path: Path) -> None:
     async with opened(own_redis, tmp_path) as store:
-        assert await store.labels() == frozenset()
+        assert await store.slugs() == frozenset()
         message, _ = await refused(put(store, "t-1"))
         assert "cannot be reached" in message
         own_redis.start()
@@ -1109,7 +1109,7 @@ async def test_a_server_that_has_lost_its_primary_is_reported(own_redis: RedisPr
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", "replica-serve-stale-data", "no")
         own_redis.run("REPLICAOF", "127.0.0.1", free_port())
-        for use in (store.read("me", "t-1"), put(store, "t-2"), store.labels("me")):
+        for use in (store.read("me", "t-1"), put(store, "t-2"), store.slugs("me")):
             assert "has lost its primary" in (await refused(use))[0]
 
 

@@ -522,13 +522,13 @@ async def test_a_page_can_be_limited_to_one_tool(roomy: Store, clock: Clock) -> 
     for index in range(20):
         await put(roomy, clock, based(("grid", "grid_2", "sheet")[index % 3], index))
         clock.now += 1
-    page = [one.base for one in await roomy.list("me", label="grid", limit=3)]
+    page = [one.base for one in await roomy.list("me", slug="grid", limit=3)]
     assert page == [based("grid", index) for index in (18, 15, 12)]
-    page = [one.base for one in await roomy.list("me", label="grid", after=page[-1])]
+    page = [one.base for one in await roomy.list("me", slug="grid", after=page[-1])]
     assert page == [based("grid", index) for index in (9, 6, 3, 0)]
-    assert await roomy.list("me", label="gri") == ()
-    assert await roomy.labels("me") == {"grid", "grid_2", "sheet"}
-    assert await roomy.labels("you") == frozenset()
+    assert await roomy.list("me", slug="gri") == ()
+    assert await roomy.slugs("me") == {"grid", "grid_2", "sheet"}
+    assert await roomy.slugs("you") == frozenset()
 
 
 async def test_a_page_after_a_value_that_is_gone_is_an_error(roomy: Store, clock: Clock) -> None:
@@ -582,10 +582,10 @@ async def test_a_tombstone_keeps_only_the_origin_of_its_value(store: Store, cloc
 
 async def test_labels_include_those_of_tombstones(store: Store, clock: Clock) -> None:
     identity = "-01234567-89ab-4cde-8f01-23456789abcd"
-    assert await store.labels() == frozenset()
+    assert await store.slugs() == frozenset()
     await put(store, clock, f"grid-of{identity}", b"x" * 600)
     await put(store, clock, f"sheet{identity}", b"x" * 450, "you")
-    assert await store.labels() == {"grid-of", "sheet"}
+    assert await store.slugs() == {"grid-of", "sheet"}
 
 
 async def test_tokens_are_counted_by_namespace_and_outlive_the_values(store: Store, clock: Clock) -> None:
@@ -766,7 +766,7 @@ async def test_unexpired_values_are_listed_among_many_expired_ones(
     assert await count_kept(roomy) > MANY - 15
     assert [one.base for one in await roomy.list("me", limit=4)] == bases[:1:-1]
     assert [one.base for one in await roomy.list("me", after=bases[2])] == bases[1::-1]
-    assert [one.base for one in await roomy.list("me", label="zoo", limit=2)] == [bases[5], bases[3]]
+    assert [one.base for one in await roomy.list("me", slug="zoo", limit=2)] == [bases[5], bases[3]]
     assert await roomy.newest("me", 2) == (bases[5], bases[4])
     assert await roomy.bases_near("me", bases[1], 2) in [(bases[2], bases[4], bases[1], bases[3]), (bases[1], bases[3])]
     assert await roomy.stats("me") == StoreStats(6, 54)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.run import add_run
-from mcp_mirror.memory.tools.table import LABELS, QUERY, RETRIEVE, RUN, TOOLS, explain_unserved, own_tools
+from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN, SLUGS, TOOLS, explain_unserved, own_tools
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
 WEEK = 7 * 86_400.0
@@ -111,7 +111,7 @@ def test_each_tool_can_be_switched_off(allow: tuple[str, ...], deny: tuple[str, 
 )
 def test_descriptions_of_storing_tools_state_the_lifetime(seconds: float, expected: str) -> None:
     tools = own_tools(ROOTED, seconds)
-    for name in (*LABELS - {"pruned", RUN}, "memory_list"):
+    for name in (*SLUGS - {"pruned", RUN}, "memory_list"):
         assert f"kept {expected} after last use" in tools[name].description
     assert all("{" not in tool.description for tool in tools.values())
 

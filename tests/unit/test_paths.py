@@ -20,14 +20,14 @@ from mcp_mirror.paths import (
     find_notice_bases,
     is_pathless_notice,
     is_whole_notice,
-    label_of,
-    label_of_near_miss,
     new_base,
     parse_path,
     parse_uri,
     parse_wrapped_path,
+    slug_of,
+    slug_of_near_miss,
     strip_wrapping,
-    tool_label,
+    tool_slug,
 )
 
 ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
@@ -45,15 +45,15 @@ def test_a_path_reads_back_as_it_was_written(tool: str, identity: UUID, tokens: 
     base = new_base(tool, identity)
     path = MemoryPath(base, tuple(tokens))
     assert parse_path(str(path)) == path
-    assert label_of(base) == tool_label(tool)
+    assert slug_of(base) == tool_slug(tool)
 
 
 @given(st.text(max_size=200))
 def test_a_label_is_safe_short_and_the_same_each_time(tool: str) -> None:
-    label = tool_label(tool)
+    label = tool_slug(tool)
     assert 1 <= len(label) <= 80
     assert set(label) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
-    assert tool_label(label) == label
+    assert tool_slug(label) == label
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_path_without_a_key_at_its_end_has_no_wrapping() -> None:
 )
 def test_a_miscopied_path_is_recognized(text: str) -> None:
     assert parse_path(text) is None
-    assert label_of_near_miss(text) == "make_grid"
+    assert slug_of_near_miss(text) == "make_grid"
     assert find_candidate_offsets(json.dumps(text).encode())
 
 
@@ -138,7 +138,7 @@ def test_a_miscopied_path_is_recognized(text: str) -> None:
     ],
 )
 def test_a_text_of_its_own_is_not_taken_for_a_mistyped_path(text: str) -> None:
-    assert label_of_near_miss(text) is None
+    assert slug_of_near_miss(text) is None
 
 
 @given(UUIDS, st.sampled_from(["a", "make_grid", "x-1", "T0"]), st.booleans(), st.data())
@@ -249,11 +249,11 @@ def test_only_a_memory_uri_with_a_whole_path_is_a_path(uri: str, path: str | Non
 
 @pytest.mark.timeout(20)
 def test_long_texts_that_resemble_paths_are_read_in_linear_time() -> None:
-    assert label_of_near_miss("-" * 100_000 + "-123abc-12 and more") is None
+    assert slug_of_near_miss("-" * 100_000 + "-123abc-12 and more") is None
     began = time.thread_time()
-    assert label_of_near_miss("gen-" + "85fdec44-" * 100_000) is None
+    assert slug_of_near_miss("gen-" + "85fdec44-" * 100_000) is None
     assert time.thread_time() - began < 0.1  # 0.4 s if each place is tried
-    assert label_of_near_miss("-123abc-12" * 10_000 + "[" * 100_000 + " and more") is None
+    assert slug_of_near_miss("-123abc-12" * 10_000 + "[" * 100_000 + " and more") is None
     assert is_pathless_notice("This path stands for " + "a" * 300_000 + " next tool.")
     assert find_bases("a" * 300_000 + " " + "-" * 300_000 + BASE) == {"-" * 300_000 + BASE}
 
@@ -262,7 +262,7 @@ def test_a_path_has_no_more_steps_than_values_have_levels() -> None:
     path = parse_path(f"{BASE}/a" + "/b" * 1_000_000)
     assert path is not None
     assert (len(path.tokens), path.tokens[:2], path.tokens[-1]) == (1_000, ("a", "b"), "b" + "/b" * 999_001)
-    assert tool_label("a" + "/" * 100 + "b" * 1_000_000) == "a_" + "b" * 78
+    assert tool_slug("a" + "/" * 100 + "b" * 1_000_000) == "a_" + "b" * 78
 
 
 def test_new_bases_are_made_when_they_are_needed_and_stay_the_same() -> None:

@@ -29,7 +29,7 @@ from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, find_older, read_graph, title_of
-from mcp_mirror.paths import strip_wrapping, tool_label
+from mcp_mirror.paths import strip_wrapping, tool_slug
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.settings.policies import WirePolicy
@@ -116,8 +116,8 @@ def list_values(
     """
 
     async def run(values: _StoredValues) -> None:
-        label = tool_label(tool) if tool else ""
-        found = await values.store.list(values.namespace, label=label, limit=limit + 1)
+        slug = tool_slug(tool) if tool else ""
+        found = await values.store.list(values.namespace, slug=slug, limit=limit + 1)
         if as_:
             print(json.dumps([_list_facts(one) for one in found[:limit]], indent=2))
             return

@@ -20,7 +20,7 @@ from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.core.validation import Cost, SchemaCheck
-from mcp_mirror.paths import tool_label
+from mcp_mirror.paths import tool_slug
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider
 from mcp_mirror.settings.upstreams import ToolPolicy, UpstreamPolicy
@@ -75,8 +75,8 @@ class Catalog:
     """The served tools in a stable order: upstreams as configured, tools as listed."""
 
     entries: Mapping[str, CatalogEntry]
-    labels: frozenset[str]
-    """The tool labels of this gateway's memory paths."""
+    slugs: frozenset[str]
+    """The slugs of this gateway's memory paths."""
     problems: tuple[str, ...] = ()
     """Problems of tools, one sentence each, for an operator."""
     quarantined: Mapping[str, Finding] = field(default_factory=dict)
@@ -191,13 +191,13 @@ class Catalog:
         )
 
     def _without(self, hidden: frozenset[str]) -> "Catalog":
-        """The catalog without these names and without the labels that only their tools have."""
+        """The catalog without these names and without the slugs that only their tools have."""
         entries = {name: entry for name, entry in self.entries.items() if name not in hidden}
-        hidden_labels = {tool_label(self.origins[name][1]) for name in hidden}
+        hidden_slugs = {tool_slug(self.origins[name][1]) for name in hidden}
         return replace(
             self,
             entries=entries,
-            labels=self.labels - (hidden_labels - {tool_label(entry.tool) for entry in entries.values()}),
+            slugs=self.slugs - (hidden_slugs - {tool_slug(entry.tool) for entry in entries.values()}),
             quarantined={name: finding for name, finding in self.quarantined.items() if name not in hidden},
             hidden_names=hidden,
             origins={name: origin for name, origin in self.origins.items() if name not in hidden},
@@ -284,13 +284,13 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
                 quarantined[name] = one.finding
             else:
                 entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
-    labels: set[str] = set()
+    slugs: set[str] = set()
     findings: list[Finding] = []
     for one in found:
         yield
-        labels.add(tool_label(one.examined.name))
+        slugs.add(tool_slug(one.examined.name))
         findings += (one.finding,) if one.finding else ()
-    return Catalog(entries, frozenset(labels), tuple(problems), quarantined, tuple(findings), required, origins=origins)
+    return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, tuple(findings), required, origins=origins)
 
 
 def _name_tools(

@@ -21,12 +21,12 @@ from mcp_mirror.paths import (
     MemoryPath,
     find_candidate_offsets,
     find_notice_bases,
-    fold_label,
+    fold_slug,
     is_pathless_notice,
-    label_of,
-    label_of_near_miss,
     parse_wrapped_path,
     read_notice_path,
+    slug_of,
+    slug_of_near_miss,
     strip_wrapping,
     unwrap_result,
 )
@@ -109,7 +109,7 @@ def find_pointers(arguments: Buffer, known: frozenset[str]) -> Pointers:
 
     Args:
         arguments: A JSON object as text.
-        known: The tool labels of this gateway's paths.
+        known: The slugs of this gateway's paths.
 
     Raises:
         ToolError: Too many texts resemble pointers.
@@ -132,7 +132,7 @@ def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Loc
 
     Args:
         arguments: A JSON object as text.
-        known: The tool labels of this gateway's paths.
+        known: The slugs of this gateway's paths.
     """
     strings = islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
     return tuple((at, *_explain(_classify_string(arguments, span, at, known))) for span, at in strings)
@@ -321,24 +321,24 @@ def _parse_pointer(text: str, span: Span, at: Location, known: frozenset[str]) -
     text = unwrap_result(text)
     bare = strip_wrapping(text)
     if path := parse_wrapped_path(text):
-        return Pointer(span, at, bare, path, _is_known(label_of(path.base), known))
+        return Pointer(span, at, bare, path, _is_known(slug_of(path.base), known))
     pasted = text.strip()
     is_short = len(pasted) <= MAX_NOTICE
     bases = find_notice_bases(pasted) if is_short else frozenset()
-    if bases and all(label_of(base) in known for base in bases):
+    if bases and all(slug_of(base) in known for base in bases):
         path = read_notice_path(pasted)
         return Pointer(span, at, str(path or bare), path, is_known=True)
-    if (label := label_of_near_miss(bare)) and _is_known(label, known):
+    if (slug := slug_of_near_miss(bare)) and _is_known(slug, known):
         return Pointer(span, at, bare, None, is_known=True)
     if is_short and is_pathless_notice(pasted):
         return Pointer(span, at, pasted, None, is_known=True)
     return None
 
 
-def _is_known(label: str, known: frozenset[str]) -> bool:
-    return label in known or fold_label(label) in _fold_labels(known)
+def _is_known(slug: str, known: frozenset[str]) -> bool:
+    return slug in known or fold_slug(slug) in _fold_slugs(known)
 
 
 @lru_cache(maxsize=8)
-def _fold_labels(known: frozenset[str]) -> frozenset[str]:
-    return frozenset(map(fold_label, known))
+def _fold_slugs(known: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(fold_slug, known))

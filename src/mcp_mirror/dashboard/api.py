@@ -215,8 +215,8 @@ async def _list_values(request: DashboardRequest) -> Response:
     )
     page = await values.list_page(wanted, request.text("after") or None)
     stats = await request.services.store.stats(values.namespace)
-    labels = sorted(await request.services.store.labels(values.namespace))
-    return respond({**page, "total": stats.values, "bytes": stats.size, "tools": labels[:500], "now": time()})
+    slugs = sorted(await request.services.store.slugs(values.namespace))
+    return respond({**page, "total": stats.values, "bytes": stats.size, "tools": slugs[:500], "now": time()})
 
 
 async def _describe_value(request: DashboardRequest) -> Response:

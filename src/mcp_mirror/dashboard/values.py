@@ -21,7 +21,7 @@ from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.observability.audit import AuditRecord
-from mcp_mirror.paths import MemoryPath, label_of, strip_wrapping, tool_label
+from mcp_mirror.paths import MemoryPath, slug_of, strip_wrapping, tool_slug
 from mcp_mirror.query.shape import Shape, Size
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import format_labels
@@ -107,11 +107,11 @@ class Values(msgspec.Struct, frozen=True):
         if after is None and (exact := await self._find_exact(wanted.search)):
             return {"values": [self._describe(exact)], "next": None, "searched": 1}
         at_once = PAGE if wanted.is_empty else _READ_AT_ONCE
-        label = tool_label(wanted.tool) if wanted.tool else ""
+        slug = tool_slug(wanted.tool) if wanted.tool else ""
         shown: list[Descriptor] = []
         searched, last, has_more = 0, after, True
         while has_more and len(shown) < PAGE and searched < _SCANNED:
-            found = await self._read_values(last, label, at_once + 1)
+            found = await self._read_values(last, slug, at_once + 1)
             for place, one in enumerate(found[:at_once], 1):
                 searched, last, has_more = searched + 1, one.base, place < len(found)
                 if wanted.admits(self._redact(one)):
@@ -125,9 +125,9 @@ class Values(msgspec.Struct, frozen=True):
             "searched": searched,
         }
 
-    async def _read_values(self, after: str | None, label: str, limit: int) -> tuple[Descriptor, ...]:
+    async def _read_values(self, after: str | None, slug: str, limit: int) -> tuple[Descriptor, ...]:
         try:
-            return await self.services.store.list(self.namespace, after=after, label=label, limit=limit)
+            return await self.services.store.list(self.namespace, after=after, slug=slug, limit=limit)
         except LookupError:
             raise ToolError("The last value of the previous page has been deleted. Begin at the first page.") from None
 
@@ -342,6 +342,6 @@ def _name_file(found: FoundValue) -> str:
     else:
         ending = ".txt" if found.kind == "text" else ".json"
     base = found.path.base
-    label, unique = label_of(base), base[-12:]
+    slug, unique = slug_of(base), base[-12:]
     last = re.sub(r"[^A-Za-z0-9_-]", "_", str(found.path.tokens[-1]))[:40] if found.path.tokens else ""
-    return f"{label}-{unique}{f'-{last}' if last else ''}{ending}"
+    return f"{slug}-{unique}{f'-{last}' if last else ''}{ending}"

@@ -16,7 +16,7 @@ from mcp_mirror import OWN_TOOLS
 from mcp_mirror.evals.cases import Case, ExpectedCall, ResultOf
 from mcp_mirror.evals.conversation import MadeCall, Transcript
 from mcp_mirror.evals.pointers import JudgedPointer, bases_in_results, judge_pointer, value_at
-from mcp_mirror.paths import find_bases, label_of
+from mcp_mirror.paths import find_bases, slug_of
 from mcp_mirror.tokens import estimate_tokens
 
 _SHOWN: Final = 160
@@ -293,7 +293,7 @@ def _expected_values(run: Run, judged: JudgedPointer, source: str) -> Iterable[A
     tool, _, pointer = source.partition("/")
     below = f"/{pointer}" if pointer else ""
     if not tool and judged.path is not None:
-        tool, below = label_of(judged.path.base), str(judged.path).removeprefix(judged.path.base)
+        tool, below = slug_of(judged.path.base), str(judged.path).removeprefix(judged.path.base)
     return _values_of(ResultOf(result_of=tool, at=below), run)
 
 

@@ -13,11 +13,11 @@ from mcp_mirror.paths import (
     find_bases,
     find_copied_notice,
     is_pathless_notice,
-    label_of,
     parse_path,
     parse_wrapped_path,
     read_notice_path,
-    tool_label,
+    slug_of,
+    tool_slug,
     unwrap_result,
 )
 
@@ -83,8 +83,8 @@ def _intended_path(value: str, known: Mapping[str, str]) -> MemoryPath | None:
 
 def _wrong_source(path: MemoryPath, source: str) -> str:
     tool, slash, pointer = source.partition("/")
-    if tool and label_of(path.base) != tool_label(tool):
-        return f"a path of {label_of(path.base)}, expected a path of {tool}"
+    if tool and slug_of(path.base) != tool_slug(tool):
+        return f"a path of {slug_of(path.base)}, expected a path of {tool}"
     below = str(path).removeprefix(path.base)
     if source and below != slash + pointer:
         return f"the path of {below or 'the whole value'}, expected {slash + pointer or 'the whole value'}"

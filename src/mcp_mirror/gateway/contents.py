@@ -27,8 +27,8 @@ from mcp_mirror.types import Buffer, Provenance, Segments
 
 _logger = logging.getLogger(__name__)
 
-LABELS: Final = frozenset({"resource", "prompt"})
-"""The labels with which paths of captured contents begin."""
+SLUGS: Final = frozenset({"resource", "prompt"})
+"""The slugs with which paths of captured contents begin."""
 
 Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
@@ -37,7 +37,7 @@ Members = Mapping[str, Buffer | Segments]
 class _Kind(NamedTuple):
     """How the items of a result are captured."""
 
-    label: str
+    slug: str
     member: str
     """The member of the result with the items."""
     build_block: Callable[[Buffer, Mapping[str, Buffer]], Segments]
@@ -83,7 +83,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
         captured: list[Segments] = []
         is_changed = False
         async for raw, members in _take_turns(items or ()):
-            notice = await self._capture(kind.build_block(raw, members), kind.label, namespace, origin, labels)
+            notice = await self._capture(kind.build_block(raw, members), kind.slug, namespace, origin, labels)
             is_changed = is_changed or notice is not None
             hidden_uri = None if is_shown else origin.key
             captured.append((raw,) if notice is None else kind.replace(members, notice, hidden_uri))
@@ -107,7 +107,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
         return labels
 
     async def _capture(
-        self, block: Segments, label: str, namespace: str, origin: ResourceOrigin, labels: Labels
+        self, block: Segments, slug: str, namespace: str, origin: ResourceOrigin, labels: Labels
     ) -> str | None:
         """Store a content block if it is too large or hidden; return its notice.
 
@@ -124,9 +124,9 @@ class ContentCapture(msgspec.Struct, frozen=True):
         options = ProcessingOptions(
             rules=rules,
             style=self.mirror.notice,
-            tool=label,
+            tool=slug,
             arguments=msgspec.json.encode({"of": origin.key}),
-            bases=NewBases(label, self.new_id),
+            bases=NewBases(slug, self.new_id),
             max_key_bytes=self.limits.max_key_bytes,
             provider=self.mirror.provider,
         )
@@ -139,7 +139,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
         except StoreError as error:
             if not preview:
                 raise
-            _logger.warning("A %s is passed on unchanged because it could not be stored. %s", label, error)
+            _logger.warning("A %s is passed on unchanged because it could not be stored. %s", slug, error)
             return None
         return result.notice
 

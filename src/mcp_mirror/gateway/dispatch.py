@@ -48,7 +48,7 @@ _MAX_EXPLAINED: Final = 1 << 20
 _MAX_SEARCHED: Final = 1 << 20
 """Bytes of arguments in which possible paths are searched here. The scanner searches larger ones at once."""
 _MAX_NAMESPACES: Final = 1_000
-"""Namespaces whose labels of other processes are remembered."""
+"""Namespaces whose slugs of other processes are remembered."""
 _MAX_CONVERSATIONS: Final = 10_000
 """Conversations of which it is known whether their last result was stored."""
 
@@ -71,8 +71,8 @@ class Dispatcher:
         self._router = Router(services.upstreams, runtime)
         self._fitter = ArgumentFitter(services, runtime)
         self._results = ResultProcessor(services, runtime)
-        self._foreign_labels: dict[str, frozenset[str]] = {}
-        """Labels of paths that other processes with the same store made, by namespace."""
+        self._foreign_slugs: dict[str, frozenset[str]] = {}
+        """Slugs of paths that other processes with the same store made, by namespace."""
         self._unstored: dict[tuple[str, ConversationKey | None], str] = {}
         """The tool whose result a namespace's conversation got last, if that was shown whole and not stored."""
 
@@ -128,7 +128,7 @@ class Dispatcher:
             consent=call.granted_flow,
             trace=call.trace,
             scripts=scripts,
-            path_labels=call.catalog.labels,
+            path_slugs=call.catalog.slugs,
             own_tools=frozenset(call.own_tools),
             unstored=self._unstored.get(_name_conversation(call), ""),
         )
@@ -191,26 +191,26 @@ class Dispatcher:
 
     async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Pointers:
         """Find the pointers in the arguments, also those to values that other processes with the same store made."""
-        foreign = self._foreign_labels.get(call.namespace) if self._foreign_labels else None
-        call.trace.path_labels = known = catalog.labels | foreign if foreign else catalog.labels
+        foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
+        call.trace.path_slugs = known = catalog.slugs | foreign if foreign else catalog.slugs
         found: Pointers = ()
         if len(call.arguments) > _MAX_SEARCHED or has_candidates(call.arguments):
             scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
             found = await scan(call.arguments, known, most)
-            if _may_have_foreign_path(call, found) and (labels := await self._read_labels(call.namespace) - known):
-                if len(self._foreign_labels) >= _MAX_NAMESPACES:
-                    self._foreign_labels.clear()
-                call.trace.path_labels = known = known | labels
-                self._foreign_labels[call.namespace] = known - catalog.labels
+            if _may_have_foreign_path(call, found) and (slugs := await self._read_slugs(call.namespace) - known):
+                if len(self._foreign_slugs) >= _MAX_NAMESPACES:
+                    self._foreign_slugs.clear()
+                call.trace.path_slugs = known = known | slugs
+                self._foreign_slugs[call.namespace] = known - catalog.slugs
                 found = await scan(call.arguments, known, most)
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
         return found
 
-    async def _read_labels(self, namespace: str) -> frozenset[str]:
-        """Return the labels of the values in the store; none if the store fails, as every use of a path will report."""
+    async def _read_slugs(self, namespace: str) -> frozenset[str]:
+        """Return the slugs of the values in the store; none if the store fails, as every use of a path will report."""
         try:
-            return await self._services.writer.store.labels(namespace)
+            return await self._services.writer.store.slugs(namespace)
         except StoreError:
             return frozenset()
 
@@ -262,12 +262,12 @@ class Dispatcher:
             call, entry, request, lambda observed: upstream.request(observed, channel, call.input_round)
         )
 
-    def _log_strings(self, call: Call, entry: CatalogEntry, labels: frozenset[str]) -> None:
+    def _log_strings(self, call: Call, entry: CatalogEntry, slugs: frozenset[str]) -> None:
         """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""
         if len(call.arguments) > _MAX_EXPLAINED:
             _logger.debug("arguments of tool=%s are too large to explain", entry.name)
             return
-        explained = explain_strings(call.arguments, labels)
+        explained = explain_strings(call.arguments, slugs)
         for location, path, reason in explained:
             is_declared = location and location[0] in entry.schema.get("properties", {})
             name = location[0] if is_declared else "(unnamed)"
@@ -278,7 +278,7 @@ class Dispatcher:
 
 
 def _may_have_foreign_path(call: Call, found: Pointers) -> bool:
-    """Whether a candidate in the arguments may be a path with a label that this process does not know."""
+    """Whether a candidate in the arguments may be a path with a slug that this process does not know."""
     if found:
         return any(isinstance(one, Pointer) and not one.is_known for one in found)
     return len(call.arguments) <= _MAX_SEARCHED

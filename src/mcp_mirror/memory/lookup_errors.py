@@ -14,10 +14,10 @@ from mcp_mirror.paths import (
     escape_token,
     find_notice_bases,
     is_pathless_notice,
-    label_of,
-    label_of_near_miss,
     parse_path,
     position_token,
+    slug_of,
+    slug_of_near_miss,
     unescape_token,
 )
 from mcp_mirror.payload.json_spans import INDEX, Miss, trim
@@ -158,12 +158,12 @@ def missing_key_error(
 
 
 async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:
-    """Bases that begin like a text, or with a similar tool's label and the same digits."""
+    """Bases that begin like a text, or with a similar tool's slug and the same digits."""
     texts = {text, text.lower()}
-    if label := label_of_near_miss(text):
-        labels = await store.labels(namespace)
-        digits = text.partition(f"{label}-")[2].lower()
-        texts |= {f"{one}-{digits}" for one in find_nearest(label, labels)}
+    if slug := slug_of_near_miss(text):
+        slugs = await store.slugs(namespace)
+        digits = text.partition(f"{slug}-")[2].lower()
+        texts |= {f"{one}-{digits}" for one in find_nearest(slug, slugs)}
     found = [await store.bases_near(namespace, one, _NEIGHBOURS) for one in sorted(texts)]
     return tuple(base for bases in found for base in bases)
 
@@ -183,7 +183,7 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
         example = f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
         steps = _read_steps(given[len(whole) :])
         return _suggest_path(MemoryPath(whole, steps)) if steps else example
-    same_tool = [base for base in bases if text.startswith(f"{label_of(base)}-".casefold())]
+    same_tool = [base for base in bases if text.startswith(f"{slug_of(base)}-".casefold())]
     near = find_nearest(text, bases) or same_tool
     if unstored and not near:
         return fallback

@@ -69,7 +69,7 @@ def explain_unused_paths(
 
     Args:
         arguments: A JSON object as text.
-        labels: The tool labels of this gateway's paths.
+        labels: The slugs of this gateway's paths.
         used: The memory paths whose values were used.
         with_values: Return each string; else only the part of it that is a path.
     """

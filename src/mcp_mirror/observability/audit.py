@@ -113,8 +113,8 @@ class CallTrace:
     """The memory path of the stored value."""
     inputs: tuple[str, ...] = ()
     """The memory paths of the stored values that the call used."""
-    path_labels: frozenset[str] | None = None
-    """The tool labels by which memory paths in the arguments were searched; None if they were not searched."""
+    path_slugs: frozenset[str] | None = None
+    """The slugs by which memory paths in the arguments were searched; None if they were not searched."""
     other_members: bytes = b"{}"
     """The members of the stored result beside its value, a JSON object."""
     labels: Mapping[str, Any] = field(default_factory=dict)

@@ -88,8 +88,8 @@ class FinishedCall(msgspec.Struct):
     arguments: bytes | None
     """JSON text; None if it is too large to be described."""
     argument_bytes: int
-    path_labels: frozenset[str] | None
-    """The tool labels by which memory paths in the arguments were searched; None if they were not searched."""
+    path_slugs: frozenset[str] | None
+    """The slugs by which memory paths in the arguments were searched; None if they were not searched."""
     refusal: str
     """The error message of a refusal; else empty."""
     began: float = 0.0
@@ -277,8 +277,8 @@ def _build_event(call: FinishedCall, *, with_values: bool) -> CallEvent:
         described = describe_size(call.argument_bytes)
     else:
         described = describe_arguments(call.arguments, with_values=with_values)
-        if call.path_labels is not None:
-            why += explain_unused_paths(call.arguments, call.path_labels, event.inputs, with_values=with_values)
+        if call.path_slugs is not None:
+            why += explain_unused_paths(call.arguments, call.path_slugs, event.inputs, with_values=with_values)
     if call.refusal:
         why.append(("", "", call.refusal[:_MAX_SENTENCE]))
     return msgspec.structs.replace(

@@ -13,7 +13,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.observability.events import CallEvent, read_calls
-from mcp_mirror.paths import label_of
+from mcp_mirror.paths import slug_of
 from mcp_mirror.stores.base import Store
 from mcp_mirror.types import Descriptor
 
@@ -212,7 +212,7 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
         edges |= dict.fromkeys(_connect(maker, base, inputs))
     for name in (name for edge in edges for name in (edge.source, edge.target) if name not in nodes):
         base = name.removeprefix(_VALUE)
-        nodes[name] = ValueNode(base, label_of(base), is_removed=True)
+        nodes[name] = ValueNode(base, slug_of(base), is_removed=True)
     return Graph(nodes, tuple(edges), is_cut)
 
 

@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 PartKind = Literal["result", "input", "assistant", "user"]
 
-LABELS: Final[Mapping[PartKind, str]] = {
+KIND_NAMES: Final[Mapping[PartKind, str]] = {
     "result": "tool result",
     "input": "tool input",
     "assistant": "assistant text",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from mcp_mirror.paths import PRUNED_LABEL, new_base
+from mcp_mirror.paths import PRUNED_SLUG, new_base
 from mcp_mirror.prune.formats import Message, Slot
 from mcp_mirror.prune.stubs import Domain
 from mcp_mirror.types import Buffer, Location
@@ -121,7 +121,7 @@ def compute_path(slot: Slot, domain: Domain, blob: Buffer) -> str:
     """The path of a pruned part, derived from its content and owner: the same part always has the same path."""
     digest = hashlib.sha256(f"{domain}\0{slot.owner}\0".encode())
     digest.update(blob)
-    return new_base(PRUNED_LABEL, UUID(bytes=digest.digest()[:16], version=4))
+    return new_base(PRUNED_SLUG, UUID(bytes=digest.digest()[:16], version=4))
 
 
 def replace_values(changes: Mapping[Location, Any], node: Any) -> Any:

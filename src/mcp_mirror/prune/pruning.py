@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from mcp_mirror.prune.formats import (
-    LABELS,
+    KIND_NAMES,
     ChatFormat,
     Message,
     PartKind,
@@ -175,7 +175,7 @@ def _prune_parts(
             continue
         domain, blob = packed
         path = compute_path(slot, domain, blob) if is_kept else None
-        stub = Stub(f"{len(blob):,} bytes of {LABELS[slot.kind]}", path)
+        stub = Stub(f"{len(blob):,} bytes of {KIND_NAMES[slot.kind]}", path)
         saved = ledger.cut(slot, slot.form.put(slot.value, stub))
         if saved:
             yield _Trial(slot, blob, Cut(phase, slot.at, slot.where, len(blob), saved, path))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.paths import PRUNED_LABEL, find_notice_bases
+from mcp_mirror.paths import PRUNED_SLUG, find_notice_bases
 from mcp_mirror.payload.json_rpc import as_plain_text, open_array, open_object
 from mcp_mirror.types import Buffer
 
@@ -23,7 +23,7 @@ _MAX_NOTICE: Final = 2048
 """Characters up to which a text may be a notice."""
 _MAX_STUB: Final = 200
 """Maximum characters of a stub."""
-_PATH: Final = rf"{PRUNED_LABEL}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
+_PATH: Final = rf"{PRUNED_SLUG}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
 _WORDS: Final = r"[1-9][0-9,]* bytes of (?:tool result|tool input|assistant text|user text)"
 _TEXT: Final = re.compile(
     rf'"(?P<path>{_PATH})"\nThis path stands for what was pruned: (?P<words>{_WORDS})\.\n'

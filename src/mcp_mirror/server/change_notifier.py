@@ -14,11 +14,11 @@ from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
 from mcp_mirror.gateway.call import Runtime, RuntimeState
-from mcp_mirror.gateway.contents import LABELS
+from mcp_mirror.gateway.contents import SLUGS
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
-from mcp_mirror.memory.tools.table import LABELS as OWN_LABELS
 from mcp_mirror.memory.tools.table import RUN, TOOLS
+from mcp_mirror.memory.tools.table import SLUGS as OWN_SLUGS
 from mcp_mirror.server.announcements import Announcements, ListChange
 from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.system.slices import Steps, finish, take_sliced
@@ -162,8 +162,8 @@ class ChangeNotifier:
         """Replace the state by one with this catalog."""
         state = self._state
         before = state.catalogs.get(owner or "", state.catalog)
-        # Values of tools that are gone can still be read, so their labels stay.
-        catalog = replace(rebuilt.catalog, labels=rebuilt.catalog.labels | before.labels | LABELS | OWN_LABELS)
+        # Values of tools that are gone can still be read, so their slugs stay.
+        catalog = replace(rebuilt.catalog, slugs=rebuilt.catalog.slugs | before.slugs | SLUGS | OWN_SLUGS)
         if owner is None:
             self._runtime.state = msgspec.structs.replace(state, catalog=catalog)
             return

@@ -81,14 +81,14 @@ class Store(Protocol):
         """Remove a value without a tombstone. Returns False if it does not exist."""
 
     async def list(
-        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+        self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first. Only the descriptors on the page are read.
 
         Args:
             namespace: The owner of the values.
             after: The base of the last value of the previous page; None for the first page.
-            label: Only values whose bases begin with this tool label; empty for all.
+            slug: Only values whose bases begin with this slug; empty for all.
             limit: The size of the page; None for all values.
 
         Raises:
@@ -117,8 +117,8 @@ class Store(Protocol):
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
 
-    async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels with which the bases of values and tombstones begin; None: in all namespaces."""
+    async def slugs(self, namespace: str | None = None) -> frozenset[str]:
+        """The slugs with which the bases of values and tombstones begin; None: in all namespaces."""
 
 
 class ObjectMissingError(StoreError):

@@ -16,7 +16,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.paths import label_of
+from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone, ValueKey
 from mcp_mirror.stores.disk.failures import as_store_errors
@@ -77,7 +77,7 @@ class _Share(msgspec.Struct):
     size: int = 0
     bases: SortedItems[str] = msgspec.field(default_factory=SortedItems)
     by_creation: dict[str, SortedItems[tuple[float, str]]] = msgspec.field(default_factory=dict)
-    """Creation time and base by tool label; those of all labels under the empty label."""
+    """Creation time and base by slug; those of all slugs under the empty slug."""
 
     @property
     def usage(self) -> SpaceUsage:
@@ -97,19 +97,19 @@ class _Share(msgspec.Struct):
         self.use(key, expires)
         self.size += size
         self.bases.add(base)
-        for label in {"", label_of(base)}:
-            self.by_creation.setdefault(label, SortedItems()).add((created, base))
+        for slug in {"", slug_of(base)}:
+            self.by_creation.setdefault(slug, SortedItems()).add((created, base))
 
     def remove(self, key: ValueKey, created: float, size: int) -> None:
         base = key[1]
         del self.keys[key]
         self.size -= size
         self.bases.remove(base)
-        for label in {"", label_of(base)}:
-            listed = self.by_creation[label]
+        for slug in {"", slug_of(base)}:
+            listed = self.by_creation[slug]
             listed.remove((created, base))
             if not listed:
-                del self.by_creation[label]
+                del self.by_creation[slug]
 
 
 class MemoryStore:
@@ -193,7 +193,7 @@ class MemoryStore:
         return self._use(key) is not None and bool(self._remove(key))
 
     async def list(
-        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+        self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
         share, now = self._shares.get(namespace, _Share()), self._clock()
@@ -205,11 +205,11 @@ class MemoryStore:
             end = (value.created, after)
         if (few := self._find_few_unexpired(namespace)) is not None:
             places = [
-                (self._values[namespace, base].created, base) for base in few if not label or label_of(base) == label
+                (self._values[namespace, base].created, base) for base in few if not slug or slug_of(base) == slug
             ]
             newest = iter(sorted((place for place in places if end is None or place < end), reverse=True))
         else:
-            newest = share.by_creation.get(label, SortedItems[tuple[float, str]]()).descend(end)
+            newest = share.by_creation.get(slug, SortedItems[tuple[float, str]]()).descend(end)
         found = ((base, self._values[namespace, base]) for _, base in newest)
         return tuple(islice((value.describe(base) for base, value in found if value.expires > now), limit))
 
@@ -251,11 +251,11 @@ class MemoryStore:
         unexpired = (name for name, share in self._shares.items() if self._has_unexpired(share, now))
         return frozenset((*unexpired, *self._traffic))
 
-    async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels of a namespace's values; of all values and tombstones for None."""
+    async def slugs(self, namespace: str | None = None) -> frozenset[str]:
+        """The slugs of a namespace's values; of all values and tombstones for None."""
         if namespace is not None:
-            return frozenset(label for label in self._shares.get(namespace, _Share()).by_creation if label)
-        return frozenset(label_of(base) for _, base in (*self._values, *self._tombstones))
+            return frozenset(slug for slug in self._shares.get(namespace, _Share()).by_creation if slug)
+        return frozenset(slug_of(base) for _, base in (*self._values, *self._tombstones))
 
     def _use(self, key: ValueKey) -> _StoredValue | None:
         """The value, with extended expiry and as the most recently used; None if it does not exist."""

@@ -125,7 +125,7 @@ def _build_event(call: Call, end: CallEnd) -> FinishedCall:
         parent=trace.detail.get("script_call", ""),
     )
     arguments = bytes(call.arguments) if size <= MAX_ARGUMENTS else None
-    return FinishedCall(call.namespace, event, arguments, size, trace.path_labels, refusal)
+    return FinishedCall(call.namespace, event, arguments, size, trace.path_slugs, refusal)
 
 
 def _find_upstream(call: Call) -> str:

@@ -6,7 +6,7 @@ from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
-from mcp_mirror.paths import strip_wrapping, tool_label
+from mcp_mirror.paths import strip_wrapping, tool_slug
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
@@ -24,7 +24,7 @@ _FOOTER: Final = 300
 async def list_values(call: ToolInput) -> Content:
     """Return a page of the caller's values, the newest first."""
     tool, flows = call.arguments.text("tool"), call.memory.flows
-    page = await _read_page(call, tool_label(tool) if tool else "")
+    page = await _read_page(call, tool_slug(tool) if tool else "")
     stats = await call.memory.usage_counter.stats(call.namespace)
     if not page:
         return build_text_content(
@@ -42,14 +42,14 @@ async def list_values(call: ToolInput) -> Content:
     return build_text_content("\n".join((*lines, *more)))
 
 
-async def _read_page(call: ToolInput, label: str) -> tuple[Descriptor, ...]:
+async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:
     """The values of a page, and one more if there is a next page."""
     path = read_path(call.arguments.text("after")) if call.arguments.has("after") else None
     if path is None and call.arguments.has("after"):
         raise ToolError(_INVALID_AFTER)
     try:
         after = path.base if path else None
-        return await call.memory.store.list(call.namespace, after=after, label=label, limit=_PAGE + 1)
+        return await call.memory.store.list(call.namespace, after=after, slug=slug, limit=_PAGE + 1)
     except LookupError:
         raise ToolError(_INVALID_AFTER) from None
 
@@ -67,10 +67,8 @@ def _cut_to_budget(lines: list[str], budget: Budget) -> list[str]:
 async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
     if not stats.values:
         return "Nothing is stored yet."
-    labels = [
-        as_json_string(one, _NAME_BYTES) for one in sorted(await call.memory.store.labels(call.namespace))[:_PAGE]
-    ]
-    return f"No value of {as_json_string(tool, _NAME_BYTES)} is stored. There are values of {', '.join(labels)}."
+    slugs = [as_json_string(one, _NAME_BYTES) for one in sorted(await call.memory.store.slugs(call.namespace))[:_PAGE]]
+    return f"No value of {as_json_string(tool, _NAME_BYTES)} is stored. There are values of {', '.join(slugs)}."
 
 
 def _format_line(one: Descriptor, flows: Flows) -> str:

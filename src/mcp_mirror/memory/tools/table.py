@@ -13,7 +13,7 @@ from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.read import describe, grep, read
 from mcp_mirror.memory.tools.sql import with_sql
 from mcp_mirror.memory.tools.tool import ADDS, DESTROYS, MemoryTool
-from mcp_mirror.paths import PRUNED_LABEL
+from mcp_mirror.paths import PRUNED_SLUG
 from mcp_mirror.query.windows import UNITS
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
@@ -133,8 +133,8 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
     )
 }
 
-LABELS: Final = frozenset({QUERY, RUN, "memory_edit", "memory_put", "memory_import", PRUNED_LABEL})
-"""The labels of paths of values that the gateway's own tools made, or that were pruned from a conversation."""
+SLUGS: Final = frozenset({QUERY, RUN, "memory_edit", "memory_put", "memory_import", PRUNED_SLUG})
+"""The slugs of paths of values that the gateway's own tools made, or that were pruned from a conversation."""
 
 _NEED_ROOTS: Final = frozenset({"memory_import", "memory_export"})
 _UNITS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))

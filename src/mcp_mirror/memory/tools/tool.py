@@ -59,8 +59,8 @@ class Memory(msgspec.Struct, frozen=True):
     """Runs scripts; None outside of calls, and without the extra `code`."""
     sql: SqlWorkers | None = None
     """Runs SQL queries; None without the extra `sql`."""
-    path_labels: frozenset[str] = frozenset()
-    """The tool labels of this gateway's memory paths; empty outside of calls."""
+    path_slugs: frozenset[str] = frozenset()
+    """The slugs of this gateway's memory paths; empty outside of calls."""
     own_tools: frozenset[str] = frozenset()
     """The names of the gateway's own tools that the client sees; empty outside of calls. Errors advise only these."""
     unstored: str = ""

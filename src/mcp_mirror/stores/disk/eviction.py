@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final
 
-from mcp_mirror.paths import label_of
+from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
 from mcp_mirror.stores.quotas import (
@@ -90,7 +90,7 @@ class DiskEviction:
                 envelope = self._records.encryptor.new_envelope(namespace, base)
                 left = self._records.encode(keep_origin(known), envelope)
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
-                tombstone = (namespace, base, label_of(base), reason, now, left)
+                tombstone = (namespace, base, slug_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
         for namespace in {namespace for _, namespace, *_ in rows}:
             _trim_tombstones(change, namespace, now)

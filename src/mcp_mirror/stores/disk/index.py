@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.paths import label_of
+from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone, ValueKey
 from mcp_mirror.stores.disk.blobs import BlobDraft, Blobs, name_of
@@ -200,7 +200,7 @@ class Index:
                     self._adopt_draft(change, draft)
                 times = (descriptor.created, self._clock(), descriptor.expires)
                 stored = (record, content, draft.digest if draft else None)
-                row = (*key, descriptor.size, *times, *stored, label_of(descriptor.base))
+                row = (*key, descriptor.size, *times, *stored, slug_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
                 self._evicted += evicted
         except BaseException:

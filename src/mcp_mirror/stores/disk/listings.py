@@ -1,4 +1,4 @@
-"""Searches the index of the disk store for unexpired values: pages of lists, bases, labels and sums."""
+"""Searches the index of the disk store for unexpired values: pages of lists, bases, slugs and sums."""
 
 import sqlite3
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.types import Descriptor, StoreStats, Traffic
 
 _LIST: Final = """SELECT base, descriptor, expires FROM entries {index}
-    WHERE namespace = :namespace AND expires > :now {label} {after} ORDER BY created DESC, rowid DESC"""
-_OF_LABEL: Final = "AND label = :label"
+    WHERE namespace = :namespace AND expires > :now {slug} {after} ORDER BY created DESC, rowid DESC"""
+_OF_SLUG: Final = "AND label = :slug"
 _AFTER: Final = "AND (created, rowid) < (:created, :row)"
 _NEWEST: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND expires > :now
     ORDER BY created DESC, rowid DESC LIMIT :limit"""
@@ -34,14 +34,14 @@ _STATS: Final = """SELECT "values" - gone, bytes - size FROM usage, (
         SELECT count(*) AS gone, coalesce(sum(size), 0) AS size FROM entries
         WHERE expires <= :now AND namespace = :namespace) WHERE namespace = :namespace"""
 """The sums without expired values that are not removed yet."""
-_LABELS: Final = """WITH RECURSIVE labels (namespace, label) AS (
+_SLUGS: Final = """WITH RECURSIVE slugs (namespace, label) AS (
         SELECT namespace, (SELECT min(label) FROM entries WHERE namespace = usage.namespace)
         FROM usage WHERE coalesce(namespace = :namespace, true)
         UNION SELECT namespace, (
-            SELECT min(label) FROM entries WHERE namespace = labels.namespace AND label > labels.label)
-        FROM labels WHERE label IS NOT NULL)
-    SELECT label FROM labels WHERE label IS NOT NULL"""
-"""The labels of one namespace, or of all for NULL: one index lookup per label, independent of the number of values."""
+            SELECT min(label) FROM entries WHERE namespace = slugs.namespace AND label > slugs.label)
+        FROM slugs WHERE label IS NOT NULL)
+    SELECT label FROM slugs WHERE label IS NOT NULL"""
+"""The slugs of one namespace, or of all for NULL: one index lookup per slug, independent of the number of values."""
 _NAMESPACES: Final = """SELECT namespace FROM usage
     WHERE EXISTS (SELECT 1 FROM entries WHERE namespace = usage.namespace AND expires > ?)
     UNION SELECT namespace FROM traffic"""
@@ -54,14 +54,14 @@ class DiskListings:
     def __init__(self, index: Index, records: RecordCodec, clock: Callable[[], float], lifetime: float) -> None:
         self._index, self._records, self._clock, self._lifetime = index, records, clock, lifetime
 
-    def list(self, namespace: str, after: str | None, label: str, limit: int | None) -> tuple[Descriptor, ...]:
+    def list(self, namespace: str, after: str | None, slug: str, limit: int | None) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first; see `Store.list`.
 
         Raises:
             LookupError: `after` does not exist.
         """
         now = self._clock()
-        parameters: dict[str, Any] = {"namespace": namespace, "now": now, "label": label}
+        parameters: dict[str, Any] = {"namespace": namespace, "now": now, "slug": slug}
         page: list[Descriptor] = []
         with self._index.reading() as connection:
             if after is not None:
@@ -71,8 +71,8 @@ class DiskListings:
                     raise LookupError(after)
                 parameters |= {"created": row[0], "row": row[1]}
             query = _LIST.format(
-                index=_choose_index(connection, namespace, now, _BY_TOOL if label else _BY_CREATION),
-                label=_OF_LABEL if label else "",
+                index=_choose_index(connection, namespace, now, _BY_TOOL if slug else _BY_CREATION),
+                slug=_OF_SLUG if slug else "",
                 after=_AFTER if after is not None else "",
             )
             with closing(connection.execute(query, parameters)) as rows:
@@ -115,13 +115,13 @@ class DiskListings:
         with self._index.reading() as connection:
             return frozenset(namespace for (namespace,) in connection.execute(_NAMESPACES, (self._clock(),)))
 
-    def labels(self, namespace: str | None) -> frozenset[str]:
-        """The tool labels of a namespace's values; of all values and tombstones for None."""
+    def slugs(self, namespace: str | None) -> frozenset[str]:
+        """The slugs of a namespace's values; of all values and tombstones for None."""
         with self._index.reading() as connection:
-            rows = connection.execute(_LABELS, {"namespace": namespace}).fetchall()
+            rows = connection.execute(_SLUGS, {"namespace": namespace}).fetchall()
             if namespace is None:
                 rows += connection.execute("SELECT DISTINCT label FROM tombstones").fetchall()
-        return frozenset(label for (label,) in rows if label)
+        return frozenset(slug for (slug,) in rows if slug)
 
 
 def _sum_unexpired(connection: sqlite3.Connection, namespace: str, now: float) -> tuple[int, int]:

@@ -144,10 +144,10 @@ class DiskStore:
         return await self._run_change(self._delete, namespace, base)
 
     async def list(
-        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+        self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
-        return await self._run(self._listings.list, namespace, after, label, limit)
+        return await self._run(self._listings.list, namespace, after, slug, limit)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
@@ -173,9 +173,9 @@ class DiskStore:
         """The namespaces with stored values or counted tokens."""
         return await self._run(self._listings.namespaces)
 
-    async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels of a namespace's values; of all values and tombstones for None."""
-        return await self._run(self._listings.labels, namespace)
+    async def slugs(self, namespace: str | None = None) -> frozenset[str]:
+        """The slugs of a namespace's values; of all values and tombstones for None."""
+        return await self._run(self._listings.slugs, namespace)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await anyio.to_thread.run_sync(partial(self._call, function, *arguments), limiter=self._threads)

@@ -19,7 +19,7 @@ _TABLES: Final = (
         descriptor BLOB NOT NULL,
         content BLOB, -- of a small value
         digest TEXT, -- of a large one
-        label TEXT NOT NULL,
+        label TEXT NOT NULL, -- the slug of the tool
         PRIMARY KEY (namespace, base))""",
     "CREATE INDEX entries_own_used ON entries (namespace, used)",
     # The unexpired values of a namespace are found without a look at its expired ones.

@@ -1,18 +1,18 @@
 """The keys of the Redis store, and the place of values in them. This module must not know connections or commands.
 
-    <prefix>2:value:<value>         hash: the place, label and records of a value; later, what its tombstone needs
+    <prefix>2:value:<value>         hash: place, `label` (slug), records of a value; later, what its tombstone needs
     <prefix>2:blob:<value>:<mark>:<n>   the bytes of a value in chunks; each put has its own mark
     <prefix>2:order                 sorted set: all values by the time of their last use
     <prefix>2:order:<namespace>     the same for one namespace
     <prefix>2:made:<namespace>      sorted set: the values of a namespace by creation time, for pages of lists
-    <prefix>2:made:<namespace>:<label>   the same for one tool
+    <prefix>2:made:<namespace>:<slug>   the same for one tool
     <prefix>2:names:<namespace>     sorted set: the values of a namespace in alphabetical order
     <prefix>2:values                sorted set: namespaces by their number of values
     <prefix>2:bytes                 sorted set: namespaces by the bytes of their values
     <prefix>2:total                 the bytes of all values
     <prefix>2:graves                sorted set: tombstones by age
     <prefix>2:graves:<namespace>    the same for one namespace
-    <prefix>2:labels                set: the tool labels of all values
+    <prefix>2:labels                set: the slugs of all values
     <prefix>2:traffic               hash: the tokens sent and kept out, by namespace
 
 `<value>` is `<namespace>:<base>`, each percent-encoded, so a name cannot end a part of a key. Keys contain nothing from

@@ -41,14 +41,14 @@ end
 -- The value with these names; nil if it does not exist. `chunk` is 0 if the value is an object in a bucket.
 local function find(owner, base)
   local name = owner .. ':' .. base
-  local mark, size, chunk, label = unpack(call('HMGET', key('value', name), 'mark', 'size', 'chunk', 'label'))
+  local mark, size, chunk, slug = unpack(call('HMGET', key('value', name), 'mark', 'size', 'chunk', 'label'))
   if not mark then return nil end
   size, chunk = tonumber(size), tonumber(chunk)
   local is_valid = size and chunk and size >= 0 and (chunk == 0 or chunk > 0 and size / chunk <= CHUNKS)
   if not is_valid then error('WRONGTYPE of a value') end
   return {
     owner = owner, base = base, name = name,
-    mark = mark, size = size, chunk = chunk, label = label,
+    mark = mark, size = size, chunk = chunk, slug = slug,
   }
 end
 
@@ -69,7 +69,7 @@ local function indexes(value)
     { key('names', owner), base },
     { key('made', owner), base },
   }
-  if value.label then found[5] = { key('made', owner, value.label), base } end
+  if value.slug then found[5] = { key('made', owner, value.slug), base } end
   return found
 end
 
@@ -311,9 +311,9 @@ local function enter(value, record, origin, blob)
   call('UNLINK', hash)
   for _, grave in ipairs(graves(value)) do call('ZREM', grave[1], grave[2]) end
   call('HSET', hash, 'mark', value.mark, 'size', value.size, 'chunk', value.chunk, 'record', record, 'origin', origin)
-  if value.label then
-    call('HSET', hash, 'label', value.label)
-    call('SADD', key('labels'), value.label)
+  if value.slug then
+    call('HSET', hash, 'label', value.slug)
+    call('SADD', key('labels'), value.slug)
   end
   if blob and value.size > 0 then call('SET', blobs(value)[1], blob) end
   if value.chunk == 0 then call('ZADD', key('objects'), -1, value.mark) end
@@ -412,7 +412,7 @@ end
 -- page, which is the base and creation time of a value, or an empty list at the end; and the base, last use and record of
 -- each value. Returns nil if `after` does not exist.
 function operations.list()
-  local made, after, created, rank = key('made', arguments.owner, arguments.label), arguments.after, arguments.created, 0
+  local made, after, created, rank = key('made', arguments.owner, arguments.slug), arguments.after, arguments.created, 0
   if after and not created then
     created = read_use(after) and call('ZSCORE', made, after)
     if not created then return nil end

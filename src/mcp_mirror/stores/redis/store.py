@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import StoreError
-from mcp_mirror.paths import label_of
+from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import ObjectMissingError, Tombstone
 from mcp_mirror.stores.encryption import (
@@ -245,7 +245,7 @@ class RedisStore:
                 is_write=True,
                 **value._asdict(),
                 created=descriptor.created,
-                label=encode_name(label_of(descriptor.base)) or None,
+                slug=encode_name(slug_of(descriptor.base)) or None,
                 max_values=policy.max_values,
                 max_bytes=policy.max_bytes,
                 share_values=policy.share_values,
@@ -359,15 +359,15 @@ class RedisStore:
         return bool(await self._call("delete", is_write=True, owner=encode_name(namespace), base=encode_name(base)))
 
     async def list(
-        self, namespace: str, *, after: str | None = None, label: str = "", limit: int | None = None
+        self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
         listed: list[Descriptor] = []
         place: dict[str, Any] = {} if after is None else {"after": encode_name(after)}
-        tool = encode_name(label) or None
+        tool = encode_name(slug) or None
         while limit is None or len(listed) < limit:
             most = _PAGE if limit is None else min(limit - len(listed), _PAGE)
-            page = await self._call("list", owner=encode_name(namespace), label=tool, most=most, **place)
+            page = await self._call("list", owner=encode_name(namespace), slug=tool, most=most, **place)
             if page is None:
                 raise LookupError(after)
             lost, last, *rows = page
@@ -444,19 +444,19 @@ class RedisStore:
         with decoding():
             return frozenset(map(decode_name, {*owners, *counted}))
 
-    async def labels(self, namespace: str | None = None) -> frozenset[str]:
-        """The tool labels of a namespace's values; those of all values and tombstones, or none during an outage."""
+    async def slugs(self, namespace: str | None = None) -> frozenset[str]:
+        """The slugs of a namespace's values; those of all values and tombstones, or none during an outage."""
         if namespace is None:
             with suppress(StoreError):
-                return frozenset(await self._read_labels())
+                return frozenset(await self._read_slugs())
             return frozenset()
-        labels = await self._read_labels()
+        slugs = await self._read_slugs()
         made = self._keys.of("made", encode_name(namespace))
-        exist = await self._redis.run([("EXISTS", f"{made}:{encode_name(label)}") for label in labels])
-        return frozenset(label for label, does_exist in zip(labels, exist, strict=True) if does_exist)
+        exist = await self._redis.run([("EXISTS", f"{made}:{encode_name(slug)}") for slug in slugs])
+        return frozenset(slug for slug, does_exist in zip(slugs, exist, strict=True) if does_exist)
 
-    async def _read_labels(self) -> Sequence[str]:
-        """The tool labels of all values and tombstones."""
-        [labels] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
+    async def _read_slugs(self) -> Sequence[str]:
+        """The slugs of all values and tombstones."""
+        [slugs] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
         with decoding():
-            return tuple(map(decode_name, labels))
+            return tuple(map(decode_name, slugs))
