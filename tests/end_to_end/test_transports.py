@@ -89,7 +89,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("hear_mirrored", {"x": "{path}['my key']"}, 'Write it as "{path}/my key".'),
     ("hear_mirrored", {"x": "{path}/data[1]"}, 'Write it as "{path}/data/1".'),
     ("retrieve_final_answer_from_memory", {"memory_path": "{path}['data']"}, 'Write it as "{path}/data".'),
-    ("hear_mirrored", {"x": "{cut}"}, 'Nearest are "{path}"'),
+    ("hear_mirrored", {"x": "{cut}"}, 'The path is not exact: call again with "{path}"'),
     ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "which has no keys"),
     ("retrieve_final_answer_from_memory", {"memory_path": "nothing of the kind"}, "No value is stored under"),
     ("retrieve_final_answer_from_memory", {"path": "{path}"}, "Did you mean 'memory_path'?"),

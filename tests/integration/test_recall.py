@@ -47,14 +47,21 @@ async def answer(text: str, bases: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "part"),
     [
-        *(GRID[:-3], f"{GRID[:-3]}/grid/0", GRID.upper(), GRID[:-2] + "00", f"<{GRID}>", f"see {GRID}"),
-        *(GRID.replace("make_grid", "makegrid"), GRID.partition("-")[2], MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a"),
+        *((GRID[:-3], ""), (f"{GRID[:-3]}/grid/0", "/grid/0"), (GRID.upper(), ""), (GRID[:-2] + "00", "")),
+        *((GRID[:-6] + GRID[-5:-7:-1] + GRID[-4:], ""), (f"<{GRID}>", ""), (f"see {GRID}", "")),
+        *((GRID.replace("make_grid", "makegrid"), ""), (GRID.partition("-")[2], ""), (f"x{GRID}/{'a' * 300}", "")),
     ],
 )
-async def test_a_path_that_is_like_one_of_the_callers_own_is_answered_with_that(text: str) -> None:
-    assert f'. Nearest are "{GRID}". Copy a path exactly.' in await answer(text, [GRID, SHEET])
+async def test_a_miscopied_path_is_answered_with_the_path_to_try_again_with(text: str, part: str) -> None:
+    error = await answer(text, [GRID, new_base("make_grid", UUID(int=7, version=4)), SHEET])
+    assert error.endswith(f'. The path is not exact: call again with "{GRID}{part}".')
+
+
+@pytest.mark.parametrize("text", [MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a"])
+async def test_a_path_with_a_name_like_the_callers_own_is_answered_with_that(text: str) -> None:
+    assert f'Nearest are "{GRID}": call again with one of these paths' in await answer(text, [GRID, SHEET])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +87,7 @@ async def test_an_expression_after_a_path_is_answered_with_the_syntax_of_paths(p
 async def test_a_path_that_is_like_none_is_answered_with_the_newest(text: str) -> None:
     bases = [new_base("tool", UUID(int=number, version=4)) for number in range(5)]
     listed = ", ".join(f'"{base}"' for base in (SHEET, bases[4], bases[3]))
-    assert f". Newest are {listed}. Copy a path exactly." in await answer(text, [*bases, SHEET])
+    assert f"Newest are {listed}: call again with one of these paths" in await answer(text, [*bases, SHEET])
 
 
 async def test_an_empty_memory_is_reported() -> None:
@@ -96,7 +103,7 @@ async def test_the_error_of_a_whole_path_says_that_its_value_may_be_deleted(part
     assert await store.delete("me", GRID)
     cause = f'No value is stored under "{GRID}{part}". It was deleted or has expired, or the path is not exact. '
     error = str(await unknown_path_error(store, "me", GRID + part))
-    assert error == f'{cause}Newest are "{SHEET}". Copy a path exactly.'
+    assert error == f'{cause}Newest are "{SHEET}": call again with one of these paths, or first get the value again.'
     await store.delete("me", SHEET)
     error = str(await unknown_path_error(store, "me", GRID + part))
     assert error == f"{cause}Nothing is stored yet: first call the tool that gets the data."

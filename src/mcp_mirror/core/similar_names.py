@@ -24,6 +24,11 @@ def find_nearest(text: str, names: Iterable[str]) -> list[str]:
     return sorted(near, key=lambda name: -compared[name])[:MAX_NEAREST]
 
 
+def measure_similarity(text: str, name: str) -> float:
+    """Return the ratio of equal characters in the same order, 0 to 1; case is ignored."""
+    return SequenceMatcher(None, name.casefold(), text.casefold(), autojunk=False).ratio()
+
+
 def sort_by_similarity(text: str, names: Iterable[str]) -> list[str]:
     """Return all names, sorted by the characters that they have in common with a text; case is ignored."""
     similarity = _make_similarity(text, SequenceMatcher.quick_ratio)

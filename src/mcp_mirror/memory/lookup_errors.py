@@ -7,7 +7,13 @@ from typing import Final
 
 from mcp_mirror.core.amounts import format_time
 from mcp_mirror.core.embedded_json import describe_embedded_data
-from mcp_mirror.core.similar_names import MAX_COMPARED_CHARACTERS, MAX_NEAREST, find_nearest, sort_by_similarity
+from mcp_mirror.core.similar_names import (
+    MAX_COMPARED_CHARACTERS,
+    MAX_NEAREST,
+    find_nearest,
+    measure_similarity,
+    sort_by_similarity,
+)
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
     MemoryPath,
@@ -50,6 +56,8 @@ _SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
 """A range of items, or an item from the end, as Python writes them."""
 _DELETED: Final = "It was deleted or has expired, or the path is not exact. "
 """Stores keep no record of a deleted value."""
+_MISCOPIED: Final = 0.8
+"""Similarity from which the identity of a path is a copy of another with errors; random identities have about 0.4."""
 _REASONS: Final = {"expired": "expired", "evicted": "was evicted to make room"}
 
 
@@ -90,10 +98,8 @@ async def unknown_path_error(store: Store, namespace: str, text: str, unstored: 
         )
     base = text[:MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
-    is_path = parse_path(text) is not None
-    advice = await run_fairly(namespace, _advise, text, newest, (*newest, *near), "" if is_path else unstored)
-    cause = _DELETED if is_path else ""
-    return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {cause}{advice}")
+    advice = await run_fairly(namespace, _advise, text, newest, (*newest, *near), unstored)
+    return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {advice}")
 
 
 def _build_refusal(message: str) -> ToolError:
@@ -169,26 +175,32 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
 
 
 def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: str) -> str:
-    """Name the bases similar to a text, else those of the same tool, else the unstored result or the newest bases."""
-    fallback = (
-        f"The result of {unstored} is complete, and not stored: the answer is in it. For other data, first call the "
-        "tool that gets it."
-    )
-    if not bases:
-        return fallback if unstored else "Nothing is stored yet: first call the tool that gets the data."
+    """Return the cause, and what to do: the words decide what small models call next (docs/evaluation/wording.md)."""
     bases = tuple(dict.fromkeys(bases))
-    given, text = text, text[:MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
-    extended = (base for base in bases if text.startswith(base.casefold()) and _OTHER_SYNTAX.match(text, len(base)))
+    base, _, part = text[:MAX_COMPARED_CHARACTERS].partition("/")
+    base = base.casefold()
+    extended = (one for one in bases if base.startswith(one.casefold()) and _OTHER_SYNTAX.match(base, len(one)))
     if whole := next(extended, None):
         example = f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
-        steps = _read_steps(given[len(whole) :])
+        steps = _read_steps(text[len(whole) :])
         return _suggest_path(MemoryPath(whole, steps)) if steps else example
-    same_tool = [base for base in bases if text.startswith(f"{slug_of(base)}-".casefold())]
-    near = find_nearest(text, bases) or same_tool
-    if unstored and not near:
-        return fallback
-    listed = ", ".join(f'"{base}"' for base in (near or newest)[:MAX_NEAREST])
-    return f"{'Nearest' if near else 'Newest'} are {listed}. Copy a path exactly."
+    near = find_nearest(base, bases) or [one for one in bases if base.startswith(f"{slug_of(one)}-".casefold())]
+    meant = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
+    if len(meant) == 1:
+        whole = f"{meant[0]}/{part}" if part and len(text) <= MAX_COMPARED_CHARACTERS else meant[0]
+        return f"The path is not exact: call again with {as_json_string(whole, _SUGGESTION_BYTES)}."
+    is_path = parse_path(text) is not None
+    if unstored and not near and not is_path:
+        return (
+            f"The result of {unstored} is complete, and not stored: the answer is in it. For other data, first call "
+            "the tool that gets it."
+        )
+    cause = _DELETED if is_path else ""
+    if not bases:
+        return f"{cause}Nothing is stored yet: first call the tool that gets the data."
+    listed = ", ".join(f'"{one}"' for one in (near or newest)[:MAX_NEAREST])
+    again = "call again with one of these paths" + (", or first get the value again" if is_path else "")
+    return f"{cause}{'Nearest' if near else 'Newest'} are {listed}: {again}."
 
 
 def _read_steps(part: str) -> tuple[str, ...]:
