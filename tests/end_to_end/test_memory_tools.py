@@ -119,6 +119,24 @@ async def test_unedited_numbers_keep_their_digits(configured: Configured, open_l
         assert f"[1.0,{digits},1e400]" in await receive_at_upstream(client, found)
 
 
+async def test_empty_arguments_beside_an_edit_count_as_missing(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+        await client.greet()
+        path = await store(client, {"a": "x"})
+        empty = {"patch": [], "merge": {}, "old_text": "", "new_text": ""}
+        changes: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"patch": [{"op": "replace", "path": "/a", "value": 1}]}, '{"a": 1}'),
+            ({"merge": {"b": 2}}, '{"a": "x","b":2}'),
+            ({"old_text": '"x"', "new_text": "3"}, '{"a": 3}'),
+        )
+        for change, wanted in changes:
+            edited = path_in(await client.text("memory_edit", {"memory_path": path, **empty, **change}))
+            received = json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"]
+            assert received == json.loads(wanted)
+
+
 async def test_a_model_reads_and_edits_characters_where_json_has_escapes(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

@@ -28,6 +28,7 @@ _MAX_SENT_BYTES: Final = 1 << 20
 """Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
 MAX_INSERTED_BYTES: Final = 64 << 20
 """Bytes of all stored values together that an edit inserts."""
+_EMPTY: Final = (b"{}", b"[]")
 _PIECE_COST: Final = 64
 """Bytes that are written as fast as one piece of an edit."""
 
@@ -68,6 +69,8 @@ def _choose_way(arguments: Arguments) -> str:
         ToolError: They describe none or several, or `old_text` without `new_text`.
     """
     ways = [name for name in ("patch", "merge", "old_text") if arguments.has(name)]
+    if len(ways) > 1:  # small models fill in every argument
+        ways = [name for name in ways if name == "old_text" or arguments.json(name).strip() not in _EMPTY]
     if not ways and arguments.text("new_text"):
         raise ToolError("`old_text` is empty or missing. Give the exact text to replace.")
     if len(ways) != 1:
