@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_mirror.core.similar_names import find_nearest, sort_by_similarity
+from mcp_mirror.core.similar_names import find_nearest, measure_similarity, sort_by_similarity
 from mcp_mirror.memory.tools.table import RETRIEVE
 
 TOOLS = ("read_text_file_mirrored", "read_file_mirrored", "docs_get_file_info_mirrored", RETRIEVE)
@@ -25,3 +25,9 @@ def test_only_names_that_share_something_with_the_query_are_near(name: str, like
 
 def test_all_names_have_an_order_whatever_they_have_in_common() -> None:
     assert sort_by_similarity("rows", ["x", "shape", "ROW", "rows"]) == ["rows", "ROW", "shape", "x"]
+
+
+def test_similarity_is_the_ratio_of_equal_characters_without_case() -> None:
+    assert measure_similarity("READ", "read") == 1
+    assert measure_similarity("3f2b8c1e", "3f2b8ce1") == 0.875
+    assert measure_similarity("abc", "xyz") == 0
