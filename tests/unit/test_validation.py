@@ -90,7 +90,7 @@ TREE = {"type": "object", "additionalProperties": RECURSIVE, "properties": {"n":
         (
             {"$defs": {"tree": TREE}, "properties": {"a": {"anyOf": [RECURSIVE, {"type": "null"}]}}},
             {"a": 5},
-            "a: the value does not fit the schema of this argument",
+            'a: 5 is not of type "object" or "null"',
         ),
         (
             {"$defs": {"tree": TREE}, "properties": {"a": {"not": RECURSIVE}}},
@@ -255,6 +255,35 @@ def test_an_error_of_many_values_costs_few_validations() -> None:
     assert check(schema, arguments).startswith('a.5000: "x" is not one of')
     assert time.process_time() - began < 2
     assert json.dumps(arguments).count(",") == 5000
+
+
+ROW = {"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id", "name"]}
+ROWS = {"type": "array", "items": ROW}
+NULL = {"type": "null"}
+MANY = [{"id": number, "name": "n"} for number in range(2000)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ({"anyOf": [ROWS, NULL]}, [*MANY, {"id": "x", "name": "n"}], 'a.2000.id: "x" is not of type "integer"'),
+        ({"oneOf": [NULL, ROWS]}, [*MANY, {"id": 1}], 'a.2000: "name" is a required property'),
+        ({"anyOf": [{"$ref": "#/$defs/rows"}, NULL]}, [*MANY, {"id": 1}], 'a.2000: "name" is a required property'),
+        ({"anyOf": [{"type": "array", "items": ROWS}, NULL]}, MANY, 'a.0: {"id":0,"name":"n"} is not of type "array"'),
+        ({"anyOf": [{"type": "string"}, NULL]}, MANY, 'is not of type "string" or "null"'),
+        ({"additionalProperties": ROWS}, {"b": MANY, "c": [*MANY, {"id": 1}]}, "a.c.2000: "),
+        (
+            {"properties": {"b": ROWS}, "additionalProperties": NULL},
+            {"b": MANY, "c": 5},
+            'a.c: 5 is not of type "null"',
+        ),
+        ({"patternProperties": {"b": ROWS}, "additionalProperties": NULL}, {"b": [*MANY, {}]}, "a: the value does not"),
+    ],
+)
+def test_the_error_of_a_large_optional_value_names_the_place(schema: Any, value: Any, expected: str) -> None:
+    error = check({"properties": {"a": schema}, "$defs": {"rows": ROWS}}, {"a": value})
+    assert expected in error
+    assert error.startswith("a")
 
 
 LONG = "x" * 200_000

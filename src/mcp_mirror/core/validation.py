@@ -6,7 +6,7 @@ error message costs at most a few validations.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final
@@ -58,6 +58,17 @@ _CHEAP_KEYWORDS: Final = frozenset(
      "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 )  # fmt: skip
 """Keywords that apply to a value itself and are cheap."""
+
+_TYPES: Final[Mapping[type, frozenset[str]]] = {
+    dict: frozenset(("object",)),
+    list: frozenset(("array",)),
+    str: frozenset(("string",)),
+    bool: frozenset(("boolean",)),
+    type(None): frozenset(("null",)),
+    int: frozenset(("integer", "number")),
+    float: frozenset(("integer", "number")),
+}
+"""The types of a schema that a value may have. 1.0 is an integer too."""
 
 
 class _UnboundedError(Exception):
@@ -305,19 +316,25 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
             yield from filter(self._is_wrong, self._check_alternatives(violation, violation.part))
 
     def _check_members(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
-        properties, items = part.get("properties"), part.get("items")
-        if isinstance(violation.value, dict) and isinstance(properties, dict):
-            for name in (name for name in violation.value if name in properties):
-                pointer = f"{violation.pointer}/properties/{escape_token(name)}"
-                yield _Violation(properties[name], pointer, violation.value[name], (*violation.at, name))
-        if isinstance(violation.value, dict) and "propertyNames" in part:
-            for name in violation.value:
-                yield _Violation(
-                    part["propertyNames"], f"{violation.pointer}/propertyNames", name, (*violation.at, name)
-                )
-        if isinstance(violation.value, list) and isinstance(items, dict):
+        items = part.get("items")
+        if isinstance(violation.value, dict):
+            yield from self._check_object(violation, part)
+        elif isinstance(violation.value, list) and isinstance(items, dict):
             for index, value in enumerate(violation.value):
                 yield _Violation(items, f"{violation.pointer}/items", value, (*violation.at, str(index)))
+
+    def _check_object(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
+        properties, others = part.get("properties"), part.get("additionalProperties")
+        known = properties if isinstance(properties, dict) else {}
+        for name in (name for name in violation.value if name in known):
+            pointer = f"{violation.pointer}/properties/{escape_token(name)}"
+            yield _Violation(known[name], pointer, violation.value[name], (*violation.at, name))
+        if isinstance(others, dict) and "patternProperties" not in part:
+            for name in (name for name in violation.value if name not in known):
+                pointer = f"{violation.pointer}/additionalProperties"
+                yield _Violation(others, pointer, violation.value[name], (*violation.at, name))
+        for name in violation.value if "propertyNames" in part else ():
+            yield _Violation(part["propertyNames"], f"{violation.pointer}/propertyNames", name, (*violation.at, name))
 
     def _check_alternatives(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
         if (target := self._references.pointer(part.get("$ref"))) is not None:
@@ -326,25 +343,43 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
         for index, below in enumerate(as_sequence(part.get("allOf"))):
             yield _Violation(below, f"{violation.pointer}/allOf/{index}", violation.value, violation.at)
         for word in ("anyOf", "oneOf"):
-            meant = [
+            alternatives = [
                 _Violation(below, f"{violation.pointer}/{word}/{index}", violation.value, violation.at)
                 for index, below in enumerate(as_sequence(part.get(word)))
-                if self._is_meant(below, violation.value)
             ]
-            yield from meant if len(meant) == 1 else ()
+            for is_meant in (self._has_kind, self._has_type):
+                meant = [below for below in alternatives if is_meant(below.part, below.value)]
+                if len(meant) == 1:
+                    yield meant[0]
+                    break
 
-    def _is_meant(self, part: Any, value: Any) -> bool:
+    def _has_kind(self, part: Any, value: Any) -> bool:
         """Whether the members of a value that name its kind select this alternative."""
         kinds = self._list_constants(part) if isinstance(value, dict) else {}
         return bool(kinds) and all(value.get(name) in allowed for name, allowed in kinds.items())
 
-    def _list_constants(self, part: Any) -> Mapping[str, list[Any]]:
-        """The constants of an alternative by member."""
+    def _has_type(self, part: Any, value: Any) -> bool:
+        """Whether an alternative accepts values of this type."""
+        types = self._list_types(part)
+        return part is not False and (not types or not types.isdisjoint(_TYPES.get(type(value), ())))
+
+    def _list_types(self, part: Any) -> frozenset[str]:
+        """The types that an alternative accepts; empty if it does not name them."""
+        target = self._follow(part)
+        return frozenset(read_types(target.get("type"))) if isinstance(target, dict) else frozenset()
+
+    def _follow(self, part: Any) -> Any:
+        """The subschema to which a reference leads; any other subschema unchanged."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(part, dict) or "$ref" not in part:
                 break
             part = next(self._references.targets(part))
-        properties = part.get("properties") if isinstance(part, dict) else None
+        return part
+
+    def _list_constants(self, part: Any) -> Mapping[str, list[Any]]:
+        """The constants of an alternative by member."""
+        target = self._follow(part)
+        properties = target.get("properties") if isinstance(target, dict) else None
         found = properties.items() if isinstance(properties, dict) else ()
         constants = {name: _read_constants(below) for name, below in found}
         return {name: values for name, values in constants.items() if values}
@@ -365,7 +400,7 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
             cheap_part["required"] = list(islice(missing, 1))  # one error, because each has a copy of the value
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
             return "; ".join((_locate_message(at, error.message), *_name_unlisted(violation, [error])))
-        if named := self._explain_unknown_kind(part, violation.value):
+        if named := self._explain_unknown_kind(part, violation.value) or self._explain_type(part, violation.value):
             return _locate_message(at, named)
         return _locate_message(at, "the value does not fit the schema of this argument")
 
@@ -378,6 +413,19 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
                 named = ", ".join(map(_abbreviate, allowed[:_MAX_NAMED]))
                 return f"{name!r} is {_abbreviate(value.get(name))}; the schema has alternatives for {named}"
         return None
+
+    def _explain_type(self, part: Schema, value: Any) -> str | None:
+        """The message about a value whose type no alternative accepts."""
+        for alternatives in (as_sequence(part.get(word)) for word in ("anyOf", "oneOf")):
+            types = [self._list_types(one) for one in alternatives]
+            if types and all(types) and not any(self._has_type(one, value) for one in alternatives):
+                return _name_types(value, chain.from_iterable(map(sorted, types)))
+        return None
+
+
+def _name_types(value: Any, types: Iterable[str]) -> str:
+    names = " or ".join(json.dumps(name) for name in dict.fromkeys(types))
+    return f"{_abbreviate(value)} is not of type {names}"
 
 
 def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.ValidationError]) -> Iterator[str]:
@@ -410,8 +458,7 @@ def _explain_alternatives(error: jsonschema_rs.ValidationError) -> tuple[list[st
     wanted = [_read_expected_types(found, error.instance_path) for found in failed]
     meant = [found[0] for found, types in zip(failed, wanted, strict=True) if not types]
     if not meant:
-        names = " or ".join(json.dumps(name) for name in dict.fromkeys(chain.from_iterable(wanted)))
-        return place, f"{_abbreviate(error.instance)} is not of type {names}"
+        return place, _name_types(error.instance, chain.from_iterable(wanted))
     if len(meant) == 1:
         return _explain_alternatives(meant[0])
     return place, "; or ".join(list(dict.fromkeys(one.message for one in meant))[:_MAX_ALTERNATIVES])
