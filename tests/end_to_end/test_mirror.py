@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import mcp_types as types
 import numpy as np
@@ -1212,6 +1212,23 @@ async def test_a_text_for_a_number_is_refused_with_a_path_only_if_it_is_one() ->
         for other in ("the last", "/next", "/none"):
             refused = await mirror.call("find_mirrored", {"number": other})
             assert refused.text.endswith(" Correct them and call again.")
+
+
+async def test_the_error_of_another_argument_advises_no_path_for_json_text() -> None:
+    mirror = with_orders(ROWS)
+
+    @mirror.tool
+    def draw(orders: list[Order], kind: Literal["bar", "pie"]) -> str:
+        return f"{kind} {len(orders)}"
+
+    async with mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        orders = json.dumps(ROWS[:2])
+        assert str(await mirror.call("draw_mirrored", {"orders": orders, "kind": "bar"})) == "bar 2"
+        refused = await mirror.call("draw_mirrored", {"orders": orders, "kind": "line"})
+        assert refused.text.endswith('kind: "line" is not one of "bar" or "pie". Correct them and call again.')
+        refused = await mirror.call("draw_mirrored", {"orders": "the orders", "kind": "bar"})
+        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
 
 
 async def test_a_text_for_a_list_of_texts_is_refused_with_a_path_if_it_is_one() -> None:

@@ -319,7 +319,8 @@ def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     spelled = find_corrections(arguments, found, lambda _: frozenset({"integer"}))
     in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
     assert [type(item) for item in in_order] == [Correction, Pointer, Correction, Correction]
-    assert find_refused_text(arguments, found, lambda _: frozenset({"integer"})) == ("1", frozenset({"integer"}), False)
+    assert find_refused_text(arguments, found, lambda _: frozenset({"integer"})) is None
+    assert find_refused_text(arguments, found, lambda _: frozenset({"null"})) == ("1", frozenset({"null"}), False)
     assert find_refused_text(arguments, found, lambda _: frozenset({"string"})) is None
     names = {(): frozenset({"object"}), ("names",): frozenset({"array"}), ("names", 0): frozenset({"string"})}
     refused = find_refused_text(b'{"names": "a"}', (), names.__getitem__)

@@ -180,17 +180,18 @@ def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> t
     """
     corrections = list(_find_refused_nulls(arguments, types_at))
     for span, _, wanted in _find_refused_texts(arguments, found, types_at):
-        value = convert(Resolved(MemoryPath(""), memoryview(arguments)[span.start : span.stop], "text"), wanted)
+        value = _convert_text(arguments, span, wanted)
         corrections += [Correction(span, value)] if value else []
     return tuple(corrections)
 
 
 def find_refused_text(arguments: Buffer, found: Pointers, types_at: TypesAt) -> RefusedText | None:
-    """Return the first text that is where the tool accepts none; None without one.
+    """Return the first text where the tool accepts none and that no correction replaces; None without one.
 
     The arguments are those of `find_corrections`.
     """
-    refused = min(_find_refused_texts(arguments, found, types_at), default=None, key=lambda one: one[0])
+    texts = sorted(_find_refused_texts(arguments, found, types_at), key=lambda one: one[0])
+    refused = next((one for one in texts if not _convert_text(arguments, one[0], one[2])), None)
     if refused is None:
         return None
     span, at, wanted = refused
@@ -207,6 +208,10 @@ def _find_refused_texts(
         wanted = types_at(at) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
             yield span, at, wanted
+
+
+def _convert_text(arguments: Buffer, span: Span, wanted: frozenset[str]) -> Segments | None:
+    return convert(Resolved(MemoryPath(""), memoryview(arguments)[span.start : span.stop], "text"), wanted)
 
 
 def _find_refused_nulls(arguments: Buffer, types_at: TypesAt) -> Iterator[Correction]:
