@@ -1231,6 +1231,24 @@ async def test_the_error_of_another_argument_advises_no_path_for_json_text() -> 
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
 
 
+@pytest.mark.parametrize(
+    ("given", "received"),
+    [(7, "7"), (1.5, "1.5"), (True, "true"), ({"a": [None]}, '{"a":[null]}'), ("7", "7")],
+)
+async def test_a_value_for_a_text_argument_goes_as_its_text(given: object, received: str) -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def save(content: str, size: int | str = 0) -> str:
+        return f"saved {content} {size}"
+
+    async with mirror:
+        reply = await mirror.call("save_mirrored", {"content": given})
+        assert reply.text == f"saved {received} 0"
+        refused = await mirror.call("save_mirrored", {"content": given, "size": 1.5})
+        assert refused.text.startswith("The arguments do not fit tool 'save_mirrored': size: 1.5 is not")
+
+
 async def test_a_text_for_a_list_of_texts_is_refused_with_a_path_if_it_is_one() -> None:
     mirror = with_orders(ROWS)
 

@@ -312,6 +312,32 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
     assert substituted == arguments.replace(json.dumps(text).encode(), (sent or json.dumps(text)).encode(), 1)
 
 
+@pytest.mark.parametrize(
+    ("types", "value", "sent"),
+    [
+        ("string", "31", '"31"'),
+        ("string", "1.10", '"1.10"'),
+        ("string null", "true", '"true"'),
+        ("string", '{"a": "b"}', r'"{\"a\": \"b\"}"'),
+        ("string", "[1, null]", '"[1, null]"'),
+        ("string", '"31"', '"31"'),
+        ("string integer", "31.5", "31.5"),
+        ("", "31", "31"),
+        ("string", '{"a": "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"}', None),
+    ],
+)
+def test_a_value_where_only_text_is_accepted_goes_as_its_text(types: str, value: str, sent: str | None) -> None:
+    arguments = f'{{"rows": [{{"id": {value}}}, {{"id": {value}}}]}}'.encode()
+    found = find_pointers(arguments, frozenset({"get_order"}))
+
+    def types_at(at: Location) -> frozenset[str]:
+        return frozenset(types.split()) if at[2:] == ("id",) else frozenset()
+
+    corrections = find_corrections(arguments, found, types_at)
+    substituted = b"".join(substitute_pointers(arguments, corrections, {}, types_at))
+    assert substituted == arguments.replace(value.encode(), (sent or value).encode())
+
+
 def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     path = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     arguments = json.dumps({"rows": [{"n": "1"}, {"n": path}, {"n": "2"}], "deep": "3"}).encode()

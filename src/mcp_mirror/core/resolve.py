@@ -32,6 +32,7 @@ from mcp_mirror.paths import (
 )
 from mcp_mirror.payload.json_spans import (
     count_items,
+    items,
     items_at,
     kind_at,
     locate,
@@ -41,7 +42,7 @@ from mcp_mirror.payload.json_spans import (
     strings_at,
     trim,
 )
-from mcp_mirror.types import Buffer, Location, Segments, Span
+from mcp_mirror.types import Buffer, Kind, Location, Segments, Span
 
 _REPLACED_COST: Final = 16
 """Bytes that are written as fast as one pointer or escaped path is replaced."""
@@ -51,8 +52,9 @@ _MAX_EXPLAINED: Final = 50
 """Strings that `explain_strings` explains."""
 _MAX_CORRECTED: Final = 4096
 """Keys, texts and nulls in the arguments that are examined for corrections, those of short arguments first."""
-_MAX_NULL_DEPTH: Final = 8
-"""Levels of nesting below which nulls are not corrected."""
+_MAX_CORRECTED_DEPTH: Final = 8
+"""Levels of nesting below which only texts are corrected."""
+_TEXT_ONLY: Final = frozenset(("string", "null"))
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
 _TEXT_OR_NULL: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|null')
@@ -170,8 +172,9 @@ def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> t
     """Find values that are not of a type that the tool accepts, but for which there is one.
 
     A text that contains a number or another JSON value becomes that value: a twin accepts text everywhere, for paths,
-    so models write `"31"` where the tool itself expects 31. A member that is null is left out: many clients write null
-    for an optional argument without a value.
+    so models write `"31"` where the tool itself expects 31. Where the tool accepts only text, a number, a boolean, an
+    object or an array becomes its JSON text. A member that is null is left out: many clients write null for an
+    optional argument without a value.
 
     Args:
         arguments: A JSON object as text, as the model wrote it.
@@ -180,9 +183,19 @@ def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> t
     """
     corrections = list(_find_refused_nulls(arguments, types_at))
     for span, _, wanted in _find_refused_texts(arguments, found, types_at):
-        value = _convert_text(arguments, span, wanted)
+        value = _convert(arguments, span, "text", wanted)
         corrections += [Correction(span, value)] if value else []
-    return tuple(corrections)
+    corrections += _find_refused_values(arguments, found, types_at)
+    return tuple(_drop_inner(corrections))
+
+
+def _drop_inner(corrections: list[Correction]) -> Iterator[Correction]:
+    """Yield the corrections in the order of the text, without those inside another one."""
+    stop = 0
+    for correction in sorted(corrections, key=lambda one: one.span.start):
+        if correction.span.start >= stop:
+            yield correction
+            stop = correction.span.stop
 
 
 def find_refused_text(arguments: Buffer, found: Pointers, types_at: TypesAt) -> RefusedText | None:
@@ -191,7 +204,7 @@ def find_refused_text(arguments: Buffer, found: Pointers, types_at: TypesAt) -> 
     The arguments are those of `find_corrections`.
     """
     texts = sorted(_find_refused_texts(arguments, found, types_at), key=lambda one: one[0])
-    refused = next((one for one in texts if not _convert_text(arguments, one[0], one[2])), None)
+    refused = next((one for one in texts if not _convert(arguments, one[0], "text", one[2])), None)
     if refused is None:
         return None
     span, at, wanted = refused
@@ -210,8 +223,8 @@ def _find_refused_texts(
             yield span, at, wanted
 
 
-def _convert_text(arguments: Buffer, span: Span, wanted: frozenset[str]) -> Segments | None:
-    return convert(Resolved(MemoryPath(""), memoryview(arguments)[span.start : span.stop], "text"), wanted)
+def _convert(arguments: Buffer, span: Span, kind: Kind, wanted: frozenset[str]) -> Segments | None:
+    return convert(Resolved(MemoryPath(""), memoryview(arguments)[span.start : span.stop], kind), wanted)
 
 
 def _find_refused_nulls(arguments: Buffer, types_at: TypesAt) -> Iterator[Correction]:
@@ -221,7 +234,7 @@ def _find_refused_nulls(arguments: Buffer, types_at: TypesAt) -> Iterator[Correc
     while pending:
         span, at = pending.pop()
         inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
-        if not inside or len(at) > _MAX_NULL_DEPTH:
+        if not inside or len(at) > _MAX_CORRECTED_DEPTH:
             continue
         if kind_at(arguments, span.start) == "array":
             pending += [(below, (*at, index)) for index, below in items_at(arguments, span, inside)]
@@ -237,6 +250,30 @@ def _find_refused_nulls(arguments: Buffer, types_at: TypesAt) -> Iterator[Correc
                 stop = comma + 1 if is_first and arguments[comma] == ord(",") else value.stop
                 yield Correction(Span(start, stop - start), ())
                 start = stop
+
+
+def _find_refused_values(arguments: Buffer, found: Pointers, types_at: TypesAt) -> Iterator[Correction]:
+    """The numbers, booleans, objects and arrays where the tool accepts only text; none that contains a pointer."""
+    taken = [item.span.start for item in found]
+    pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
+    for _ in range(_MAX_CORRECTED):
+        if not pending:
+            return
+        span, at = pending.pop()
+        kind, wanted = kind_at(arguments, span.start), types_at(at) if at else frozenset()
+        if wanted and wanted <= _TEXT_ONLY:
+            form = None if kind == "text" else _convert(arguments, span, kind, wanted)
+            if form and bisect_left(taken, span.start) == bisect_left(taken, span.stop):
+                yield Correction(span, form)
+        elif len(at) <= _MAX_CORRECTED_DEPTH:
+            pending += _list_below(arguments, span, at)
+
+
+def _list_below(arguments: Buffer, span: Span, at: Location) -> Iterator[tuple[Span, Location]]:
+    if kind_at(arguments, span.start) == "object":
+        yield from ((below, (*at, key)) for key, below in members(arguments, span))
+    elif kind_at(arguments, span.start) == "array":
+        yield from ((below, (*at, index)) for index, below in enumerate(islice(items(arguments, span), _MAX_CORRECTED)))
 
 
 def _find_offsets(first: bytes, arguments: Buffer) -> list[int]:
