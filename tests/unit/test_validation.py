@@ -220,7 +220,7 @@ LISTED = {"properties": {"path": {"type": "string"}, "head": {}}, "required": ["
     ("schema", "arguments", "named"),
     [
         (LISTED, {"pth": "a", "head": 1}, '"pth"'),
-        (LISTED, {"pth": "a", "x" * 90: 1}, f'"pth", "{"x" * 39}'),
+        (LISTED, {"pth": "a", "x" * 90: 1}, f'"pth", "{"x" * 39}...'),
         (LISTED, {str(index): 1 for index in range(99)}, ", ".join(f'"{index}"' for index in range(8))),
         (LISTED, {"head": 1}, None),
         (LISTED, {"path": 1, "pth": "a"}, None),
@@ -270,7 +270,7 @@ MANY = [{"id": number, "name": "n"} for number in range(2000)]
         ({"oneOf": [NULL, ROWS]}, [*MANY, {"id": 1}], 'a.2000: "name" is a required property'),
         ({"anyOf": [{"$ref": "#/$defs/rows"}, NULL]}, [*MANY, {"id": 1}], 'a.2000: "name" is a required property'),
         ({"anyOf": [{"type": "array", "items": ROWS}, NULL]}, MANY, 'a.0: {"id":0,"name":"n"} is not of type "array"'),
-        ({"anyOf": [{"type": "string"}, NULL]}, MANY, 'is not of type "string" or "null"'),
+        ({"anyOf": [{"type": "string"}, NULL]}, MANY, '"name... is not of type "string" or "null"'),
         ({"additionalProperties": ROWS}, {"b": MANY, "c": [*MANY, {"id": 1}]}, "a.c.2000: "),
         (
             {"properties": {"b": ROWS}, "additionalProperties": NULL},

@@ -38,6 +38,8 @@ _MAX_STEPS: Final = 300
 """Steps that an error message follows into the schema."""
 _MAX_TEXT: Final = 300
 """Characters of an error message."""
+_MAX_QUOTED: Final = 40
+"""Characters of a value that a message quotes."""
 _MAX_NAMED: Final = 8
 _MAX_ERRORS: Final = 5
 """Errors that a message names."""
@@ -477,7 +479,8 @@ def _read_constants(part: Any) -> list[Any]:
 
 
 def _abbreviate(value: Any) -> str:
-    return json.dumps(value)[:40]
+    text = json.dumps(value)
+    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
 
 
 def _locate_message(at: str, message: str) -> str:
