@@ -338,6 +338,17 @@ def test_a_value_where_only_text_is_accepted_goes_as_its_text(types: str, value:
     assert substituted == arguments.replace(value.encode(), (sent or value).encode())
 
 
+def test_a_value_that_goes_as_its_text_keeps_the_texts_in_it() -> None:
+    wanted: dict[Location, frozenset[str]] = {("a",): frozenset({"string"}), ("a", "b"): frozenset({"integer"})}
+    corrections = find_corrections(b'{"a": {"b": "1"}}', (), wanted.__getitem__)
+    assert [json.loads(b"".join(one.value)) for one in corrections] == ['{"b": "1"}']
+
+
+def test_a_value_below_many_levels_stays() -> None:
+    arguments = b'{"a": ' + b"[" * 20 + b"1" + b"]" * 20 + b"}"
+    assert find_corrections(arguments, (), lambda at: frozenset({"string"} if len(at) > 20 else ())) == ()
+
+
 def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     path = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     arguments = json.dumps({"rows": [{"n": "1"}, {"n": path}, {"n": "2"}], "deep": "3"}).encode()

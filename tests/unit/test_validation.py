@@ -278,6 +278,11 @@ MANY = [{"id": number, "name": "n"} for number in range(2000)]
             'a.c: 5 is not of type "null"',
         ),
         ({"patternProperties": {"b": ROWS}, "additionalProperties": NULL}, {"b": [*MANY, {}]}, "a: the value does not"),
+        (
+            {"propertyNames": {"maxLength": 1}, "additionalProperties": ROWS},
+            {"b": MANY, "cc": []},
+            'a.cc: "cc" is longer',
+        ),
     ],
 )
 def test_the_error_of_a_large_optional_value_names_the_place(schema: Any, value: Any, expected: str) -> None:

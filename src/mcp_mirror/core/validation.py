@@ -349,11 +349,9 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
                 _Violation(below, f"{violation.pointer}/{word}/{index}", violation.value, violation.at)
                 for index, below in enumerate(as_sequence(part.get(word)))
             ]
-            for is_meant in (self._has_kind, self._has_type):
-                meant = [below for below in alternatives if is_meant(below.part, below.value)]
-                if len(meant) == 1:
-                    yield meant[0]
-                    break
+            by_kind = [below for below in alternatives if self._has_kind(below.part, below.value)]
+            by_type = [below for below in alternatives if self._has_type(below.part, below.value)]
+            yield from next((meant for meant in (by_kind, by_type) if len(meant) == 1), ())
 
     def _has_kind(self, part: Any, value: Any) -> bool:
         """Whether the members of a value that name its kind select this alternative."""
