@@ -196,11 +196,13 @@ class MemoryTool(msgspec.Struct, frozen=True):
         kept = {*self.required, *self.may_be_empty}.difference(self.optional)
         given = {name: text for name, text in texts.items() if text != b"null" and (text != b'""' or name in kept)}
         if unknown := next((name for name in given if name not in self.properties), None):
-            near = find_nearest(unknown, self.properties)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            missing = [name for name in self.required if name not in given]
+            near = find_nearest(unknown, [name for name in self.properties if name not in given])
+            meant = near or (missing if len(missing) == 1 else [])
+            hint = f" Did you mean {meant[0]!r}?" if meant else ""
             raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
-        if missing := next((name for name in self.required if name not in (*given, *self.optional)), None):
-            raise ToolError(f"{self.name} needs {missing!r}. {self._describe_usage}")
+        if needed := next((name for name in self.required if name not in (*given, *self.optional)), None):
+            raise ToolError(f"{self.name} needs {needed!r}. {self._describe_usage}")
         return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
 
     def _read(self, name: str, raw: bytes) -> Any:
