@@ -670,6 +670,12 @@ async def test_a_script_without_a_needed_input_learns_how_to_give_it() -> None:
         ("Counter(row['id'] for row in trips)", "Call memory_run"),
         ("trips[0]['id'] + km", "Call memory_run"),
         ("datetime.datetime.now()", "Begin with `import datetime`.\nCall memory_run"),
+        ("datetime.timedelta(1) + datetime.datetime(1, 1, 1)", "Begin with `import datetime`.\nCall memory_run"),
+        ("datetime.fromisoformat('2026-01-01')", "Begin with `from datetime import datetime`.\nCall memory_run"),
+        ("datetime(2026, 1, 1).year", "Begin with `from datetime import datetime`.\nCall memory_run"),
+        ("date.today().year", "Begin with `from datetime import date`.\nCall memory_run"),
+        ("str(Decimal('1.1'))", "Begin with `from decimal import Decimal`.\nCall memory_run"),
+        ("pd.DataFrame(trips)", "json, math, random and re.\nCall memory_run"),
         ("re.findall('a', 'b')", "Begin with `import re`.\nCall memory_run"),
     ],
 )

@@ -36,6 +36,16 @@ _MODULES: Final = (
     *("asyncio", "base64", "collections", "csv", "datetime", "decimal", "functools", "hashlib", "itertools", "json"),
     *("math", "random", "re"),
 )
+_CLASSES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("date", "datetime", "timedelta", "timezone"), "datetime"),
+    **dict.fromkeys(("Counter", "defaultdict"), "collections"),
+    "Decimal": "decimal",
+}
+"""Modules by the classes that scripts use without an import."""
+_MEMBERS: Final = r"(?:\(|\.(?:combine|fromisoformat|fromtimestamp|now|strptime|today|utc|utcnow)\b)"
+"""What follows the name of a class, but not that of a module or an input."""
+_LIBRARIES: Final = ("np", "pd")
+"""Names of libraries that a script does not have."""
 _IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
 _FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", newline="")).'
 _EPOCH: Final = "Write datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(number))."
@@ -113,8 +123,8 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
     if name := _find_missing_input(failure.message, progress):
         yield f"inputs has no {name}: first call the tool that gets it, then give its path in inputs."
         return
-    if (undefined := _UNDEFINED.search(failure.message)) and undefined[1] in _MODULES:
-        yield f"Begin with `import {undefined[1]}`."
+    if undefined := _UNDEFINED.search(failure.message):
+        yield from _describe_import(undefined[1], progress.code)
     general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
     if failure.kind == "KeyError":
         yield from _describe_keys(progress)
@@ -127,15 +137,28 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
         yield _AGAIN
 
 
+def _describe_import(name: str, code: str) -> Iterator[str]:
+    if _is_class(name, code):
+        yield f"Begin with `from {_CLASSES[name]} import {name}`."
+    elif name in _MODULES:
+        yield f"Begin with `import {name}`."
+    elif name in _LIBRARIES:
+        yield _IMPORTABLE
+
+
+def _is_class(name: str, code: str) -> bool:
+    return name in _CLASSES and re.search(rf"(?<![.\w]){name}{_MEMBERS}", code) is not None
+
+
 def _find_missing_input(message: str, progress: Progress) -> str | None:
     """Return an undefined name that a script reads as a collection: models forget to give an input.
 
-    A module that is not imported and a misspelled name are other mistakes.
+    A module or class that is not imported and a misspelled name are other mistakes.
     """
-    if (found := _UNDEFINED.search(message)) is None or found[1] in _MODULES:
+    if (found := _UNDEFINED.search(message)) is None or found[1] in (*_MODULES, *_LIBRARIES):
         return None
     name, code = found[1], progress.code
-    if len(name) > _MAX_COMPARED:
+    if len(name) > _MAX_COMPARED or _is_class(name, code):
         return None
     variables = dict.fromkeys(one for one in _VARIABLE.findall(code) if len(one) <= _MAX_COMPARED)
     known = (*progress.inputs, *islice(variables, _MAX_VARIABLES))
