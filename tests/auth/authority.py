@@ -46,6 +46,8 @@ class Authority:
     """Of the token endpoint's answers."""
     denied: str = "access_denied"
     """The error for the browser if `status` is not 200."""
+    redirect: dict[str, str] = field(default_factory=dict)
+    """Further parameters of the redirect with the code."""
     error_status: int = 400
     """Of the token endpoint's answers to bad requests."""
     page_status: int = 0
@@ -113,7 +115,7 @@ class Authority:
         else:
             code = secrets.token_urlsafe(8)
             self.codes[code] = query["code_challenge"]
-            parameters = {"code": code, "state": query["state"]}
+            parameters = {"code": code, "state": query["state"], **self.redirect}
         return RedirectResponse(f"{query['redirect_uri']}?{urlencode(parameters)}")
 
     async def token(self, request: Request) -> Response:

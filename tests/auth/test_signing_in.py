@@ -452,6 +452,22 @@ async def test_tokens_of_one_url_are_not_sent_to_another(
     assert other.asked == []
 
 
+async def fail_to_log_in(config: Path) -> tuple[list[str], str]:
+    """Run a sign-in that fails, and return the lines of the command and the last page of the browser."""
+    command = forked_python(COMMAND, "login", "guarded", "--config", str(config))
+    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stderr=PIPE)
+    assert process.stderr is not None
+    lines, page = [], ""
+    async with asyncio.timeout(BOUND):
+        while line := (await process.stderr.readline()).decode().strip():
+            lines.append(line)
+            if line.startswith("http"):
+                async with httpx2.AsyncClient(follow_redirects=True) as browser:
+                    page = (await browser.get(line)).text
+        assert await process.wait() == 2
+    return lines, page
+
+
 @pytest.mark.parametrize(
     ("error", "reported"),
     [
@@ -465,22 +481,36 @@ async def test_a_denied_sign_in_stores_no_tokens(
 ) -> None:
     authority.status, authority.denied = 400, error
     config = configured({"guarded": wanting(authority, tmp_path)})
-    command = forked_python(COMMAND, "login", "guarded", "--config", str(config))
-    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stderr=PIPE)
-    assert process.stderr is not None
-    lines, page = [], ""
-    async with asyncio.timeout(BOUND):
-        while line := (await process.stderr.readline()).decode().strip():
-            lines.append(line)
-            if line.startswith("http"):
-                async with httpx2.AsyncClient(follow_redirects=True) as browser:
-                    page = (await browser.get(line)).text
-        assert await process.wait() == 2
+    lines, page = await fail_to_log_in(config)
     assert lines[2].endswith("open it on this machine: curl 'ADDRESS'")
     assert lines[3:] == [
         f"mcp-mirror: Signing in to upstream 'guarded' failed: the authorization server reports {reported}."
     ]
     assert page.startswith("You are not signed in")
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("redirect", "metadata", "cause"),
+    [
+        ({"iss": "https://evil.example.com"}, {}, "names another authorization server (`iss`) than the gateway asked"),
+        ({}, {"authorization_response_iss_parameter_supported": True}, "names no authorization server (`iss`)"),
+        ({"state": "other"}, {}, "from another sign-in"),
+    ],
+)
+async def test_a_redirect_of_another_sign_in_is_named_as_the_cause(
+    *,
+    redirect: dict[str, str],
+    metadata: dict[str, Any],
+    cause: str,
+    authority: Authority,
+    configured: Configured,
+    tmp_path: Path,
+) -> None:
+    authority.redirect, authority.metadata = redirect, metadata
+    lines, _ = await fail_to_log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    assert cause in lines[-1]
+    assert "evil" not in lines[-1]
     assert not (tmp_path / "kept").exists()
 
 

@@ -338,6 +338,34 @@ async def test_a_store_opens_on_a_full_disk_to_read_and_to_delete(small_disk: Pa
     assert audit(folder) == {("me", "kept")}
 
 
+async def put_until_full(store: DiskStore, sizes: tuple[int, ...]) -> list[str]:
+    """Store values of these sizes, in turn, until the disk is full; return their bases."""
+    bases: list[str] = []
+    for size in cycle(sizes):
+        try:
+            await put(store, base := f"v-{len(bases)}", os.urandom(size))
+        except StoreError:
+            break
+        bases.append(base)
+    with pytest.raises(StoreError, match="disk is full"):
+        await put(store, base, bytes(2 * max(sizes)))
+    return bases
+
+
+@pytest.mark.parametrize("sizes", [(20_000,), (60_000,), (20_000, 100_000), (500,)])
+async def test_a_disk_that_the_store_has_filled_itself_can_be_cleared(
+    sizes: tuple[int, ...], small_disk: Path, audit: Audit
+) -> None:
+    folder, policy = small_disk / "store", StorePolicy(ttl=9e9)
+    async with DiskStore(policy, time.time, folder) as store:
+        kept = await put_until_full(store, sizes)
+        async with DiskStore(policy, time.time, folder) as other:  # `mcp-mirror values clear`
+            for base in kept:
+                assert await other.delete("me", base)
+        await put(store, "after", blob_of("after"))
+    assert audit(folder) == {("me", "after")}
+
+
 def remount(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 

@@ -898,6 +898,23 @@ async def test_a_server_out_of_memory_is_reported_and_keeps_its_values(
         check_accounts(own_redis, tmp_path)
 
 
+async def test_a_server_near_its_memory_limit_is_logged_once(
+    own_redis: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        own_redis.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        own_redis.run("CONFIG", "SET", "maxmemory", own_redis.run("INFO", "memory")["used_memory"] + 8 * MIB)
+        for number in range(3):
+            assert "out of memory" in (await refused(put(store, f"t-{number}", bytes(30 * MIB))))[0]
+            assert await back(store, f"t-small-{number}") < RETURN
+        [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
+        assert line.startswith("The store's Redis server is out of memory. ")
+        monkeypatch.setattr("mcp_mirror.stores.redis.connection._FULL_PAUSE", 0.0)
+        await put(store, "t-last")
+        assert caplog.messages[-1] == "The store's Redis server is used again."
+
+
 @pytest.mark.parametrize(
     ("policy", "most", "warning"),
     [

@@ -412,6 +412,14 @@ _FLOW_FAILURES: Final = (
         "Authorization server metadata issuer mismatch",
         "its authorization server names another issuer than the upstream does, or than `issuer`. Correct the wrong one",
     ),
+    (
+        "Authorization response iss mismatch",
+        "the browser's redirect names another authorization server (`iss`) than the gateway asked. Correct its issuer",
+    ),
+    (
+        "Authorization response missing iss",
+        "the browser's redirect names no authorization server (`iss`), though the metadata promise it. Correct them",
+    ),
     ("State parameter mismatch", "the browser returned from another sign-in. Start again, and open only the new URL"),
 )
 """How messages of the SDK begin, and the explanations."""

@@ -4,6 +4,8 @@ Blob files are adopted and removed only with the index's write lock, so no proce
 has just started to use.
 """
 
+import errno
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -66,8 +68,18 @@ _MAX_COMPARED: Final = 4
 _COUNT: Final = """INSERT INTO traffic VALUES (?, ?, ?)
     ON CONFLICT (namespace) DO UPDATE SET sent = sent + excluded.sent, kept_out = kept_out + excluded.kept_out"""
 
+_AMPLE: Final = 16 << 20
+"""Free bytes of the disk below which each put first copies the log to the index."""
+_CHANGE_BYTES: Final = 128 << 10
+"""Bytes that one change may take beside the values in it."""
+_ATTEMPTS: Final = 64
+"""How often a put returns free pages to make room for a small value; each time may yield 128 KiB."""
+_RETURNED: Final = 16
+"""Free pages that are returned to the system at once on a nearly full disk: the log needs their space before."""
 _SIZE: Final = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 """The bytes of the index with the content of the log."""
+_SIZE_AND_UNUSED: Final = f"SELECT ({_SIZE}), freelist_count FROM pragma_freelist_count"  # noqa: S608  # ours
+"""The same, and the number of free pages."""
 
 _EXPIRED_PER_STEP: Final = 10
 """Expired values that are removed between two looks at the clock."""
@@ -189,7 +201,9 @@ class Index:
 
         Raises:
             BlobRemovedError: The blob was already stored when it was compared, but no longer is.
+            OSError: The disk would be too full for a deletion.
         """
+        self._check_space(len(record) + len(content or b""))
         try:
             with self._change() as change:
                 key = (namespace, descriptor.base)
@@ -402,6 +416,33 @@ class Index:
     def checkpoint(self) -> None:
         """Copy the log to the index. Calls do not wait for it, as they would for the checkpoints of SQLite itself."""
         self._open_checkpointer().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _check_space(self, size: int) -> None:
+        """Raise an error for a value of this size that takes the space which the index needs to grow by its log.
+
+        Without that space the log can only grow, and a deletion, which changes the index, needs still more of it.
+        """
+        for _ in range(_ATTEMPTS):
+            if shutil.disk_usage(self._path.parent).free >= _AMPLE:
+                return
+            with suppress(sqlite3.Error):
+                self.checkpoint()
+            [(total, unused)] = self._read_rows(_SIZE_AND_UNUSED, ())
+            growth = max(0, total - self._path.stat().st_size)
+            free = shutil.disk_usage(self._path.parent).free
+            if free >= growth + 2 * size + _CHANGE_BYTES:  # twice: in the log, and in the index
+                return
+            if not unused or not self._return_pages(unused):
+                break
+        raise OSError(errno.ENOSPC, "the rest is for deletions of values")
+
+    def _return_pages(self, unused: int) -> bool:
+        """Return some free pages of the index to the system with the next checkpoint; return whether that succeeded."""
+        with suppress(sqlite3.Error), self.reading() as connection:
+            connection.executescript(f"PRAGMA incremental_vacuum({_RETURNED})")
+            [(left,)] = connection.execute("PRAGMA freelist_count").fetchall()
+            return bool(left < unused)
+        return False
 
     def truncate_log(self, room: int) -> None:
         """Copy the log to the index and return its space to the system, unless the index grows by more than `room`.

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -31,6 +32,9 @@ _TIMEOUT: Final = 1.5
 """Seconds for one exchange with the server."""
 _CONNECTIONS: Final = 32
 _DISCONNECT_TIMEOUT: Final = 0.05
+_FULL_PAUSE: Final = 10.0
+"""Seconds without an error after which a server that was out of memory counts as recovered: near its limit it refuses
+some writes and accepts others."""
 
 Command = tuple[str | bytes | int | float | memoryview, ...]
 
@@ -112,6 +116,8 @@ class RedisConnection:
         self._last_error = StoreError(_DOWN)
         self._reported = ""
         """The last logged error: repeated errors are not logged."""
+        self._failed_at = 0.0
+        """The monotonic time of the last error."""
 
     async def aclose(self) -> None:
         """Disconnect."""
@@ -166,6 +172,8 @@ class RedisConnection:
 
     def _report_recovery(self, *, was_write: bool) -> None:
         """Log that the server is used again. A successful read does not end an error that concerns writes only."""
+        if self._reported == _FULL and time.monotonic() - self._failed_at < _FULL_PAUSE:
+            return
         if self._reported and (was_write or self._reported not in _WRITE_REFUSALS):
             self._reported = ""
             _logger.warning("The store's Redis server is used again.")
@@ -190,6 +198,7 @@ class RedisConnection:
         if not self.is_up or message in _FAILOVER_ERRORS:
             with anyio.move_on_after(_DISCONNECT_TIMEOUT):  # idle connections may be dead too
                 await self._pool.disconnect(inuse_connections=False)
+        self._failed_at = time.monotonic()
         if self._reported != message:
             self._reported = message
             _logger.warning("%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
