@@ -647,7 +647,7 @@ async def test_a_name_in_place_of_a_path_is_answered_as_an_unknown_path(text: st
         )
         assert (await mirror.run("trips.upper()", {"trips": text})).value == text.upper()
         path = await mirror.put(text * 500)
-        assert f'Newest are "{path}".' in (await mirror.run("trips['km']", {"trips": text})).text
+        assert f'Newest are "{path}": call again' in (await mirror.run("trips['km']", {"trips": text})).text
         assert "trips is text" in (await mirror.run("trips['km']", {"trips": path})).text
 
 

@@ -193,7 +193,7 @@ async def test_errors_of_call_tool_name_the_next_step(configured: Configured, co
         assert "cannot call itself" in await call(client, "call_tool", {"name": "call_tool"})
         assert "Unknown tool 'tool-of-none'. Take a name from find_tools." in await call(client, "tool-of-none")
         assert "Nearest are read_text_file_mirrored" in await call(client, "read_text_fil")
-        invalid = await client.call_tool("call_tool", {"name": "read_text_file_mirrored", "arguments": {"path": 5}})
+        invalid = await client.call_tool("call_tool", {"name": "read_text_file_mirrored", "arguments": {}})
         assert invalid.is_error
         as_text = {
             "name": "say_mirrored",
