@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp import Client, MCPError
 from mcp.client.subscriptions import ResourcesListChanged
+from mcp_types import INVALID_PARAMS
 from tests.end_to_end.conftest import BOUND
 
 if TYPE_CHECKING:
@@ -50,6 +51,20 @@ async def test_stored_values_are_listed_page_by_page_and_read(
         assert json.loads(content.text)["number"] == 119  # type: ignore[union-attr]
         part = (await client.read_resource(f"{newest}/a~1b/c%20d/1")).contents[0]
         assert part.text == "119"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_an_unknown_cursor_is_refused(mode: Any, configured: Configured, connect: Connect, raw: Any) -> None:
+    async with connect(configured({"raw": raw("ok", "--shelf")}), mode=mode) as client:
+        for show in (
+            client.list_tools,
+            client.list_resources,
+            client.list_resource_templates,
+            client.list_prompts,
+        ):
+            with pytest.raises(MCPError, match="List again without a cursor") as refused:
+                await show(cursor="made up")
+            assert refused.value.error.code == INVALID_PARAMS
 
 
 async def test_a_resource_is_not_bounded_by_the_models_budget(

@@ -307,10 +307,22 @@ async def test_a_response_that_is_not_http_is_an_error(response: bytes, error: t
         assert await site.read() == b"hi"
 
 
-async def test_a_response_that_breaks_off_is_an_error() -> None:
-    async with serving(b"HTTP/1.1 200 OK\r\nx: close\r\ncontent-length: 5\r\n\r\nhi") as site:
-        with pytest.raises(httpx2.RemoteProtocolError):
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-le",
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhi",
+    ],
+)
+async def test_a_response_that_breaks_off_is_an_error(response: bytes) -> None:
+    async with serving(response) as site:
+        with pytest.raises(httpx2.RemoteProtocolError) as failure:
             await site.read()
+        assert "it ended before the response was complete. See the server's log" in (
+            explain_failed_connection(failure.value, httpx2.URL(site.url))
+        )
 
 
 async def test_timeouts_and_errors_have_their_types() -> None:

@@ -129,7 +129,8 @@ class Handlers(msgspec.Struct):
         stream = SdkStream(context.session, context.request_id)
         return RequestChannel(stream, read_meta(context), caller, session, self.sessions.answer_timeout)
 
-    async def _list_tools(self, context: Context, _params: object) -> dict[str, Any]:
+    async def _list_tools(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        _refuse_cursor(params)
         if session := self.sessions.session_of(context):
             session.protocol_version = context.protocol_version  # the direct path answers its next requests
         return self._keep_list("tools", await self.list_tools(self.sessions.caller_of(context)))
@@ -232,11 +233,13 @@ class Handlers(msgspec.Struct):
             _logger.warning("Resources are listed without the stored values. %s", error)
             return [], None
 
-    async def _list_templates(self, context: Context, _params: object) -> dict[str, Any]:
+    async def _list_templates(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        _refuse_cursor(params)
         own = [(msgspec.json.encode(TEMPLATE),)] if self.gateway.has_resources(self.sessions.caller_of(context)) else []
         return await self._list("templates", context, own)
 
-    async def _list_prompts(self, context: Context, _params: object) -> dict[str, Any]:
+    async def _list_prompts(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        _refuse_cursor(params)
         return await self._list("prompts", context, ())
 
     async def _wait_for_upstreams(self, context: Context) -> None:
@@ -447,6 +450,16 @@ class _Answered(msgspec.Struct):
 
     upstream: str = ""
     """The upstream that answered; empty before that."""
+
+
+def _refuse_cursor(params: types.PaginatedRequestParams) -> None:
+    """Refuse a request for a further page of a list that has one page.
+
+    Raises:
+        ToolError: The request has a cursor.
+    """
+    if params.cursor:
+        raise ToolError("This list has one page. List again without a cursor.")
 
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:

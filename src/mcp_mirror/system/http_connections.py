@@ -29,6 +29,7 @@ _EVENTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
 _MAX_INFORMATIONAL: Final = 1 << 15
 """Informational responses before a response: a server that sends them without an end costs CPU for as long."""
+CLOSED_EARLY: Final = "it ended before the response was complete"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
 
@@ -228,17 +229,19 @@ class _HttpConnection:
         self._event_count += 1
         if not self._event_count % _EVENTS_AT_ONCE:
             await asyncio.sleep(0)
+        is_closed = False
         while True:
             try:
                 event = self._h11.next_event()
                 if event is not h11.NEED_DATA:
                     return event
                 data = await self._receiver.receive(timeout)
-                if not data and self._h11.their_state is h11.SEND_RESPONSE:
-                    raise httpx2.RemoteProtocolError("the server closed the connection without a response")
+                is_closed = not data
+                if is_closed and self._h11.their_state is h11.SEND_RESPONSE:
+                    raise httpx2.RemoteProtocolError(CLOSED_EARLY)
                 self._h11.receive_data(data)
             except h11.RemoteProtocolError as error:
-                raise httpx2.RemoteProtocolError(str(error)) from error
+                raise httpx2.RemoteProtocolError(CLOSED_EARLY if is_closed else str(error)) from error
 
     def finish(self) -> bool:
         """Prepare the connection for another request; return False if that is impossible."""

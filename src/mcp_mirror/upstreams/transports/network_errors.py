@@ -186,7 +186,7 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     # These import an HTTP client, which stdio does not need.
     from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415
-    from mcp_mirror.system.http_connections import SLOW_HANDSHAKE  # noqa: PLC0415
+    from mcp_mirror.system.http_connections import CLOSED_EARLY, SLOW_HANDSHAKE  # noqa: PLC0415
 
     advice = {
         PRIVATE: "If this is intended, set `allow_private: true` for this upstream",
@@ -195,6 +195,8 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     }
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) and str(error) in advice:
         return str(error), advice[str(error)]
+    if isinstance(error, httpx2.RemoteProtocolError) and str(error) == CLOSED_EARLY:
+        return CLOSED_EARLY, "See the server's log; if it never responds, check scheme and port in `url`"
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
     if isinstance(error, ssl.SSLCertVerificationError):
