@@ -192,11 +192,10 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
         PRIVATE: "If this is intended, set `allow_private: true` for this upstream",
         SLOW_LOOKUP: "Check this machine's DNS",
         SLOW_HANDSHAKE: "Check host and port in `url`; if the server uses plain HTTP, use http://",
+        CLOSED_EARLY: "See the server's log; if it never responds, check scheme and port in `url`",
     }
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) and str(error) in advice:
+    if isinstance(error, httpx2.TransportError) and str(error) in advice:
         return str(error), advice[str(error)]
-    if isinstance(error, httpx2.RemoteProtocolError) and str(error) == CLOSED_EARLY:
-        return CLOSED_EARLY, "See the server's log; if it never responds, check scheme and port in `url`"
     if isinstance(error, BodyError):
         return str(error), "Correct the server, or a proxy in front of it"
     if isinstance(error, ssl.SSLCertVerificationError):
