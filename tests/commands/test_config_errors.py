@@ -160,7 +160,6 @@ BAD_SECTIONS = [
     ("server: {drain: -1}", "server.drain: expected a number of seconds, 0 or more, got a negative number"),
     ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
     ("mcpServer: {}", "mcpServer: unknown key; did you mean 'mcpServers'?"),
-    ("limits: {max_questions: 5}", "limits.max_questions: unknown key; did you mean 'max_input_requests'?"),
     ("upstreams: []", "upstreams: expected a mapping from names to servers, got an empty list"),
     ("mcpServers: x", "mcpServers: expected a mapping from names to servers, got text"),
     ("upstreams: {a: }", "upstreams.a: expected a mapping, got nothing"),

@@ -29,12 +29,6 @@ from mcp_mirror.settings.declarations import (
 )
 from mcp_mirror.settings.policies import Config
 
-_FORMER: Final = {
-    "max_queued_news_bytes": "max_queued_notification_bytes",
-    "max_questions": "max_input_requests",
-    "max_questions_per_call": "max_input_requests_per_call",
-}
-"""A key that has another name since, and that name."""
 _LONGEST_KEY: Final = 32
 _BAD: Final = object()
 """Instead of a value that cannot be read; its problem is already reported."""
@@ -122,7 +116,7 @@ class Reader(msgspec.Struct, frozen=True):
             if key in names:
                 yield key, node
                 continue
-            same = _FORMER.get(key) or RENAMED.get(key, "").split(".")[0]
+            same = RENAMED.get(key, "").split(".")[0]
             near = [same] if same in names else get_close_matches(key, (*names, *blocks), 1)
             advice = f"did you mean '{near[0]}'?" if near else f"expected one of {', '.join(names)}"
             self.findings.report(_hide_long_key(node.location), f"unknown key; {advice}")
