@@ -701,6 +701,9 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
         mirror.tool(name="average")(path_in)
 
 
+CONFIGURATION_AS_STORE = r"^Mirror\(store\): this is a configuration. Give it as `upstreams`: Mirror\(upstreams=...\).$"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -709,6 +712,11 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
         ({"store": 5}, r"^Mirror\(store\): expected memory, disk or redis, .*, got int$"),
         ({"store": {"kind": "dsk"}}, r"^Mirror\(store\): store.kind: expected one of memory, disk, redis, got "),
         ({"store": {"kynd": "disk"}}, r"^Mirror\(store\): store.kynd: unknown key; did you mean 'kind'\?$"),
+        ({"store": {"upstreams": {}}}, CONFIGURATION_AS_STORE),
+        ({"store": {"mcpServers": {}}}, CONFIGURATION_AS_STORE),
+        ({"store": {"files": {"command": "npx"}}}, CONFIGURATION_AS_STORE),
+        ({"store": "mcp-mirror.yaml"}, CONFIGURATION_AS_STORE),
+        ({"store": Path("mcp-mirror.yaml")}, CONFIGURATION_AS_STORE),
         (
             {"upstreams": {"one": {"comand": "x"}}},
             r"\nMirror\(upstreams\): upstreams.one.comand: .* did you mean 'command'",

@@ -343,9 +343,8 @@ def _read_upstreams(given: object, environ: Mapping[str, str]) -> Config:
         case Config():
             return given
         case Mapping():
-            sections = {one.key for one in list_keys(Config)}
-            whole = any(key in sections or key in CLIENT_BLOCKS for key in given)
-            return read_config(given if whole else {"upstreams": given}, "Mirror(upstreams)", environ)
+            whole = given if _has_sections(given) else {"upstreams": given}
+            return read_config(whole, "Mirror(upstreams)", environ)
         case str() | os.PathLike():
             return load_config(Path(given), environ)
     raise ConfigError(
@@ -354,14 +353,27 @@ def _read_upstreams(given: object, environ: Mapping[str, str]) -> Config:
     )
 
 
+def _has_sections(given: Mapping[str, Any]) -> bool:
+    """Whether a mapping is a whole configuration."""
+    sections = {one.key for one in list_keys(Config)}
+    return any(key in sections or key in CLIENT_BLOCKS for key in given)
+
+
+def _has_upstreams(given: Mapping[str, Any]) -> bool:
+    """Whether a mapping consists of upstreams."""
+    return any(isinstance(one, Mapping) and ("command" in one or "url" in one) for one in given.values())
+
+
 def _read_store(given: object, configured: StorePolicy, environ: Mapping[str, str]) -> StorePolicy:
     match given:
         case None:
             return configured
         case StorePolicy():
             return given
-        case Mapping():
+        case Mapping() if not (_has_sections(given) or _has_upstreams(given)):
             return read_config({"store": given}, "Mirror(store)", environ).store
+    if isinstance(given, Mapping | os.PathLike) or str(given).endswith((".yaml", ".yml", ".json")):
+        raise ConfigError("Mirror(store): this is a configuration. Give it as `upstreams`: Mirror(upstreams=...).")
     if given not in get_args(StoreKind):
         # Texts that are not names are not shown: an address may contain a password.
         shown = f"Mirror(store={given!r})" if isinstance(given, str) and given.isidentifier() else "Mirror(store)"
