@@ -1,6 +1,6 @@
 """An upper bound for the tokens of a text, from the whole text or from samples.
 
-A text of up to 32 KiB is examined whole; of its rare words, if it has very many different ones, a sample. A larger
+A text of up to 16 KiB is examined whole; of its rare words, if it has very many different ones, a sample. A larger
 text is sampled by windows: one in each of equally sized strata, at a different position in each so that nothing
 periodic escapes; four times as many if the deviation between neighbours is large. A window contains the words that
 begin in it, so that no word is cut. The bound covers texts that vary in runs, as texts do; a text arranged to hide its
@@ -32,10 +32,8 @@ from mcp_mirror.tokens.costs import (
 )
 from mcp_mirror.types import Buffer
 
-_MAX_WHOLE: Final = 1 << 15
-"""Bytes, or characters of a `str`, of the largest text that is examined whole."""
-_MAX_REPEATED: Final = 1 << 14
-"""Bytes, or characters of a `str`, of the largest text that models usually read whole."""
+_MAX_WHOLE: Final = 1 << 14
+"""Bytes, or characters of a `str`, of the largest text that is examined whole: models usually read larger ones in parts."""
 _RECENT: Final = 8
 """Such texts whose measurements are kept."""
 _WINDOW: Final = 48
@@ -117,8 +115,6 @@ def _select_tokenizers(provider: TokenProvider) -> tuple[int, ...]:
 
 def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
     """Measure a small text, which is not empty, whole, a larger one by windows."""
-    if len(text) <= _MAX_REPEATED:
-        return _measure_repeated(_decode(text), tokenizers)
     if len(text) <= _MAX_WHOLE:
         return _measure_whole(_decode(text), tokenizers)
     known = _read_tokenizers(tokenizers)
@@ -285,14 +281,11 @@ class _Measured:
         )
 
 
+@lru_cache(_RECENT)  # a call measures a result twice: to decide what is shown, and to count what the model reads
 def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> _Measured:
     """Measure a text that is examined whole: pieces and joints."""
     known, costs = _read_tokenizers(tokenizers), _Costs((text,))
     return _Measured(known, costs, _count_tokens(costs.totals(known), text, known))
-
-
-_measure_repeated: Final = lru_cache(_RECENT)(_measure_whole)
-"""A call measures a result twice: to decide what is shown, and to count what the model reads."""
 
 
 def _count_tokens(units: Sequence[float], text: str, tokenizers: Sequence[_Tokenizer]) -> list[float]:
