@@ -43,7 +43,7 @@ _READ_SIZE: Final = 1 + _WINDOW + _EDGE_SEARCH
 """Characters read for a window, including the one before it, which shows whether a space is the first."""
 _FEW_WINDOWS: Final = 64
 _MANY_WINDOWS: Final = 256
-_MAX_RARE: Final = 3_000
+_MAX_RARE: Final = 1_500
 """Characters of pieces without a measured cost that are examined, equal ones once: a thousand takes 3 ms."""
 _MAX_ERROR_SHARE: Final = 0.05
 """Maximum standard error of few windows as a share of the estimate."""
@@ -172,21 +172,21 @@ class _Costs:
         """Guess the costs of the rare pieces of each text, or of a sample."""
         counts = Counter(chain.from_iterable(rare))
         split_pieces = {piece: split_rare(piece) for piece in counts}
-        for piece, times in counts.items():
-            for part in split_pieces[piece]:
-                self._times[part] = self._times.get(part, 0) + times
-                self._squares[part] = self._squares.get(part, 0) + times * times
-        parts = list(self._times)
+        parts = list(dict.fromkeys(chain.from_iterable(split_pieces.values())))
         characters = sum(len(part.text) for part in parts)
         if characters > _MAX_RARE:
             parts = [parts[at] for at in _choose_places(len(parts), len(parts) * _MAX_RARE // characters)]
-        self._guesses = {part: guess(part) for part in parts}
-        examined = sum(self._times[part] * len(part.text) for part in self._guesses)
+        self._guesses = guesses = {part: guess(part) for part in parts}
+        units: dict[str, int] = {}
+        for piece, times in counts.items():
+            units[piece] = 0
+            for part in split_pieces[piece]:
+                if guessed := guesses.get(part):
+                    units[piece] += guessed.units
+                    self._times[part] = self._times.get(part, 0) + times
+                    self._squares[part] = self._squares.get(part, 0) + times * times
+        examined = sum(times * len(part.text) for part, times in self._times.items())
         self._scale = sum(len(piece) * times for piece, times in counts.items()) / examined
-        units = {
-            piece: sum(self._guesses[part].units for part in parts if part in self._guesses)
-            for piece, parts in split_pieces.items()
-        }
         self._rare = [sum(map(units.__getitem__, pieces)) for pieces in rare]
 
     def totals(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
