@@ -33,9 +33,9 @@ from mcp_mirror.tokens.costs import (
 from mcp_mirror.types import Buffer
 
 _MAX_WHOLE: Final = 1 << 14
-"""Bytes, or characters of a `str`, of the largest text that is examined whole: models usually read larger ones in parts."""
+"""Bytes, or characters of a `str`, of the largest text that is examined whole."""
 _RECENT: Final = 8
-"""Such texts whose measurements are kept."""
+"""The number of such texts whose measurements are kept."""
 _WINDOW: Final = 48
 _EDGE_SEARCH: Final = 24
 """Characters after each edge of a window that are searched for a space, before which the window is cut."""
