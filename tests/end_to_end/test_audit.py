@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NOTES = forked_upstream(str(Path(__file__).parents[1] / "relay" / "upstream.py"), "stdio", "2026-07-28")
 """A server with resources and prompts."""
+COMPLETION = '{"ref":{"type":"ref/prompt","name":"greet"},"argument":{"name":"who","value":"A"}}'
+COMPLETED = [("call", "completion/complete", "begun"), ("call", "completion/complete", "ok")]
 NO_PROMPT = [("call", "prompts/get", "begun"), ("call", "prompts/get", "error")]
 UNKNOWN = "say-11111111-1111-4111-8111-111111111111"
 LARGE_RESULT = {"result": json.dumps({"structuredContent": {"key-c4nary": "value-c4nary " * 999}, "content": []})}
@@ -182,17 +184,20 @@ async def test_requests_for_resources_and_prompts_are_recorded(
             await client.request("resources/read", '{"uri":"notes://one"}')
             await client.request("prompts/get", '{"name":"greet","arguments":{"who":"Ada"}}')
             await client.request("prompts/get", '{"name":"no such prompt"}')
+            await client.request("completion/complete", COMPLETION)
     assert read_audit(path) == [
         ("call", "resources/read", "begun"),
         ("call", "resources/read", "ok"),
         ("call", "prompts/get", "begun"),
         ("call", "prompts/get", "ok"),
         *NO_PROMPT,
+        *COMPLETED,
         ("call", "resources/read", "begun"),
         ("refusal", "resources/read", "flow"),
         ("call", "prompts/get", "begun"),
         ("refusal", "prompts/get", "flow"),
         *NO_PROMPT,
+        *COMPLETED,
     ]
 
 

@@ -222,7 +222,7 @@ class Relay(msgspec.Struct):
         """
         return await self._request("prompts/get", "name", await self._find_prompt(name, request.channel), request)
 
-    async def complete(self, ref: Mapping[str, Any], request: RelayRequest) -> Members:
+    async def complete(self, ref: Mapping[str, Any], request: RelayRequest) -> RelayedResult:
         """Return completions for an argument of a prompt or of a resource template.
 
         Args:
@@ -238,12 +238,12 @@ class Relay(msgspec.Struct):
         else:
             key, origin = "uri", await self.find_resource(str(ref.get("uri")), request.channel)
         if not self.gateway.may_show(origin.upstream):
-            return {"completion": b'{"values":[]}'}
+            return RelayedResult({"completion": b'{"values":[]}'}, origin)
         renamed = {**request.params, "ref": msgspec.json.encode({**ref, key: origin.key})}
         outbound = _build_upstream_request(
             "completion/complete", {}, RelayRequest(request.channel, renamed, request.meta)
         )
-        return await self._send(origin.upstream, outbound, request.channel, None)
+        return RelayedResult(await self._send(origin.upstream, outbound, request.channel, None), origin)
 
     async def find_resource(self, uri: str, channel: ClientChannel) -> ResourceOrigin:
         """Return the likeliest origin of a resource.

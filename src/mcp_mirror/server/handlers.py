@@ -347,8 +347,10 @@ class Handlers(msgspec.Struct):
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, None)
         reference = msgspec.json.decode(request.params["ref"])
-        reply = await self.relay.complete(reference, request)
-        return self._stub({"completion": {"values": []}}, reply, read_meta(context))
+        async with self._audited(request, "completion/complete") as answered:
+            relayed = await self.relay.complete(reference, request)
+            answered.upstream = relayed.origin.upstream
+        return self._stub({"completion": {"values": []}}, relayed.members, read_meta(context))
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
