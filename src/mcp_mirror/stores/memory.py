@@ -166,6 +166,7 @@ class MemoryStore:
         self._values[key] = value
         self._shares.setdefault(namespace, _Share()).add(key, descriptor.created, descriptor.expires, size)
         self._bytes += size
+        self._sweeper.note_put()
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""

@@ -34,7 +34,9 @@ EXPIRED_PER_BATCH: Final = 500
 BATCH_SECONDS: Final = 0.001
 """Seconds after which a batch ends early: a put may wait for a batch."""
 _IDLE: Final = 2.0
-"""Seconds between searches for expired values."""
+"""Seconds between searches for expired values while values are stored or removed."""
+_LONGEST_IDLE: Final = 16
+"""The longest time between searches otherwise, as a multiple of `_IDLE`: each search wakes an idle gateway."""
 _PAUSE: Final = 0.01
 """Minimum of seconds between batches."""
 _PAUSE_PART: Final = 3
@@ -184,29 +186,40 @@ class ExpirySweeper:
         """Configure the task. `remove_batch` returns how many expired values it removed; it may raise `StoreError`."""
         self._remove_batch = remove_batch
         self._task: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
+        self._stopping, self._changed = asyncio.Event(), asyncio.Event()
 
     def start(self) -> None:
         """Start the task."""
         self._stopping.clear()
         self._task = asyncio.create_task(self._sweep())
 
+    def note_put(self) -> None:
+        """Search soon, because a value was stored."""
+        self._changed.set()
+
     async def stop(self) -> None:
         """Stop the task. A batch is not cancelled: its thread or transaction would continue in a closed store."""
         self._stopping.set()
+        self._changed.set()
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def _sweep(self) -> None:
-        pause = _IDLE
-        while not await self._is_stopped_within(pause * random.uniform(0.75, 1.25)):  # noqa: S311  # gateways take turns
-            pause, began = _IDLE, time.monotonic()
+        pause, quiet = _IDLE, 0.0
+        while True:
+            await _is_set_within(quiet, self._changed)
+            if await _is_set_within(pause * random.uniform(0.75, 1.25), self._stopping):  # noqa: S311  # gateways take turns
+                return
+            self._changed.clear()
+            removed, began = 0, time.monotonic()
             with suppress(StoreError):  # callers get the same error
-                if await self._remove_batch():
-                    pause = max(_PAUSE, _PAUSE_PART * (time.monotonic() - began))
+                removed = await self._remove_batch()
+            pause = max(_PAUSE, _PAUSE_PART * (time.monotonic() - began)) if removed else _IDLE
+            quiet = 0.0 if removed else min(2 * quiet + _IDLE, (_LONGEST_IDLE - 1) * _IDLE)
 
-    async def _is_stopped_within(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        return self._stopping.is_set()
+
+async def _is_set_within(seconds: float, event: asyncio.Event) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

@@ -122,6 +122,7 @@ class DiskStore:
         """Store a value."""
         refuse_oversized(sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         await self._run_change(self._put, namespace, descriptor, blob, file)
+        self._sweeper.note_put()
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value."""

@@ -253,6 +253,7 @@ class RedisStore:
                 expired_per_put=EXPIRED_PER_PUT,
             )
             self._evicted += evicted
+        self._sweeper.note_put()
         if outcome == b"reserved":
             raise build_reserved_error(value.size, free[0], policy)
         if outcome != b"stored":
