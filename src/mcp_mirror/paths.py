@@ -39,6 +39,15 @@ _CANDIDATES = (
 )
 """Every path and every near miss contains a match of one of these, with or without JSON escapes, and so does a notice
 without its path, and the line below a shown text. Each search runs at 1 to 2 GB/s."""
+_OTHER_SYNTAX = re.compile(rf"(?P<base>[A-Za-z0-9_-]+-{_UUID4})(?P<part>[.\[\\#].+)")
+"""A base, and a part in another syntax than that of a JSON Pointer."""
+_STEP = re.compile(
+    r"\.?\[(?:(?P<index>\d+)|'(?P<single>[^'\\]*)'|\"(?P<double>[^\"\\]*)\")\]"
+    r"|\.(?P<name>\w[\w-]*|\"(?P<quoted>[^\"\\]*)\")|#?/(?P<key>[^/\[]*)|\\(?P<other>[^/\\.\[]+)"
+)
+"""One key or index as JMESPath, JSONPath and programs write it."""
+_MAX_OTHER_SYNTAX = 300
+"""Characters of such a part."""
 _POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
 _MAX_STEPS = 1000
 """More steps than any value has levels of nesting. The rest of a longer path is part of its last key."""
@@ -246,13 +255,36 @@ def unescape_token(token: str) -> str:
     return token.replace("~1", "/").replace("~0", "~")
 
 
-def parse_wrapped_path(text: str) -> MemoryPath | None:
-    """Parse a memory path in spaces, quotes and the like, or after a slash, as models write it; None for other texts.
+def read_steps(part: str) -> tuple[str, ...]:
+    """The keys and indices of a part as JMESPath, JSONPath or a program writes it; empty if it is an expression."""
+    steps: list[str] = []
+    position = 0
+    while position < len(part) <= _MAX_OTHER_SYNTAX:
+        step = _STEP.match(part, position)
+        if step is None:
+            return ()
+        key = step["quoted"] or step[step.lastgroup or 0]
+        steps.append(unescape_token(key) if step.lastgroup == "key" else key)
+        position = step.end()
+    return tuple(steps)
 
+
+def _parse_other_syntax(text: str) -> MemoryPath | None:
+    """Parse a base with a part such as `.rows[0]`; None for any other text."""
+    match = _OTHER_SYNTAX.fullmatch(text)
+    steps = read_steps(match["part"]) if match else ()
+    return MemoryPath(match["base"], steps) if match and steps else None
+
+
+def parse_wrapped_path(text: str) -> MemoryPath | None:
+    """Parse a memory path as models write it; None for other texts.
+
+    It may be in spaces, quotes and the like, or after a slash, and its part may be in another syntax, as in `.rows[0]`.
     Quotes and the like only at the end of the text remain part of the last key, which may end with them. If the value
     has no such key, use `without_wrapping`. A whole notice is not a path, although keys may contain line breaks.
     """
-    bare = parse_path(strip_wrapping(text).removeprefix("/"))
+    unwrapped = strip_wrapping(text).removeprefix("/")
+    bare = parse_path(unwrapped) or _parse_other_syntax(unwrapped)
     if bare is None or ("\n" in text and is_whole_notice(text.strip())):
         return None
     if isinstance(bare.tokens[-1] if bare.tokens else None, int):

@@ -85,10 +85,9 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("hear_mirrored", {"x": "{path}/nokey"}, 'has no key "nokey". Its keys are "data". Pass a whole path, such as "'),
     ("hear_mirrored", {"x": "{path}/data/9"}, "It is an array whose items are 0 to 2"),
     ("hear_mirrored", {"x": "say-00000000-0000-4000-8000-000000000000"}, 'Nearest are "{path}"'),
-    ("hear_mirrored", {"x": "{path}.data[1]"}, 'Write it as "{path}/data/1".'),
-    ("hear_mirrored", {"x": "{path}['my key']"}, 'Write it as "{path}/my key".'),
-    ("hear_mirrored", {"x": "{path}/data[1]"}, 'Write it as "{path}/data/1".'),
-    ("retrieve_final_answer_from_memory", {"memory_path": "{path}['data']"}, 'Write it as "{path}/data".'),
+    ("hear_mirrored", {"x": "{path}['my key']"}, 'has no key "my key". Its keys are "data".'),
+    ("hear_mirrored", {"x": "{path}.txt"}, 'has no key "txt". Its keys are "data".'),
+    ("hear_mirrored", {"x": "{path}.data[*]"}, 'A part of a value follows a slash, such as "{path}/0"'),
     ("hear_mirrored", {"x": "{cut}"}, 'The path is not exact: call again with "{path}"'),
     ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "which has no keys"),
     ("retrieve_final_answer_from_memory", {"memory_path": "nothing of the kind"}, "No value is stored under"),
@@ -118,6 +117,9 @@ async def test_errors_of_calls_name_the_next_step(
             result = json.loads(await client.call(tool, json.dumps(filled)))["result"]
             assert result["isError"] is True
             assert wanted.replace("{path}", path) in result["content"][0]["text"], tool
+        for part in (".data[1]", "/data[1]", "['data'][1]"):
+            assert '"x": 2' in await client.text("hear_mirrored", {"x": f"{path}{part}"})
+            assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}{part}"}) == "2"
         foreign = "order-11111111-1111-4111-8111-111111111111"
         assert foreign in await client.text("hear_mirrored", {"x": foreign})
 

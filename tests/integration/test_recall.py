@@ -14,7 +14,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import look_up
-from mcp_mirror.paths import MemoryPath, new_base
+from mcp_mirror.paths import MemoryPath, new_base, parse_wrapped_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.payload.scans import scan_array
 from mcp_mirror.payload.spool import Spool
@@ -211,6 +211,20 @@ async def test_only_a_part_of_an_indexed_array_is_read_for_an_item(key: str, ind
 
 
 @pytest.mark.parametrize(
+    "part", [".rows[5].tags[1]", "['rows'][5]['tags'][1]", "/rows[5].tags/1", "/rows/[5].tags[1]", "#/rows/5/tags/1"]
+)
+async def test_a_part_in_another_syntax_is_found(part: str) -> None:
+    store, _ = await recording_store("rows")
+    path = parse_wrapped_path(f"`{GRID}{part}`")
+    assert path is not None
+    with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
+        async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
+            found = await look_up(store, scanner, "me", path)
+    assert found is not None
+    assert (str(found.path), bytes(found.blob)) == (f"{GRID}/rows/5/tags/1", b'"b"')
+
+
+@pytest.mark.parametrize(
     ("tokens", "reason"),
     [
         (("rows", "100000"), "It is an array whose items are 0 to 99999."),
@@ -218,10 +232,10 @@ async def test_only_a_part_of_an_indexed_array_is_read_for_an_item(key: str, ind
         (("rows", "5", "none"), "Its keys are"),
         (("rows", "5", "tags", "2"), "It is an array whose items are 0 to 1."),
         (("none",), "Its keys are"),
-        (("rows[5].tags",), r'Write it as "[^"]*/rows/5/tags"\.'),
-        (("rows", "[5].tags", "9"), r'Write it as "[^"]*/rows/5/tags/9"\.'),
-        (("rows", "5", "tags[0]"), r'Write it as "[^"]*/rows/5/tags/0"\.'),
         (("none[0]",), "Its keys are"),
+        (("rows[5].none",), "Its keys are"),
+        (("rows[5]", *("tags[0]" for _ in range(900))), "It is text, which has no keys"),
+        (("rows", "[100000].tags"), "It is an array whose items are 0 to 99999."),
         (("rows[*]",), "Its keys are"),
         (("rows", "100000.id"), "It is an array whose items are 0 to 99999.$"),
         (("rows", "100000", "id"), "It is an array whose items are 0 to 99999.$"),

@@ -22,6 +22,7 @@ from mcp_mirror.paths import (
     is_pathless_notice,
     parse_path,
     position_token,
+    read_steps,
     slug_of,
     slug_of_near_miss,
     unescape_token,
@@ -47,11 +48,6 @@ _SUGGESTION_BYTES: Final = 4 * _PATH_BYTES
 """Bytes of a path that an error proposes: whole, with escapes."""
 _OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
 """The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
-_STEP: Final = re.compile(
-    r"\.?\[(?:(?P<index>\d+)|'(?P<single>[^'\\]*)'|\"(?P<double>[^\"\\]*)\")\]"
-    r"|\.(?P<name>\w[\w-]*|\"(?P<quoted>[^\"\\]*)\")|#?/(?P<key>[^/\[]*)|\\(?P<other>[^/\\.\[]+)"
-)
-"""One key or index in these syntaxes."""
 _SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
 """A range of items, or an item from the end, as Python writes them."""
 _DELETED: Final = "It was deleted or has expired, or the path is not exact. "
@@ -142,10 +138,7 @@ def missing_key_error(
     include_keys = described.preview
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
-    steps = _read_steps(f".{token}")
-    if include_keys and len(steps) > 1 - token.startswith("[") and _has_member(miss, steps[0]):
-        advice = _suggest_path(MemoryPath(path.base, (*path.tokens[:depth], *steps, *path.tokens[depth + 1 :])))
-    elif miss.kind == "object":
+    if miss.kind == "object":
         advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
     elif miss.kind == "array":
         advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
@@ -182,7 +175,7 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     extended = (one for one in bases if base.startswith(one.casefold()) and _OTHER_SYNTAX.match(base, len(one)))
     if whole := next(extended, None):
         example = f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
-        steps = _read_steps(text[len(whole) :])
+        steps = read_steps(text[len(whole) :])
         return _suggest_path(MemoryPath(whole, steps)) if steps else example
     near = find_nearest(base, bases) or [one for one in bases if base.startswith(f"{slug_of(one)}-".casefold())]
     meant = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
@@ -201,20 +194,6 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     listed = ", ".join(f'"{one}"' for one in (near or newest)[:MAX_NEAREST])
     again = "call again with one of these paths" + (", or first get the value again" if is_path else "")
     return f"{cause}{'Nearest' if near else 'Newest'} are {listed}: {again}."
-
-
-def _read_steps(part: str) -> tuple[str, ...]:
-    """The keys and indices of a part as JMESPath, JSONPath or a program writes it; empty if it is an expression."""
-    steps: list[str] = []
-    position = 0
-    while position < len(part) <= _PATH_BYTES:
-        step = _STEP.match(part, position)
-        if step is None:
-            return ()
-        key = step["quoted"] or step[step.lastgroup or 0]
-        steps.append(unescape_token(key) if step.lastgroup == "key" else key)
-        position = step.end()
-    return tuple(steps)
 
 
 def _suggest_path(path: MemoryPath) -> str:
@@ -247,12 +226,6 @@ def _write_projection(tokens: Location) -> str:
     else:
         return ""
     return f"{items}{'.' if rest and not rest.startswith('[') else ''}{rest}"
-
-
-def _has_member(miss: Miss, key: str) -> bool:
-    """Whether an object has a key, or an array an index."""
-    is_item = miss.kind == "array" and INDEX.fullmatch(key) is not None and int(key) < miss.length
-    return is_item or key in miss.keys
 
 
 def _list_keys(miss: Miss, wanted: str, here: str) -> str:

@@ -16,7 +16,7 @@ from mcp_mirror.memory.lookup_errors import (
     missing_key_error,
     quote_path,
 )
-from mcp_mirror.paths import MemoryPath
+from mcp_mirror.paths import MemoryPath, read_steps
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
 from mcp_mirror.stores.base import Store, Tombstone
@@ -86,9 +86,9 @@ async def look_up(
     file = await _find_file(store, namespace, path.base, member, len(blob)) if await _is_costly(blob) else None
     span = await _locate(scanner, file, blob, tokens)
     if isinstance(span, Miss):
-        if (bare := path.without_wrapping) != path:
-            return await look_up(store, scanner, namespace, bare, described, content)
         depth = len(path.tokens) - len(tokens) + span.depth
+        if (meant := _read_as_meant(path, depth, span)) != path:
+            return await look_up(store, scanner, namespace, meant, described, content)
         text = blob if span.kind == "text" and not span.depth else b""
         raise await run_fairly(namespace, missing_key_error, path, described, depth, span, text, content)
     found = _build_found_value(path, described, blob, span)
@@ -149,6 +149,25 @@ def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
     if not isinstance(first, str) or is_key or first != find_unwrapped_key(described.other_members):
         return path
     return MemoryPath(path.base, path.tokens[1:])
+
+
+def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
+    """The path without quotes at its end, or with several keys and indices in place of one such as `rows[0].name`.
+
+    All later keys are read in the same way, so that a lookup of a path with a thousand such keys is repeated once.
+
+    Args:
+        path: The path.
+        depth: The number of tokens before the missing key.
+        miss: The value without the key.
+    """
+    if (bare := path.without_wrapping) != path:
+        return bare
+    read = (read_steps(f".{token}") if isinstance(token, str) else () for token in path.tokens[depth:])
+    steps = [step for token, found in zip(path.tokens[depth:], read, strict=True) for step in found or (token,)]
+    first = str(steps[0])
+    is_item = miss.kind == "array" and INDEX.fullmatch(first) is not None and int(first) < miss.length
+    return MemoryPath(path.base, (*path.tokens[:depth], *steps)) if is_item or first in miss.keys else path
 
 
 def _find_member(described: Descriptor, path: MemoryPath) -> Member | None:
