@@ -81,6 +81,8 @@ LINES = "one\ntwo\nthree\nfour"
         ({"a": 1, "b": 2}, {"offset": -1}, '"/b": 2'),
         ({"a": 1, "b": 2}, {"limit": 1}, '"/a": 1\n... next: by=keys, offset=1; last: offset=-1'),
         ({"a": 1}, {"offset": 1}, "(nothing more)"),
+        ({"a": 1, "b": 2}, {"by": "items", "offset": 1}, '"/b": 2'),
+        ([1, 2], {"by": "keys", "limit": 1}, "0: 1\n... next: by=items, offset=1; last: offset=-1"),
     ],
 )
 def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, arguments: Any, expected: str) -> None:
@@ -95,7 +97,6 @@ def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, argum
         ([1], {"offset": 2}, "Offset 2 is past the end: there is 1 item."),
         ({}, {"offset": 1}, "Offset 1 is past the end: there are 0 keys."),
         ("x", {"by": "items"}, "The value has no items: it is text. Leave `by` out."),
-        ([1], {"by": "keys"}, "The value has no keys: it is array. Leave `by` out."),
         (
             "[{'id': 1}]",
             {"by": "items"},

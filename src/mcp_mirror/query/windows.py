@@ -72,7 +72,8 @@ class Window(msgspec.Struct, frozen=True):
     """A query for a part of a value."""
 
     by: Unit | None
-    """The unit. None: items of an array, keys of an object, characters of any other value.
+    """The unit. None: items of an array, keys of an object, characters of any other value. Items of an object are its
+    keys, and the reverse.
 
     Characters and lines of an embedded resource with a text are those of the text.
     """
@@ -93,8 +94,10 @@ class Window(msgspec.Struct, frozen=True):
         span = trim(blob) if self.by == "keys" else locate_text(blob)
         natural = _NATURAL.get(kind_at(blob, span.start), "chars")
         by = self.by or natural
-        if by in ("items", "keys") and by != natural:
-            raise ToolError(f"The value has no {by}: it is {_describe_kind(blob, span, can_query=self.can_query)}")
+        if by in ("items", "keys"):  # models mix them up
+            if natural == "chars":
+                raise ToolError(f"The value has no {by}: it is {_describe_kind(blob, span, can_query=self.can_query)}")
+            by = natural
         window = Window(by, self.offset, self.limit, self.budget.without(_FOOTER))
         return _READERS[by](window, blob, span, is_over) or "(nothing more)"
 
