@@ -40,6 +40,12 @@ async def store_text(client: Lines, text: str) -> str:
     return path_in(await client.text("say_mirrored", {"result": json.dumps(result)}))
 
 
+async def store_file(client: Lines, text: str) -> str:
+    """Have an upstream answer with an embedded resource; give its path."""
+    block = {"type": "resource", "resource": {"uri": "repo://file", "text": text}}
+    return path_in(await client.text("say_mirrored", {"result": json.dumps({"content": [block]})}))
+
+
 async def receive_at_upstream(client: Lines, value: str) -> str:
     """What a tool receives that is given this argument, as the line that it was sent."""
     received = await client.text("hear_mirrored", {"x": value})
@@ -378,6 +384,23 @@ async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, o
         ):
             path = await store(client, {"text": content})
             assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
+
+
+async def test_a_query_of_an_embedded_file_reads_its_text(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    rows = json.dumps([{"id": number, "name": f"user {number}"} for number in range(900)])
+    table = "id,name\n" + "".join(f"{number},user {number}\n" for number in range(900))
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store_file(client, rows)
+        assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "900"
+        assert await client.text("memory_query", {"memory_path": path, "expression": "[7].name"}) == "user 7"
+        assert "user 899" in await receive_at_upstream(client, path)
+        path = await store_file(client, table)
+        assert "CSV" in await refused(client, "memory_query", {"memory_path": path, "expression": "length(@)"})
+        path = await store_file(client, "words " * 4000)
+        assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "24000"
 
 
 async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(

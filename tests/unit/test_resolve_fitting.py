@@ -29,6 +29,7 @@ KNOWN = frozenset({"make_grid"})
 IMAGE = b'{"type":"image","data":"aGk=","mimeType":"image/png"}'
 FILE = b'{"type":"resource","resource":{"uri":"u","blob":"aGk="}}'
 NOTE = b'{"type":"resource","resource":{"uri":"u","text":"hi"}}'
+ROWS = b'{"type":"resource","resource":{"uri":"u","text":" [1.0]"}}'
 LINK = b'{"type":"resource","resource":{"uri":"u"}}'
 VALUES: dict[str, tuple[bytes, Kind]] = {
     "object": (b'{ "a":1.0,"a":1e400}', "object"),
@@ -59,6 +60,7 @@ VALUES: dict[str, tuple[bytes, Kind]] = {
     "image": (IMAGE, "binary"),
     "file": (FILE, "binary"),
     "note": (NOTE, "binary"),
+    "rows": (ROWS, "binary"),
     "link": (LINK, "binary"),
 }
 SAME = object()
@@ -102,6 +104,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "image": row(object=SAME, string=b'"aGk="'),
     "file": row(object=SAME, string=b'"aGk="'),
     "note": row(object=SAME, string=b'"hi"'),
+    "rows": row(object=SAME, array=b"[1.0]", string=b'" [1.0]"'),
     "link": row(object=SAME),
 }
 
@@ -119,7 +122,8 @@ def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wante
         with pytest.raises(MisfitError) as caught:
             coerce(resolved(name), frozenset({wanted}), ("grid", 0))
         message = str(caught.value)
-        assert all(word in message for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
+        kind = "text" if name in ("note", "rows") else VALUES[name][1]
+        assert all(word in message for word in ("'grid.0'", wanted, f"is {kind}.", BASE))
         assert ("path below it" in message) == (VALUES[name][1] in ("object", "array"))  # the others have nothing below
     else:
         assert b"".join(coerce(resolved(name), frozenset({wanted}), ("grid", 0))) == (
