@@ -415,6 +415,13 @@ async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
             assert answer.endswith("Use memory_grep or memory_read.")
         query = {"memory_path": f"{path}/text", "expression": "length(@)"}
         assert await client.text("memory_query", query) == "600"
+        rows = json.dumps([{"id": number} for number in range(500)])
+        for text in (rows[:-1], rows[:-20], rows.replace("}]", "},]"), '{"rows": ' + rows):
+            path = await store(client, {"text": text})
+            query = {"memory_path": f"{path}/text", "expression": "length(@)"}
+            answer = await refused(client, "memory_query", query)
+            assert "begins as JSON and is not valid JSON; it may be cut" in answer
+            assert answer.endswith("Use memory_grep or memory_read.")
 
 
 PRINTED_ROWS = [{"id": number, "full name": None, "name": f"row {number}"} for number in range(500)]

@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -84,6 +84,10 @@ _HEAD: Final = 4096
 """Bytes from which the format of a text is guessed."""
 _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
+_COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
+"""The name of a column in a text of one line."""
+_MARKUP: Final = ("XML", "HTML", "diff")
+"""Formats whose lines may have as many commas each."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -151,7 +155,7 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
             _create(database, name, f"read_parquet({path})")
     elif re.match(rb'\{\s*["}]', start):
         _load_json(database, name, _clear_nan(data))
-    elif start.startswith(b"["):
+    elif start.startswith(b"[") and data.rstrip().endswith(b"]"):  # DuckDB accepts arrays without an end
         try:
             _load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
@@ -171,9 +175,10 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
     edges = Edges(head, head if is_whole else "", is_whole)
-    if has_false_columns(edges):
+    form = find_format(edges)
+    if has_false_columns(edges) or form in _MARKUP:
         _load_lines(database, name, data)
-    elif not find_format(edges).startswith("table"):
+    elif not form.startswith("table"):
         _load_csv(database, name, data[len(head[: measure_heading(edges)].encode()) :])
     elif drawn := find_pipe_table(data.decode(errors="replace")):
         rows = io.StringIO()
@@ -210,8 +215,17 @@ def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
             except duckdb.Error:
                 continue
             if len(columns) >= _COLUMNS or "VARCHAR" not in columns.values():
-                return True
+                return _has_rows(database, name) or _is_header(data, columns)
     return False
+
+
+def _is_header(data: bytes, columns: Iterable[str]) -> bool:
+    """Whether a line has the names of columns, and is not prose or code."""
+    return b", " not in data and b"; " not in data and all(map(_COLUMN.fullmatch, columns))
+
+
+def _has_rows(database: "DuckDBPyConnection", name: str) -> bool:
+    return database.execute(f"SELECT 1 FROM {_quote_name(name)} LIMIT 1").fetchone() is not None  # noqa: S608  # a quoted name
 
 
 def _has_long_line(data: bytes) -> bool:

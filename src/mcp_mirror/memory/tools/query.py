@@ -14,7 +14,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
-from mcp_mirror.query.select import explain_table, explain_text, select
+from mcp_mirror.query.select import explain_broken_json, explain_table, explain_text, select
 from mcp_mirror.query.texts import locate_text
 from mcp_mirror.types import Buffer
 
@@ -61,9 +61,10 @@ class Select(msgspec.Struct, frozen=True):
     def _select_from(self, blob: Buffer) -> bytes:
         """Return the result on a value; if a text has none, the error says that the value is text.
 
-        Of a table, such as CSV, each result is one of its characters, as `length(@)`, and not of its rows.
+        Of a table, such as CSV, or of broken JSON, each result is one of its characters, as `length(@)`, and not of its
+        rows.
         """
-        if reason := explain_table(blob, self.table_advice):
+        if reason := explain_table(blob, self.table_advice) or explain_broken_json(blob, self.text_advice):
             raise ToolError(reason)
         try:
             found = select(blob, self.expression)
