@@ -399,6 +399,9 @@ async def test_a_query_of_an_embedded_file_reads_its_text(
         assert "user 899" in await receive_at_upstream(client, path)
         path = await store_file(client, table)
         assert "CSV" in await refused(client, "memory_query", {"memory_path": path, "expression": "length(@)"})
+        described = await client.text("memory_describe", {"memory_path": path})
+        assert 'text, 11,488 characters, 901 lines, begins "id,name"' in described
+        assert "binary" not in described
         path = await store_file(client, "words " * 4000)
         assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "24000"
 
