@@ -55,6 +55,7 @@ _MAX_CORRECTED: Final = 4096
 _MAX_CORRECTED_DEPTH: Final = 8
 """Levels of nesting below which only texts are corrected."""
 _TEXT_ONLY: Final = frozenset(("string", "null"))
+_CONTAINERS: Final = frozenset(("array", "object"))
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
 _TEXT_OR_NULL: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|null')
@@ -166,6 +167,32 @@ def check_pointer_count(found: Pointers, most: int) -> None:
             f"The arguments contain {count:,} memory paths; one call may have {most:,} (`limits.max_pointers`). Pass "
             "the path of one value that contains them all, or make several calls."
         )
+
+
+def open_texts(arguments: Buffer, known: frozenset[str], types_at: TypesAt) -> Buffer:
+    """Replace texts that contain an object or array with a path, where the tool accepts no text, by that JSON.
+
+    Some models and frameworks write the JSON text of an argument in its place. Without this, the tool would get the
+    paths in it.
+
+    Args:
+        arguments: A JSON object as text, as the model wrote it.
+        known: The slugs of this gateway's paths.
+        types_at: Returns the JSON types that the tool accepts.
+    """
+    opened: list[Correction] = []
+    for span, at in strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_CANDIDATES]):
+        wanted = types_at(at) & _CONTAINERS
+        if not wanted or "string" in types_at(at):
+            continue
+        pointer = _classify_string(arguments, span, at, known)
+        is_taken = isinstance(pointer, EscapedPath) or (pointer is not None and pointer.path is not None)
+        value = None if is_taken else _convert(arguments, span, "text", wanted)
+        opened += [Correction(span, value)] if value else []
+    if not opened:
+        return arguments
+    in_order = tuple(sorted(opened, key=lambda one: one.span.start))
+    return b"".join(substitute_pointers(arguments, in_order, {}, types_at))
 
 
 def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> tuple[Correction, ...]:
