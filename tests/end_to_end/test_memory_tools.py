@@ -216,6 +216,17 @@ async def test_paths_in_an_edit_and_in_a_saved_value_are_replaced_by_the_values(
         assert '"title": {"n": 2}' in await receive_at_upstream(client, copy)
         saved = path_in(await client.text("memory_put", {"value": {"page": page, "rows": [f"{rows}/rows/0"]}}))
         assert '"rows": [1.5]' in (await receive_at_upstream(client, saved)).replace("1.50", "1.5")
+        for value in ({"row": f"{rows}/rows/1"}, [f"{rows}/rows/1", f"{rows}/rows/1"]):
+            saved = path_in(await client.text("memory_put", {"value": json.dumps(value)}))
+            row = await receive_at_upstream(client, f"{saved}/{'row' if isinstance(value, dict) else 1}")
+            assert '"x": {"n": 2}' in row
+        for written in (f"See:\n{json.dumps([rows])}", f"[{rows}"):
+            saved = await client.text("memory_put", {"value": written})
+            assert "text," in saved or "is not exact" in saved
+        saved = path_in(
+            await client.text("memory_put", {"value": json.dumps({"type": "text", "text": f"{rows}/rows/1"})})
+        )
+        assert '"x": {"n": 2}' in await receive_at_upstream(client, saved)
         gone = f"{rows[:-4]}0000"
         for tool, arguments in (
             ("memory_edit", {"memory_path": page, "merge": {"a": gone}}),
