@@ -144,6 +144,13 @@ def test_a_csv_text_with_mixed_line_ends_has_its_columns(end: str) -> None:
     assert found == [{"id": 1, "name": "a\r\nb"}, {"id": 2, "name": "c\nd"}, {"id": 3, "name": "e"}]
 
 
+@pytest.mark.parametrize("footer", ["\n(60 rows)\n", "\r\n\r\nTotal: 60, of 90\r\nNext: b", " \n" + "more\n" * 5])
+def test_a_few_lines_below_a_csv_text_are_not_rows(footer: str) -> None:
+    text = "id,name\n" + "".join(f"{number},n {number}\n" for number in range(60)) + footer
+    assert rows("SELECT count(*) AS n, max(id) AS last FROM t", t=text) == [{"n": 60, "last": 59}]
+    assert rows("SELECT count(*) AS n FROM t", t=text + "x\n" * 6) == [{"n": len((text + "x\n" * 6).splitlines())}]
+
+
 def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS
@@ -193,6 +200,7 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         '### Result\n[\n  {"id": 1, "name": "a"},\n  {"id": 2, "name": "b"}\n]\n### Code\n`run()`\n',
         '[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n\n(2 rows)\n',
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
+        "id,name\n1,a\n2,b\n\n(2 rows)\n",
         "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
         "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
         "Here you are:\n\nid | name\n---|---\n1 | a\n2 | b\n",

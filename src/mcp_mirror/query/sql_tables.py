@@ -26,7 +26,7 @@ from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
-from mcp_mirror.core.text_format import Edges, find_format, has_false_columns, measure_heading
+from mcp_mirror.core.text_format import FOOTER, Edges, find_format, has_false_columns, measure_heading
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.files import create_claimed_folder, remove_unclaimed, write_all
 from mcp_mirror.types import Buffer, FileSpan
@@ -88,6 +88,9 @@ _COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
 """The name of a column in a text of one line."""
 _MARKUP: Final = ("XML", "HTML", "diff")
 """Formats whose lines may have as many commas each."""
+_FOOTER: Final = re.compile(FOOTER.pattern.encode())
+_MAX_FOOTER: Final = 1000
+"""Bytes of a footer."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -179,7 +182,8 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     if has_false_columns(edges) or form in _MARKUP:
         _load_lines(database, name, data)
     elif not form.startswith("table"):
-        _load_csv(database, name, data[len(head[: measure_heading(edges)].encode()) :])
+        body = data[len(head[: measure_heading(edges)].encode()) :]
+        _load_csv(database, name, body, may_have_footer=form.startswith(("CSV", "TSV")))
     elif drawn := find_pipe_table(data.decode(errors="replace")):
         rows = io.StringIO()
         csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))
@@ -190,11 +194,13 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         _load_lines(database, name, data)
 
 
-def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes, *, may_have_footer: bool) -> None:
     if _has_long_line(data):
         _load_lines(database, name, data)
         return
     is_loaded = _try_csv(database, name, data)
+    if not is_loaded and may_have_footer and (footer := _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0))):
+        is_loaded = _try_csv(database, name, data[: footer.start() + 1])
     if not is_loaded and _has_mixed_ends(data):
         is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
     if not is_loaded:
