@@ -50,6 +50,10 @@ _MAX_EXPLAINED: Final = 1 << 20
 """Bytes of arguments that the log explains."""
 _MAX_SEARCHED: Final = 1 << 20
 """Bytes of arguments in which possible paths are searched here. The scanner searches larger ones at once."""
+_PRUNED: Final = (
+    "These arguments are the stub of a call whose arguments were pruned. Write the arguments; for a large one give its "
+    "path: the `memory_path` of the stub, a slash and the name of the argument."
+)
 _MAX_NAMESPACES: Final = 1_000
 """Namespaces whose slugs of other processes are remembered."""
 _MAX_CONVERSATIONS: Final = 10_000
@@ -221,6 +225,8 @@ class Dispatcher:
                 found = await scan(call.arguments, known, most)
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
+        if any(isinstance(one, Pointer) and not one.location for one in found):
+            raise ToolError(_PRUNED)
         return found
 
     async def _read_slugs(self, namespace: str) -> frozenset[str]:
