@@ -36,7 +36,7 @@ from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.system.slices import run_by_size
+from mcp_mirror.system.slices import run_by_parts
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
@@ -187,7 +187,9 @@ class Dispatcher:
         if size > _MAX_SEARCHED or not has_candidates(call.arguments):
             return call
         types_of = types_at(entry.schema)
-        opened = await run_by_size(size, open_texts, call.arguments, self._know_slugs(call, catalog), types_of)
+        opened = await run_by_parts(
+            call.arguments, open_texts, call.arguments, self._know_slugs(call, catalog), types_of
+        )
         return call if opened is call.arguments else replace(call, arguments=opened)
 
     def _know_slugs(self, call: Call, catalog: Catalog) -> frozenset[str]:
