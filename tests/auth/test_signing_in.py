@@ -638,8 +638,12 @@ async def test_a_redirect_to_another_origin_gets_neither_headers_nor_tokens(
 async def test_login_needs_an_upstream_with_an_authorization_code(
     authority: Authority, configured: Configured, raw: Any, tmp_path: Path, run: Run
 ) -> None:
-    for upstream in (raw(), alone(authority, tmp_path)):
-        with pytest.raises(MirrorError, match="Upstream 'one' has no sign-in"):
+    for upstream, reason in (
+        (raw(), "is a program, which has no sign-in"),
+        ({"url": authority.url}, "has no sign-in. Configure `auth"),
+        (alone(authority, tmp_path), "signs in by itself"),
+    ):
+        with pytest.raises(MirrorError, match=f"Upstream 'one' {reason}"):
             await log_in(configured({"one": upstream}))
     ended = await run("login", "two", "--config", str(configured({"one": raw()})))
     assert "The configuration has no upstream 'two'. Its upstreams: one." in ended.err

@@ -40,6 +40,12 @@ async def store_text(client: Lines, text: str) -> str:
     return path_in(await client.text("say_mirrored", {"result": json.dumps(result)}))
 
 
+async def store_file(client: Lines, text: str) -> str:
+    """Have an upstream answer with an embedded resource; give its path."""
+    block = {"type": "resource", "resource": {"uri": "repo://file", "text": text}}
+    return path_in(await client.text("say_mirrored", {"result": json.dumps({"content": [block]})}))
+
+
 async def receive_at_upstream(client: Lines, value: str) -> str:
     """What a tool receives that is given this argument, as the line that it was sent."""
     received = await client.text("hear_mirrored", {"x": value})
@@ -210,6 +216,17 @@ async def test_paths_in_an_edit_and_in_a_saved_value_are_replaced_by_the_values(
         assert '"title": {"n": 2}' in await receive_at_upstream(client, copy)
         saved = path_in(await client.text("memory_put", {"value": {"page": page, "rows": [f"{rows}/rows/0"]}}))
         assert '"rows": [1.5]' in (await receive_at_upstream(client, saved)).replace("1.50", "1.5")
+        for value in ({"row": f"{rows}/rows/1"}, [f"{rows}/rows/1", f"{rows}/rows/1"]):
+            saved = path_in(await client.text("memory_put", {"value": json.dumps(value)}))
+            row = await receive_at_upstream(client, f"{saved}/{'row' if isinstance(value, dict) else 1}")
+            assert '"x": {"n": 2}' in row
+        for written in (f"See:\n{json.dumps([rows])}", f"[{rows}"):
+            saved = await client.text("memory_put", {"value": written})
+            assert "text," in saved or "is not exact" in saved
+        saved = path_in(
+            await client.text("memory_put", {"value": json.dumps({"type": "text", "text": f"{rows}/rows/1"})})
+        )
+        assert '"x": {"n": 2}' in await receive_at_upstream(client, saved)
         gone = f"{rows[:-4]}0000"
         for tool, arguments in (
             ("memory_edit", {"memory_path": page, "merge": {"a": gone}}),
@@ -380,6 +397,26 @@ async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, o
             assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
 
 
+async def test_a_query_of_an_embedded_file_reads_its_text(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    rows = json.dumps([{"id": number, "name": f"user {number}"} for number in range(900)])
+    table = "id,name\n" + "".join(f"{number},user {number}\n" for number in range(900))
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store_file(client, rows)
+        assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "900"
+        assert await client.text("memory_query", {"memory_path": path, "expression": "[7].name"}) == "user 7"
+        assert "user 899" in await receive_at_upstream(client, path)
+        path = await store_file(client, table)
+        assert "CSV" in await refused(client, "memory_query", {"memory_path": path, "expression": "length(@)"})
+        described = await client.text("memory_describe", {"memory_path": path})
+        assert 'text, 11,488 characters, 901 lines, begins "id,name"' in described
+        assert "binary" not in described
+        path = await store_file(client, "words " * 4000)
+        assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "24000"
+
+
 async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
@@ -392,6 +429,13 @@ async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
             assert answer.endswith("Use memory_grep or memory_read.")
         query = {"memory_path": f"{path}/text", "expression": "length(@)"}
         assert await client.text("memory_query", query) == "600"
+        rows = json.dumps([{"id": number} for number in range(500)])
+        for text in (rows[:-1], rows[:-20], rows.replace("}]", "},]"), '{"rows": ' + rows):
+            path = await store(client, {"text": text})
+            query = {"memory_path": f"{path}/text", "expression": "length(@)"}
+            answer = await refused(client, "memory_query", query)
+            assert "begins as JSON and is not valid JSON; it may be cut" in answer
+            assert answer.endswith("Use memory_grep or memory_read.")
 
 
 PRINTED_ROWS = [{"id": number, "full name": None, "name": f"row {number}"} for number in range(500)]

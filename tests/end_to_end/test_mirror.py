@@ -1239,6 +1239,44 @@ async def test_the_error_of_another_argument_advises_no_path_for_json_text() -> 
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
 
 
+async def test_paths_in_the_json_text_of_an_argument_are_replaced() -> None:
+    mirror, got = with_orders(ROWS), list[Any]()
+
+    @mirror.tool
+    def keep(body: dict[str, Any], rows: list[Any] | None = None) -> str:
+        got.append((body, rows))
+        return "kept"
+
+    @mirror.tool
+    def note(text: str) -> str:
+        return text
+
+    async with mirror:
+        path = str((await mirror.call("page_mirrored", {})).path)
+        orders = await mirror.read(f"{path}/orders")
+        for body, rows in (
+            (json.dumps({"orders": f"{path}/orders"}), json.dumps([f"{path}/orders/1", {"first": f"{path}/orders/0"}])),
+            (f"```json\n{json.dumps({'orders': f'{path}/orders'}, indent=1)}\n```", [f"{path}/orders/1"]),
+            ({"orders": f"{path}/orders"}, json.dumps([f"{path}/orders"])),
+        ):
+            assert (await mirror.call("keep_mirrored", {"body": body, "rows": rows})).text == "kept"
+            assert got[-1][0] == {"orders": orders}
+        assert [rows for _, rows in got] == [[orders[1], {"first": orders[0]}], [orders[1]], [orders]]
+        unknown = f"{path[:-4]}0000"
+        refused = await mirror.call("keep_mirrored", {"body": json.dumps({"orders": unknown})})
+        assert refused.text.startswith(f'No value is stored under "{unknown}"')
+        assert len(got) == 3
+        for text in (json.dumps({"orders": path}), json.dumps([path, path])):
+            assert (await mirror.call("note_mirrored", {"text": text})).text.startswith(text)
+        literal = json.dumps({"orders": f"literal:{path}"})
+        await mirror.call("keep_mirrored", {"body": literal})
+        assert got.pop()[0] == {"orders": path}
+        whole = await mirror.read(path)
+        for pasted in (as_block(path), json.dumps({"content": [{"type": "text", "text": path}], "isError": False})):
+            await mirror.call("keep_mirrored", {"body": pasted})
+            assert got.pop()[0] == whole
+
+
 @pytest.mark.parametrize(
     ("given", "received"),
     [(7, "7"), (1.5, "1.5"), (True, "true"), ({"a": [None]}, '{"a":[null]}'), ("7", "7")],

@@ -49,6 +49,40 @@ async def test_a_twin_takes_pruned_values_by_path_key_path_and_whole_stub(
         assert json.loads(received)["params"]["arguments"] == {"all": ROWS, "name": "today's", "pasted": ROWS}
 
 
+async def test_the_stub_of_pruned_arguments_is_their_value_as_an_object_too() -> None:
+    mirror, got = Mirror(), list[Any]()
+
+    @mirror.tool
+    def keep(body: dict[str, Any], note: str = "") -> str:
+        got.append((body, note))
+        return "kept"
+
+    arguments = {"body": {"rows": list(range(900))}, "note": "n"}
+    function = {"name": "keep_mirrored", "arguments": json.dumps(arguments)}
+    call = {"id": "call_1", "type": "function", "function": function}
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "Keep the rows."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "kept"},
+        {"role": "assistant", "content": "Kept."},
+        {"role": "user", "content": "Again."},
+        {"role": "assistant", "content": "Yes."},
+    ]
+    async with mirror:
+        messages = (await mirror.prune(turns, 0, "openai")).messages
+        stub = json.loads(messages[1]["tool_calls"][0]["function"]["arguments"])
+        for body in (stub, json.dumps(stub)):
+            await mirror.call("keep_mirrored", {"body": body, "note": f"{stub['memory_path']}/note"})
+            assert got.pop() == (arguments, "n")
+        saved = await mirror.put({"memory_path": "x", "pruned": 1})
+        for other in ({**stub, "more": 1}, {"memory_path": saved, "pruned": "all"}, {"pruned": stub["memory_path"]}):
+            await mirror.call("keep_mirrored", {"body": other})
+            assert got.pop()[0].keys() == other.keys()
+        repeated = await mirror.call("keep_mirrored", stub)
+        assert repeated.text.startswith("These arguments are the stub of a call whose arguments were pruned.")
+        assert not got
+
+
 async def test_pruning_counts_tokens_with_the_configured_provider() -> None:
     async with Mirror(upstreams={"mirror": {"provider": "mistral"}, "upstreams": {}}) as mirror:
         pruned = await mirror.prune(MESSAGES, 10_000, "openai")

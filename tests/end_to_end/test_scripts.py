@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from flow_user import path_in, upstream
 from mcp import Client
-from mcp_types import ElicitResult
+from mcp_types import ElicitResult, EmbeddedResource, TextResourceContents
 from tests.end_to_end.conftest import BOUND
 from tests.load import measure_pause, slowness
 
@@ -105,6 +105,29 @@ async def test_texts_are_texts_and_files_are_read_by_line() -> None:
         assert (await mirror.run("import os\nos.listdir('/memory')", {"log": path})).value == ["log"]
         rows = await mirror.put(ORDERS)
         assert (await mirror.run("import json\nlen(json.load(open('/memory/rows')))", {"rows": rows})).value == 1500
+
+
+async def test_an_embedded_file_is_its_text_or_its_rows() -> None:
+    files = {"notes": "one\r\ntwo\r\n" * 500, "rows": json.dumps(ORDERS), "broken": "[1, " * 2000}
+    async with with_tools() as mirror:
+
+        @mirror.tool
+        def get_file(name: str) -> EmbeddedResource:
+            contents = TextResourceContents(uri=f"repo://{name}", text=files[name])
+            return EmbeddedResource(type="resource", resource=contents)
+
+        paths = {name: (await mirror.call("get_file_mirrored", {"name": name})).path for name in files}
+        assert (await mirror.run("len(x)", {"x": paths["notes"]})).value == 5000
+        assert (await mirror.run("open('/memory/x', newline='').read()[:5]", {"x": paths["notes"]})).value == "one\r\n"
+        assert (await mirror.run("x[7]['cents']", {"x": paths["rows"]})).value == 21
+        assert (await mirror.run("open('/memory/x').read()", {"x": paths["rows"]})).value == files["rows"]
+        assert (await mirror.run("x[:3]", {"x": paths["broken"]})).value == "[1,"
+        assert (await mirror.run("x[1][7]['cents']", {"x": [paths["notes"], paths["rows"]]})).value == 21
+        assert "its lines are x.splitlines()" in (await mirror.run("x['type']", {"x": paths["notes"]})).text
+        called = "rows = await tools.get_file(name='rows')\nrows[7]['cents']"
+        assert (await mirror.run(called)).value == 21
+        called = "text = await tools.get_file(name='notes')\nlen(text.splitlines())"
+        assert (await mirror.run(called)).value == 1000
 
 
 PRINTED = str([{"id": number, "name": None} for number in range(900)])

@@ -235,6 +235,22 @@ async def test_jmespath_stays_for_one_value() -> None:
             assert (await mirror.call("memory_query", {**one, **unused})).text == '["user 3"]\nResult ends.'
 
 
+@pytest.mark.parametrize(
+    "expression", ["select count(*) from t", " SELECT\n  name FROM users", "WITH a AS (FROM t) FROM a"]
+)
+async def test_sql_in_place_of_jmespath_is_an_error_with_the_sql_form(expression: str) -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(USERS)
+        reply = await mirror.call("memory_query", {"memory_path": path, "expression": expression})
+        assert reply.is_error
+        assert "`expression` is JMESPath, not SQL. Give the query as `sql`" in reply.text
+        assert f'{{"t": "{path}"}}' in reply.text
+        one = await mirror.put({"select": {"with": 7}})
+        assert (await mirror.call("memory_query", {"memory_path": one, "expression": "select . with"})).text.startswith(
+            "7"
+        )
+
+
 async def test_arguments_that_the_sql_form_does_not_need_do_no_harm() -> None:
     async with with_tools() as mirror:
         path = await mirror.put(USERS)

@@ -51,6 +51,7 @@ async def answer(text: str, bases: Sequence[str]) -> str:
     [
         *((GRID[:-3], ""), (f"{GRID[:-3]}/grid/0", "/grid/0"), (GRID.upper(), ""), (GRID[:-2] + "00", "")),
         *((GRID[:-6] + GRID[-5:-7:-1] + GRID[-4:], ""), (f"<{GRID}>", ""), (f"see {GRID}", "")),
+        *((f'["{GRID}/grid/0"]', "/grid/0"), (f'["{GRID}/a b", "{GRID}/c"]', "/a b"), (f"<{GRID}/a>", "/a")),
         *((GRID.replace("make_grid", "makegrid"), ""), (GRID.partition("-")[2], ""), (f"x{GRID}/{'a' * 300}", "")),
     ],
 )

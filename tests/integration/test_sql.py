@@ -144,6 +144,13 @@ def test_a_csv_text_with_mixed_line_ends_has_its_columns(end: str) -> None:
     assert found == [{"id": 1, "name": "a\r\nb"}, {"id": 2, "name": "c\nd"}, {"id": 3, "name": "e"}]
 
 
+@pytest.mark.parametrize("footer", ["\n(60 rows)\n", "\r\n\r\nTotal: 60, of 90\r\nNext: b", " \n" + "more\n" * 5])
+def test_a_few_lines_below_a_csv_text_are_not_rows(footer: str) -> None:
+    text = "id,name\n" + "".join(f"{number},n {number}\n" for number in range(60)) + footer
+    assert rows("SELECT count(*) AS n, max(id) AS last FROM t", t=text) == [{"n": 60, "last": 59}]
+    assert rows("SELECT count(*) AS n FROM t", t=text + "x\n" * 6) == [{"n": len((text + "x\n" * 6).splitlines())}]
+
+
 def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS
@@ -193,6 +200,7 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         '### Result\n[\n  {"id": 1, "name": "a"},\n  {"id": 2, "name": "b"}\n]\n### Code\n`run()`\n',
         '[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n\n(2 rows)\n',
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
+        "id,name\n1,a\n2,b\n\n(2 rows)\n",
         "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
         "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
         "Here you are:\n\nid | name\n---|---\n1 | a\n2 | b\n",
@@ -222,6 +230,14 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ("Ann went, Bob stayed.\n" * 3, {"line": "VARCHAR"}, [{"line": "Ann went, Bob stayed."}]),
         ("10:00:01,123 INFO a\n" * 3, {"line": "VARCHAR"}, [{"line": "10:00:01,123 INFO a"}]),
         ("- milk, 1 l\n- salt, 1 kg\n- tea, 2 g\n", {"line": "VARCHAR"}, [{"line": "- milk, 1 l"}]),
+        ("id,full name,n%\n", {"id": "VARCHAR", "full name": "VARCHAR", "n%": "VARCHAR"}, []),
+        ('"a;b";Price (EUR)', {"a;b": "VARCHAR", "Price (EUR)": "VARCHAR"}, []),
+        ("First, this", {"line": "VARCHAR"}, [{"line": "First, this"}]),
+        ("One line, which ends. Yes", {"line": "VARCHAR"}, [{"line": "One line, which ends. Yes"}]),
+        ("<p>a,b</p><p>c</p>\n", {"line": "VARCHAR"}, [{"line": "<p>a,b</p><p>c</p>"}]),
+        ("<a b='1', c='2'/>\n" * 3, {"line": "VARCHAR"}, [{"line": "<a b='1', c='2'/>"}]),
+        ('[{"a":1},{"a":2},]', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2},]'}]),
+        ('[{"a":1},{"a":2}', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2}'}]),
         ('{"broken\nlines"', {"line": "VARCHAR"}, None),
         ("", {"line": "VARCHAR"}, []),
     ],
@@ -736,4 +752,4 @@ def test_results_are_json_of_any_columns() -> None:
 
 @pytest.mark.timeout(20)
 def test_a_text_of_quotes_that_begins_like_json_is_read_in_linear_time() -> None:
-    assert rows("SELECT count(*) AS n FROM t", t="[NaN, " + '\\"' * 300_000) == [{"n": 0}]  # its line is the header
+    assert rows("SELECT count(*) AS n FROM t", t="[NaN, " + '\\"' * 300_000) == [{"n": 1}]

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import explain_table, explain_text, select
+from mcp_mirror.query.select import explain_broken_json, explain_table, explain_text, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -246,6 +246,32 @@ def test_an_expression_on_text_returns_the_format_of_the_text(value: str, kind: 
 def test_only_text_is_explained_as_text() -> None:
     assert explain_text(b'{"a": 1}', "") is None
     assert explain_table(b'["a,b", "1,2"]', "") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "is_broken"),
+    [
+        (' [{"a": 1},', True),
+        ('{ "a": [', True),
+        ("[INFO] started", False),
+        ("{a: 1}", False),
+        ("", False),
+        ({"a": 1}, False),
+        ([{"a": 1}], False),
+    ],
+)
+def test_a_text_that_begins_as_json_is_explained(value: object, *, is_broken: bool) -> None:
+    explained = explain_broken_json(json.dumps(value).encode(), "Read it.")
+    expected = "The value is text that begins as JSON and is not valid JSON; it may be cut. Read it."
+    assert explained == (expected if is_broken else None)
+
+
+def test_the_outline_of_an_embedded_file_is_that_of_its_text() -> None:
+    block = {"type": "resource", "resource": {"uri": "a:b", "text": "one\ntwo"}}
+    assert (
+        Shape(Budget(1000, 1000, estimate_tokens))(json.dumps(block).encode(), never)
+        == 'text, 7 characters, 2 lines, begins "one"'
+    )
 
 
 def test_rows_in_a_text_are_explained_with_the_advice() -> None:

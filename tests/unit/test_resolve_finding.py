@@ -32,6 +32,23 @@ def pointer_of(text: str) -> Pointer | EscapedPath | None:
     return found[0] if found else None
 
 
+def test_the_stub_of_pruned_json_is_one_pointer() -> None:
+    path = f"pruned-{ID}"
+    stub = {"memory_path": path, "pruned": "12 bytes of tool input"}
+    arguments = {"a": [stub], "b": {**stub, "c": 1}, "d": {"pruned": path, "memory_path": 1}, "e": [path]}
+    text = json.dumps(arguments).encode()
+    found = find_pointers(text, frozenset({"pruned"}))
+    locations = [one.location for one in found if isinstance(one, Pointer)]
+    assert locations == [("a", 0), ("b", "memory_path"), ("d", "pruned"), ("e", 0)]
+    assert json.loads(text[found[0].span.start : found[0].span.stop]) == stub
+    (whole,) = find_pointers(json.dumps(stub).encode(), frozenset({"pruned"}))
+    assert isinstance(whole, Pointer)
+    assert (whole.location, str(whole.path)) == ((), path)
+    (bare,) = find_pointers(json.dumps(path).encode(), frozenset({"pruned"}))
+    assert isinstance(bare, Pointer)
+    assert bare.location == ()
+
+
 @pytest.mark.parametrize("below", ["", "/raw_grid", "/a~1b/0/~0", "/"])
 @pytest.mark.parametrize("around", ["{}", " {}\n", '"{}"', "`{}`", "memory://{}", "'memory://{}'"])
 def test_a_string_that_is_a_path_in_any_wrapping_is_a_pointer(below: str, around: str) -> None:

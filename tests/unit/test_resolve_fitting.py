@@ -16,6 +16,7 @@ from mcp_mirror.core.resolve import (
     find_pointers,
     find_refused_text,
     measure_substitution,
+    open_texts,
     substitute_pointers,
     unwrap_pointer,
 )
@@ -29,6 +30,7 @@ KNOWN = frozenset({"make_grid"})
 IMAGE = b'{"type":"image","data":"aGk=","mimeType":"image/png"}'
 FILE = b'{"type":"resource","resource":{"uri":"u","blob":"aGk="}}'
 NOTE = b'{"type":"resource","resource":{"uri":"u","text":"hi"}}'
+ROWS = b'{"type":"resource","resource":{"uri":"u","text":" [1.0]"}}'
 LINK = b'{"type":"resource","resource":{"uri":"u"}}'
 VALUES: dict[str, tuple[bytes, Kind]] = {
     "object": (b'{ "a":1.0,"a":1e400}', "object"),
@@ -59,6 +61,7 @@ VALUES: dict[str, tuple[bytes, Kind]] = {
     "image": (IMAGE, "binary"),
     "file": (FILE, "binary"),
     "note": (NOTE, "binary"),
+    "rows": (ROWS, "binary"),
     "link": (LINK, "binary"),
 }
 SAME = object()
@@ -102,6 +105,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "image": row(object=SAME, string=b'"aGk="'),
     "file": row(object=SAME, string=b'"aGk="'),
     "note": row(object=SAME, string=b'"hi"'),
+    "rows": row(object=SAME, array=b"[1.0]", string=b'" [1.0]"'),
     "link": row(object=SAME),
 }
 
@@ -119,7 +123,8 @@ def test_a_value_is_converted_to_the_declared_type_by_the_table(name: str, wante
         with pytest.raises(MisfitError) as caught:
             coerce(resolved(name), frozenset({wanted}), ("grid", 0))
         message = str(caught.value)
-        assert all(word in message for word in ("'grid.0'", wanted, VALUES[name][1], BASE))
+        kind = "text" if name in ("note", "rows") else VALUES[name][1]
+        assert all(word in message for word in ("'grid.0'", wanted, f"is {kind}.", BASE))
         assert ("path below it" in message) == (VALUES[name][1] in ("object", "array"))  # the others have nothing below
     else:
         assert b"".join(coerce(resolved(name), frozenset({wanted}), ("grid", 0))) == (
@@ -336,6 +341,41 @@ def test_a_value_where_only_text_is_accepted_goes_as_its_text(types: str, value:
     corrections = find_corrections(arguments, found, types_at)
     substituted = b"".join(substitute_pointers(arguments, corrections, {}, types_at))
     assert substituted == arguments.replace(value.encode(), (sent or value).encode())
+
+
+PATH = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
+
+
+@pytest.mark.parametrize(
+    ("types", "text", "is_opened"),
+    [
+        ("object", json.dumps({"id": PATH}), True),
+        ("array null", json.dumps([PATH, {"a": f"{PATH}/b"}]), True),
+        ("object", f"Body:\n{json.dumps({'id': PATH}, indent=1)}", True),
+        ("object", str({"id": PATH}), True),
+        ("object string", json.dumps({"id": PATH}), False),
+        ("integer", json.dumps([PATH]), False),
+        ("", json.dumps([PATH]), False),
+        ("object", json.dumps([PATH]), False),
+        ("object", json.dumps({"id": PATH})[:-1], False),
+        ("object", json.dumps({"id": 1}), False),
+        ("object", json.dumps({"type": "text", "text": PATH}), False),
+        ("object", PATH, False),
+        ("object", f"literal:{PATH}", False),
+    ],
+)
+def test_json_text_with_a_path_is_opened_where_no_text_is_accepted(types: str, text: str, *, is_opened: bool) -> None:
+    wanted: dict[Location, frozenset[str]] = {("body",): frozenset(types.split()), ("note",): frozenset({"string"})}
+    arguments = json.dumps({"note": text, "body": text, "n": 1}).encode()
+    opened = open_texts(arguments, frozenset({"get_order"}), lambda at: wanted.get(at, frozenset()))
+    if not is_opened:
+        assert opened is arguments
+        return
+    parsed = json.loads(bytes(opened))
+    assert (parsed["note"], parsed["n"]) == (text, 1)
+    first = find_pointers(opened, frozenset({"get_order"}))[0]
+    assert isinstance(first, Pointer)
+    assert (first.path, first.location[0]) == (MemoryPath(PATH), "body")
 
 
 def test_a_value_that_goes_as_its_text_keeps_the_texts_in_it() -> None:

@@ -139,10 +139,15 @@ async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show)
     """
     endpoint = upstream.endpoint
     oauth = endpoint.oauth if isinstance(endpoint, HttpEndpoint) else None
-    if not isinstance(endpoint, HttpEndpoint) or oauth is None or oauth.grant != "authorization_code":
+    if not isinstance(endpoint, HttpEndpoint):
         raise MirrorError(
-            f"Upstream {upstream.name!r} has no sign-in. Configure 'auth: {{oauth: {{}}}}' with the grant "
-            "'authorization_code' for it."
+            f"Upstream {upstream.name!r} is a program, which has no sign-in. Give it credentials in `env`."
+        )
+    if oauth is None:
+        raise MirrorError(f"Upstream {upstream.name!r} has no sign-in. Configure `auth: {{oauth: {{}}}}` for it.")
+    if oauth.grant != "authorization_code":
+        raise MirrorError(
+            f"Upstream {upstream.name!r} signs in by itself (`grant: {oauth.grant}`). Run `mcp-mirror check` to try it."
         )
     requested = replace(endpoint, oauth=replace(oauth, scopes=tuple(dict.fromkeys((*oauth.scopes, *scopes)))))
     async with _open_redirect(oauth.redirect_port) as (url, redirect):

@@ -11,7 +11,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import quote_name
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
-from mcp_mirror.core.media import locate_content
+from mcp_mirror.core.media import find_embedded_text, locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_strings import text_start
@@ -67,9 +67,10 @@ class MisfitError(ToolError):
         """The JSON types that the argument accepts."""
         self.own = _types_of_value(value)
         """The JSON types of the value."""
+        kind = "text" if value.kind == "binary" and find_embedded_text(value.blob) else value.kind
         self.cause = (
             f"Argument {quote_name(where, _MAX_NAMED)} expects {' or '.join(sorted(wanted))}, "
-            f"but {quote_name(str(value.path), _MAX_NAMED)} is {value.kind}."
+            f"but {quote_name(str(value.path), _MAX_NAMED)} is {kind}."
         )
         other = "a path below it" if value.kind in ("object", "array") else "another path"
         super().__init__(f"{self.cause} Pass {other} that fits, or a literal value.")
@@ -168,6 +169,19 @@ def _parse_if(starts: str, matches: Callable[[bytes], bool]) -> Converter:
     return form
 
 
+def _parse_file(parse: Converter) -> Converter:
+    """Parse the text of an embedded resource, as `parse` does a text."""
+
+    def form(value: Resolved) -> Segments | None:
+        span = find_embedded_text(value.blob)
+        if span is None:
+            return None
+        text = memoryview(value.blob)[span.start : span.stop]
+        return parse(msgspec.structs.replace(value, blob=text, kind="text"))
+
+    return form
+
+
 def _parse_boolean(value: Resolved) -> Segments | None:
     """`true` or `false`, also as Python prints them: servers written in Python accept both."""
     if len(value.blob) > _HEAD_BYTES:
@@ -200,6 +214,7 @@ _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
     ("number", "string"): _convert_to_text,
     ("boolean", "string"): _convert_to_text,
     ("binary", "string"): _convert_binary_to_text,
+    ("binary", "array"): _parse_file(_parse_container("[")),
     ("text", "object"): _parse_container("{"),
     ("text", "array"): _parse_container("["),
     ("text", "integer"): _parse_if(_DIGITS, _is_integer),

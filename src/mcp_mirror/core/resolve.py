@@ -18,6 +18,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import (
     LITERAL_PREFIX,
     MAX_NOTICE,
+    PRUNED_SLUG,
     MemoryPath,
     find_candidate_offsets,
     find_notice_bases,
@@ -54,7 +55,10 @@ _MAX_CORRECTED: Final = 4096
 """Keys, texts and nulls in the arguments that are examined for corrections, those of short arguments first."""
 _MAX_CORRECTED_DEPTH: Final = 8
 """Levels of nesting below which only texts are corrected."""
+_STUB_KEYS: Final = frozenset(("memory_path", "pruned"))
+"""The members of the stub of pruned JSON."""
 _TEXT_ONLY: Final = frozenset(("string", "null"))
+_CONTAINERS: Final = frozenset(("array", "object"))
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
 _TEXT_OR_NULL: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|null')
@@ -125,8 +129,20 @@ def find_pointers(arguments: Buffer, known: frozenset[str]) -> Pointers:
             "Pass the path of one stored value that contains them, or make several calls."
         )
     strings = strings_at(arguments, offsets)
-    found = (_classify_string(arguments, span, at, known) for span, at in strings)
+    found = (_widen_to_stub(arguments, _classify_string(arguments, span, at, known)) for span, at in strings)
     return tuple(sorted((item for item in found if item is not None), key=lambda item: item.span.start))
+
+
+def _widen_to_stub(arguments: Buffer, found: Pointer | EscapedPath | None) -> Pointer | EscapedPath | None:
+    """Let the path in a stub of pruned JSON stand for the whole stub: models copy it as the object that they read."""
+    if not isinstance(found, Pointer) or found.path is None or slug_of(found.path.base) != PRUNED_SLUG:
+        return found
+    above = found.location[:-1]
+    span = locate(arguments, above)
+    if not isinstance(span, Span) or kind_at(arguments, span.start) != "object":
+        return found
+    is_stub = {key for key, _ in members(arguments, span)} == _STUB_KEYS and found.location[-1] == "memory_path"
+    return msgspec.structs.replace(found, span=span, location=above) if is_stub else found
 
 
 def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str | None, str], ...]:
@@ -166,6 +182,32 @@ def check_pointer_count(found: Pointers, most: int) -> None:
             f"The arguments contain {count:,} memory paths; one call may have {most:,} (`limits.max_pointers`). Pass "
             "the path of one value that contains them all, or make several calls."
         )
+
+
+def open_texts(arguments: Buffer, known: frozenset[str], types_at: TypesAt) -> Buffer:
+    """Replace texts that contain an object or array with a path, where the tool accepts no text, by that JSON.
+
+    Some models and frameworks write the JSON text of an argument in its place. Without this, the tool would get the
+    paths in it.
+
+    Args:
+        arguments: A JSON object as text, as the model wrote it.
+        known: The slugs of this gateway's paths.
+        types_at: Returns the JSON types that the tool accepts.
+    """
+    opened: list[Correction] = []
+    for span, at in strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_CANDIDATES]):
+        wanted = types_at(at) & _CONTAINERS
+        if not wanted or "string" in types_at(at):
+            continue
+        pointer = _classify_string(arguments, span, at, known)
+        is_taken = isinstance(pointer, EscapedPath) or (pointer is not None and pointer.path is not None)
+        value = None if is_taken else _convert(arguments, span, "text", wanted)
+        opened += [Correction(span, value)] if value else []
+    if not opened:
+        return arguments
+    in_order = tuple(sorted(opened, key=lambda one: one.span.start))
+    return b"".join(substitute_pointers(arguments, in_order, {}, types_at))
 
 
 def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> tuple[Correction, ...]:

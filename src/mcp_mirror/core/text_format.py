@@ -29,6 +29,8 @@ _LOG_SHARE: Final = 0.6
 _MIN_LINES, _MIN_COLUMNS = 3, 2
 _HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
 """A few lines before an empty one."""
+FOOTER: Final = re.compile(r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z")
+"""An empty line and a few lines at the end."""
 _CUT_ROW: Final = "unexpected end of data"
 """The error of Python's parser at the end of the lines."""
 _AFTER_HEADING: Final = " after a heading"
@@ -110,8 +112,10 @@ def find_format(edges: Edges) -> str:
     if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
         return form
     heading = _HEADING.match(head)
-    form = _detect_csv(_read_lines(head[heading.end() :], is_whole=is_whole)) if heading else ""
-    return form and form + _AFTER_HEADING
+    if heading and (form := _detect_csv(_read_lines(head[heading.end() :], is_whole=is_whole))):
+        return form + _AFTER_HEADING
+    footer = FOOTER.search(head) if is_whole else None
+    return _detect_csv(_read_lines(head[: footer.start()], is_whole=is_whole)) if footer else ""
 
 
 def has_columns(form: str) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -12,8 +13,9 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, build_content_reply
-from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings
+from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, open_texts
 from mcp_mirror.core.result_processing import Visibility
+from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
 from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
@@ -34,6 +36,7 @@ from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.settings.labels import Labels
+from mcp_mirror.system.slices import run_by_parts
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
@@ -47,6 +50,10 @@ _MAX_EXPLAINED: Final = 1 << 20
 """Bytes of arguments that the log explains."""
 _MAX_SEARCHED: Final = 1 << 20
 """Bytes of arguments in which possible paths are searched here. The scanner searches larger ones at once."""
+_PRUNED: Final = (
+    "These arguments are the stub of a call whose arguments were pruned. Write the arguments; for a large one give its "
+    "path: the `memory_path` of the stub, a slash and the name of the argument."
+)
 _MAX_NAMESPACES: Final = 1_000
 """Namespaces whose slugs of other processes are remembered."""
 _MAX_CONVERSATIONS: Final = 10_000
@@ -136,6 +143,7 @@ class Dispatcher:
 
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> ToolResult:
         """Call an upstream's tool. An original advertised beside its twin gets literal arguments and stores nothing."""
+        given, call = call, await self._open_texts(call, entry, catalog) if entry.is_twin else call
         inputs = await self._load_inputs(call, entry, catalog)
         visibility = self._results.decide_visibility(call, entry, inputs.labels, preview=inputs.preview)
         arguments = await self._fit(call, entry, inputs)
@@ -148,7 +156,7 @@ class Dispatcher:
             except ArgumentsError as error:
                 raise self._fitter.hide_values(error, call, entry, inputs) from None
             if isinstance(response, InputRequired):
-                return _require_input(call, response)
+                return _require_input(given, response)
             with discard_after(response):
                 processed = await self._results.process(call, entry, response, options, inputs.labels)
                 try:
@@ -173,6 +181,21 @@ class Dispatcher:
             self._unstored.clear()
         self._unstored[_name_conversation(call)] = call.name
 
+    async def _open_texts(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Call:
+        """Return the call with arguments in place of their JSON texts where these contain paths (`open_texts`)."""
+        size = len(call.arguments)
+        if size > _MAX_SEARCHED or not has_candidates(call.arguments):
+            return call
+        types_of = types_at(entry.schema)
+        opened = await run_by_parts(
+            call.arguments, open_texts, call.arguments, self._know_slugs(call, catalog), types_of
+        )
+        return call if opened is call.arguments else replace(call, arguments=opened)
+
+    def _know_slugs(self, call: Call, catalog: Catalog) -> frozenset[str]:
+        foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
+        return catalog.slugs | foreign if foreign else catalog.slugs
+
     async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> CallInputs:
         """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
         flows = self._runtime.state.flows
@@ -191,8 +214,7 @@ class Dispatcher:
 
     async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Pointers:
         """Find the pointers in the arguments, also those to values that other processes with the same store made."""
-        foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
-        call.trace.path_slugs = known = catalog.slugs | foreign if foreign else catalog.slugs
+        call.trace.path_slugs = known = self._know_slugs(call, catalog)
         found: Pointers = ()
         if len(call.arguments) > _MAX_SEARCHED or has_candidates(call.arguments):
             scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
@@ -205,6 +227,8 @@ class Dispatcher:
                 found = await scan(call.arguments, known, most)
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
+        if any(isinstance(one, Pointer) and not one.location for one in found):
+            raise ToolError(_PRUNED)
         return found
 
     async def _read_slugs(self, namespace: str) -> frozenset[str]:

@@ -46,6 +46,9 @@ _MAX_STEPS: Final = 8
 """Steps of an expression that an error suggests."""
 _SUGGESTION_BYTES: Final = 4 * _PATH_BYTES
 """Bytes of a path that an error proposes: whole, with escapes."""
+_OPENING: Final = ("[", "{", "(", "<")
+"""Characters before a path, after which others follow that are not a part of it."""
+_CLOSING: Final = re.compile(r"[\"'`>\])}]")
 _OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
 """The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
 _SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
@@ -180,6 +183,8 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     near = find_nearest(base, bases) or [one for one in bases if base.startswith(f"{slug_of(one)}-".casefold())]
     meant = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
     if len(meant) == 1:
+        if text.lstrip()[:1] in _OPENING:
+            part = _CLOSING.split(part, maxsplit=1)[0]
         whole = f"{meant[0]}/{part}" if part and len(text) <= MAX_COMPARED_CHARACTERS else meant[0]
         return f"The path is not exact: call again with {as_json_string(whole, _SUGGESTION_BYTES)}."
     is_path = parse_path(text) is not None

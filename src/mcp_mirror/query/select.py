@@ -59,6 +59,8 @@ _OPTIONS: Final = jmespath.Options()
 _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
+_OBJECT: Final = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
+"""The beginning of an object, or of an array of objects."""
 _MAX_NAME: Final = 80
 """Bytes of a key that an error quotes."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
@@ -98,6 +100,19 @@ def explain_table(blob: Buffer, advice: str) -> str | None:
     elif not has_columns(form):
         return None
     return f"{_describe_text(form)} {advice}"
+
+
+def explain_broken_json(blob: Buffer, advice: str) -> str | None:
+    """Explain that expressions do not see the values of a text that begins as JSON; None for any other value.
+
+    Args:
+        blob: The value, which is not JSON or a text that contains JSON.
+        advice: A sentence that names the alternatives.
+    """
+    span = trim(blob)
+    if kind_at(blob, span.start) != "text" or _OBJECT.match(read_edges(blob, span).head) is None:
+        return None
+    return f"The value is text that begins as JSON and is not valid JSON; it may be cut. {advice}"
 
 
 def _describe_text(form: str) -> str:

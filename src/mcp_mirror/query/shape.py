@@ -11,10 +11,10 @@ from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.outlines import outline_value
 from mcp_mirror.core.value_sizes import count_bytes
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
-from mcp_mirror.query.texts import IsOver, check_time
+from mcp_mirror.query.texts import IsOver, check_time, locate_text
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Member, Span
@@ -42,12 +42,12 @@ class Shape(msgspec.Struct, frozen=True):
     budget: Budget
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
-        """The outline as text for a model.
+        """The outline as text for a model: of an embedded resource with a text, that of the text.
 
         Raises:
             ToolError: The time limit is reached.
         """
-        span = trim(blob)
+        span = locate_text(blob)
         match kind_at(blob, span.start):
             case "text":
                 return _outline_text(blob, span, is_over)

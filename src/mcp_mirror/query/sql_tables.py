@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +26,7 @@ from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
-from mcp_mirror.core.text_format import Edges, find_format, has_false_columns, measure_heading
+from mcp_mirror.core.text_format import FOOTER, Edges, find_format, has_false_columns, measure_heading
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.files import create_claimed_folder, remove_unclaimed, write_all
 from mcp_mirror.types import Buffer, FileSpan
@@ -84,6 +84,13 @@ _HEAD: Final = 4096
 """Bytes from which the format of a text is guessed."""
 _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
+_COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
+"""The name of a column in a text of one line."""
+_MARKUP: Final = ("XML", "HTML", "diff")
+"""Formats whose lines may have as many commas each."""
+_FOOTER: Final = re.compile(FOOTER.pattern.encode())
+_MAX_FOOTER: Final = 1000
+"""Bytes of a footer."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -151,7 +158,7 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
             _create(database, name, f"read_parquet({path})")
     elif re.match(rb'\{\s*["}]', start):
         _load_json(database, name, _clear_nan(data))
-    elif start.startswith(b"["):
+    elif start.startswith(b"[") and data.rstrip().endswith(b"]"):  # DuckDB accepts arrays without an end
         try:
             _load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
@@ -171,10 +178,12 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
     edges = Edges(head, head if is_whole else "", is_whole)
-    if has_false_columns(edges):
+    form = find_format(edges)
+    if has_false_columns(edges) or form in _MARKUP:
         _load_lines(database, name, data)
-    elif not find_format(edges).startswith("table"):
-        _load_csv(database, name, data[len(head[: measure_heading(edges)].encode()) :])
+    elif not form.startswith("table"):
+        body = data[len(head[: measure_heading(edges)].encode()) :]
+        _load_csv(database, name, body, may_have_footer=form.startswith(("CSV", "TSV")))
     elif drawn := find_pipe_table(data.decode(errors="replace")):
         rows = io.StringIO()
         csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))
@@ -185,11 +194,13 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         _load_lines(database, name, data)
 
 
-def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
+def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes, *, may_have_footer: bool) -> None:
     if _has_long_line(data):
         _load_lines(database, name, data)
         return
     is_loaded = _try_csv(database, name, data)
+    if not is_loaded and may_have_footer and (footer := _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0))):
+        is_loaded = _try_csv(database, name, data[: footer.start() + 1])
     if not is_loaded and _has_mixed_ends(data):
         is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
     if not is_loaded:
@@ -210,8 +221,17 @@ def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
             except duckdb.Error:
                 continue
             if len(columns) >= _COLUMNS or "VARCHAR" not in columns.values():
-                return True
+                return _has_rows(database, name) or _is_header(data, columns)
     return False
+
+
+def _is_header(data: bytes, columns: Iterable[str]) -> bool:
+    """Whether a line has the names of columns, and is not prose or code."""
+    return b", " not in data and b"; " not in data and all(map(_COLUMN.fullmatch, columns))
+
+
+def _has_rows(database: "DuckDBPyConnection", name: str) -> bool:
+    return database.execute(f"SELECT 1 FROM {_quote_name(name)} LIMIT 1").fetchone() is not None  # noqa: S608  # a quoted name
 
 
 def _has_long_line(data: bytes) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
+from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
 from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, read_edges
@@ -113,6 +114,32 @@ class Inputs(msgspec.Struct, frozen=True):
             return one.read_text()
 
         return {one.name: partial(read, one) for one in self.inputs}
+
+
+async def read_files(inputs: Inputs) -> Inputs:
+    """Return the inputs with the texts of embedded resources in place of these."""
+
+    async def read(one: Input) -> Input:
+        return msgspec.structs.replace(one, blob=await run_by_size(len(one.blob), read_embedded_file, one.blob))
+
+    changed = [await read(one) if one.is_media else one for one in inputs.inputs]
+    return msgspec.structs.replace(inputs, inputs=tuple(changed))
+
+
+def read_embedded_file(blob: Buffer) -> Buffer:
+    """Return the text of an embedded resource, parsed if it is an object or array; any other value as it is."""
+    if (span := find_embedded_text(blob)) is None:
+        return blob
+    literal = memoryview(blob)[span.start : span.stop]
+    text = decode_string(literal)
+    if not text.lstrip().startswith(("[", "{")):
+        return literal
+    try:
+        parsed = text.encode()
+        msgspec.json.decode(parsed, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return literal
+    return parsed
 
 
 def read_python_literal(blob: Buffer) -> bytes | None:
@@ -224,15 +251,13 @@ async def read_inputs(
 
 
 async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, Resolved]:
-    """Parse the texts that Python printed, for an input with several paths."""
+    """Parse embedded resources and the texts that Python printed, for an input with several paths."""
     blobs = {value.path: value.blob for value in values.values()}
 
     def parse() -> dict[Pointer, Resolved]:
-        rows = {path: read_python_literal(blob) for path, blob in blobs.items()}
-        return {
-            pointer: value if (parsed := rows[value.path]) is None else msgspec.structs.replace(value, blob=parsed)
-            for pointer, value in values.items()
-        }
+        contents = {path: read_embedded_file(blob) for path, blob in blobs.items()}
+        parsed = {path: read_python_literal(content) or content for path, content in contents.items()}
+        return {pointer: msgspec.structs.replace(value, blob=parsed[value.path]) for pointer, value in values.items()}
 
     return await run_by_size(sum(map(len, blobs.values())), parse)
 

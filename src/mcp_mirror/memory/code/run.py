@@ -17,6 +17,8 @@ from mcp_mirror.memory.code.inputs import (
     Inputs,
     ValueBudget,
     check_variables,
+    read_embedded_file,
+    read_files,
     read_inputs,
     read_python_literal,
 )
@@ -56,11 +58,12 @@ async def run(call: ToolInput) -> Content:
         raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
     policy = scripts.policy
-    inputs = await read_inputs(call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size))
+    given = await read_inputs(call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size))
+    inputs = await read_files(given)
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     budget = ValueBudget(policy.values)
-    given = tuple(one.name for one in inputs.inputs)
-    progress = Progress(code, given, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
+    names = tuple(one.name for one in inputs.inputs)
+    progress = Progress(code, names, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
     try:
         outcome = await _execute(call, scripts, inputs, progress)
     finally:
@@ -165,7 +168,8 @@ async def _settle(name: str, result: ScriptToolResult, progress: Progress) -> Se
         return {"exc_type": "RuntimeError", "message": error}
 
     def read_result() -> str:
-        parsed = read_python_literal(value) or value
+        content = read_embedded_file(value)
+        parsed = read_python_literal(content) or content
         progress.parsed.setdefault(f"the result of {name}", parsed)
         return str(parsed, "utf-8", "replace")
 

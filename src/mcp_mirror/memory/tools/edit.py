@@ -14,6 +14,7 @@ from mcp_mirror.memory.tools.read import query_value
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
+from mcp_mirror.paths import find_notice_bases, has_candidates, parse_wrapped_path, unwrap_result
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.system.fair_threads import run_fairly
@@ -146,9 +147,25 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
     return replaced, tuple(values.values())
 
 
+def _open_text(given: bytes) -> bytes:
+    """Return the JSON of a text that is an object or array with paths, as it is stored; any other value as it is."""
+    if given[:1] != b'"' or not has_candidates(given):
+        return given
+    text = msgspec.json.decode(given, type=str).strip()
+    if not text.startswith(("{", "[")) or parse_wrapped_path(unwrap_result(text)) or find_notice_bases(text):
+        return given
+    try:
+        opened = text.encode()
+        msgspec.json.decode(opened, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return given
+    return opened
+
+
 async def put(call: ToolInput) -> Content:
     """Store a value that the model wrote and return its notice."""
-    segments, used = await _resolve(call, call.arguments.json("value"))
+    given = call.arguments.json("value")
+    segments, used = await _resolve(call, await run_by_size(len(given), _open_text, given))
     preview = all(one.preview for one in used)
     is_text = bytes(next(filter(None, segments))[:1]) == b'"'
     size = sum(map(len, segments))

@@ -37,7 +37,7 @@ async def retrieve(call: ToolInput) -> Content:
     """
     found_value = await find_argument(call)
     is_small = len(found_value.blob) <= MAX_MEDIA_BYTES
-    if not (is_small and _is_media(found_value)):
+    if not (is_small and is_media(found_value)):
         tokens, budget = count_value_tokens(found_value.blob, call.memory.estimate), call.memory.mirror.answer_budget
         if tokens > budget:
             size = format_bytes(await count_shown_bytes(call, found_value))
@@ -60,7 +60,7 @@ async def count_shown_bytes(call: ToolInput, found_value: FoundValue) -> int:
     return await memory.queries.run(found_value.blob, found_value.file, Size(), memory.tools.timeout, call.namespace)
 
 
-def _is_media(found_value: FoundValue) -> bool:
+def is_media(found_value: FoundValue) -> bool:
     """Whether a model sees the value as media, so that the token budget does not apply."""
     return found_value.kind == "binary" and isinstance(locate(found_value.blob, ("resource", "text")), Miss)
 

@@ -14,7 +14,8 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
-from mcp_mirror.query.select import explain_table, explain_text, select
+from mcp_mirror.query.select import explain_broken_json, explain_table, explain_text, select
+from mcp_mirror.query.texts import locate_text
 from mcp_mirror.types import Buffer
 
 _SQL_ADVICE: Final = (
@@ -40,10 +41,14 @@ class Select(msgspec.Struct, frozen=True):
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
         """Return the result as JSON text. A text that contains JSON, or JSON lines, is queried as that JSON.
 
+        Of an embedded resource with a text, the text is queried.
+
         Raises:
             ToolError: The expression is invalid or has no result on a text, the text is a table, or the result is too
                 large.
         """
+        text = locate_text(blob)
+        blob = blob[text.start : text.stop]
         inner = find_embedded_json(blob, include_lines=True)
         found = self._select_from(blob) if inner is None else select(inner, self.expression)
         if len(found) > self.max_bytes:
@@ -56,9 +61,10 @@ class Select(msgspec.Struct, frozen=True):
     def _select_from(self, blob: Buffer) -> bytes:
         """Return the result on a value; if a text has none, the error says that the value is text.
 
-        Of a table, such as CSV, each result is one of its characters, as `length(@)`, and not of its rows.
+        Of a table, such as CSV, or of broken JSON, each result is one of its characters, as `length(@)`, and not of its
+        rows.
         """
-        if reason := explain_table(blob, self.table_advice):
+        if reason := explain_table(blob, self.table_advice) or explain_broken_json(blob, self.text_advice):
             raise ToolError(reason)
         try:
             found = select(blob, self.expression)

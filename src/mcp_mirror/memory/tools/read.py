@@ -4,7 +4,7 @@ from typing import Final, TypeVar, cast
 
 from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.value_sizes import count_value_tokens
-from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument
+from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument, is_media
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
@@ -42,7 +42,7 @@ async def describe(call: ToolInput) -> Content:
     described = await memory.store.describe(call.namespace, found_value.path.base)
     origin = _describe_origin(described, memory.flows) if isinstance(described, Descriptor) else ""
     size = format_bytes(await count_shown_bytes(call, found_value))
-    kind = "binary " if found_value.kind == "binary" else ""
+    kind = "binary " if is_media(found_value) else ""
     return build_text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{origin}")
 
 

@@ -21,6 +21,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_hidden, 
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_answer_content
 from mcp_mirror.query.sql import SqlFailure
 from mcp_mirror.security.flows import format_labels
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.sql import SqlCall
 
@@ -28,6 +29,8 @@ _MAX_SQL: Final = 100_000
 """Characters of a query."""
 _MAX_TABLES: Final = 100
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_MAX_PATH: Final = 200
+"""Bytes of a path that an error quotes."""
 _AGAIN: Final = "Call memory_query again with a corrected query."
 _EXAMPLE: Final = (
     "Answer a question about whole stored values with one SELECT (DuckDB), such as SELECT d.name, SUM(t.km) FROM trips "
@@ -42,6 +45,12 @@ _FORMS: Final = (
 _NO_TABLE: Final = (
     "`sql` reads the tables of `inputs`. Give the path there, with the name of its table, such as "
     '{"orders": "<memory path>"}, and leave `memory_path` out.'
+)
+_SELECT: Final = re.compile(r"\s*(?:select|with|from)\s+[\w*\"]", re.IGNORECASE)
+"""The beginning of an SQL query, which no JMESPath expression has."""
+_NOT_JMESPATH: Final = (
+    "`expression` is JMESPath, not SQL. Give the query as `sql`, and the value by the name of its table in `inputs`, "
+    'such as {{"t": {path}}}, in place of `memory_path` and `expression`.'
 )
 _NOT_OF_TABLES: Final = (
     "`expression` (JMESPath) reads one value, that of `memory_path`. To query the tables of `inputs`, give one SELECT "
@@ -81,6 +90,8 @@ async def _query_either(call: ToolInput) -> Content:
             raise ToolError(_NO_TABLE)
         return await _query_tables(call)
     if given == {PATH, "expression"}:
+        if _SELECT.match(call.arguments.text("expression")):
+            raise ToolError(_NOT_JMESPATH.format(path=as_json_string(call.arguments.text(PATH), _MAX_PATH)))
         return await query(call)
     raise ToolError(_NOT_OF_TABLES if {"expression", "inputs"} <= given else _FORMS)
 
