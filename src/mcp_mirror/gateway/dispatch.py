@@ -143,8 +143,8 @@ class Dispatcher:
 
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> ToolResult:
         """Call an upstream's tool. An original advertised beside its twin gets literal arguments and stores nothing."""
-        given, call = call, await self._open_texts(call, entry, catalog) if entry.is_twin else call
-        inputs = await self._load_inputs(call, entry, catalog)
+        given, (call, found) = call, await self._find_pointers(call, entry, catalog)
+        inputs = await self._load_inputs(call, entry, found)
         visibility = self._results.decide_visibility(call, entry, inputs.labels, preview=inputs.preview)
         arguments = await self._fit(call, entry, inputs)
         options = self._results.choose_options(call, entry, visibility, preview=inputs.preview)
@@ -181,27 +181,11 @@ class Dispatcher:
             self._unstored.clear()
         self._unstored[_name_conversation(call)] = call.name
 
-    async def _open_texts(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Call:
-        """Return the call with arguments in place of their JSON texts where these contain paths (`open_texts`)."""
-        size = len(call.arguments)
-        if size > _MAX_SEARCHED or not has_candidates(call.arguments):
-            return call
-        types_of = types_at(entry.schema)
-        opened = await run_by_parts(
-            call.arguments, open_texts, call.arguments, self._know_slugs(call, catalog), types_of
-        )
-        return call if opened is call.arguments else replace(call, arguments=opened)
-
-    def _know_slugs(self, call: Call, catalog: Catalog) -> frozenset[str]:
-        foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
-        return catalog.slugs | foreign if foreign else catalog.slugs
-
-    async def _load_inputs(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> CallInputs:
-        """Find the pointers in the arguments, check the flow of their values to the upstream, and load the values."""
+    async def _load_inputs(self, call: Call, entry: CatalogEntry, found: Pointers) -> CallInputs:
+        """Check the flow of the pointers' values to the upstream, and load the values."""
         flows = self._runtime.state.flows
         made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
         preview = call.script is None or call.script.preview
-        found = await self._find_pointers(call, entry, catalog) if entry.is_twin else ()
         if not found:
             return CallInputs((), {}, made, preview)
         guard = self._build_guard(call)
@@ -212,12 +196,21 @@ class Dispatcher:
         preview = preview and all(value.preview for value in values.values())
         return CallInputs(found, values, flows.join(made, labels), preview)
 
-    async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> Pointers:
-        """Find the pointers in the arguments, also those to values that other processes with the same store made."""
-        call.trace.path_slugs = known = self._know_slugs(call, catalog)
+    async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
+        """Find the pointers in the arguments, also those to values that other processes with the same store made.
+
+        Returns:
+            The call, with arguments in place of their JSON texts if these contain paths, and its pointers.
+        """
+        if not entry.is_twin:
+            return call, ()
+        foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
+        call.trace.path_slugs = known = catalog.slugs | foreign if foreign else catalog.slugs
         found: Pointers = ()
-        if len(call.arguments) > _MAX_SEARCHED or has_candidates(call.arguments):
+        is_large = len(call.arguments) > _MAX_SEARCHED
+        if is_large or has_candidates(call.arguments):
             scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
+            call = call if is_large else await _open_texts(call, entry, known)
             found = await scan(call.arguments, known, most)
             if _may_have_foreign_path(call, found) and (slugs := await self._read_slugs(call.namespace) - known):
                 if len(self._foreign_slugs) >= _MAX_NAMESPACES:
@@ -229,7 +222,7 @@ class Dispatcher:
             self._log_strings(call, entry, known)
         if any(isinstance(one, Pointer) and not one.location for one in found):
             raise ToolError(_PRUNED)
-        return found
+        return call, found
 
     async def _read_slugs(self, namespace: str) -> frozenset[str]:
         """Return the slugs of the values in the store; none if the store fails, as every use of a path will report."""
@@ -299,6 +292,13 @@ class Dispatcher:
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
+
+
+async def _open_texts(call: Call, entry: CatalogEntry, known: frozenset[str]) -> Call:
+    """Return the call with arguments in place of their JSON texts where these contain paths; see `open_texts`."""
+    types_of = types_at(entry.schema)
+    opened = await run_by_parts(call.arguments, open_texts, call.arguments, known, types_of)
+    return call if opened is call.arguments else replace(call, arguments=opened)
 
 
 def _may_have_foreign_path(call: Call, found: Pointers) -> bool:
