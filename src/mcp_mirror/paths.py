@@ -89,9 +89,11 @@ SHOWN_END = "Result ends."
 (docs/evaluation/wording.md)."""
 TEXT_PATH_LINE_PREFIX = "text_path: "
 """The same for the path of a text that contains more than the value."""
+HIDDEN_TEXT = "The text is not shown. Preview:"
+"""The beginning of the line below that path if the value does not contain the text, which a preview follows."""
 _SHOWN_LINES = re.compile(
     rf'(?:\A|\n){PATH_LINE_PREFIX}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"'
-    rf'(?:\n{TEXT_PATH_LINE_PREFIX}"[A-Za-z0-9_-]+-{_UUID4}")?'
+    rf'(?:\n{TEXT_PATH_LINE_PREFIX}"[A-Za-z0-9_-]+-{_UUID4}"(?:\n{HIDDEN_TEXT}[^\n]*+(?:\n\| [^\n]*+){{0,20}})?)?'
     rf'(?:\n"[A-Za-z0-9_/-]+" [^\n]{{1,200}}|\nand [0-9,]+ more){{0,9}}\n{re.escape(SHOWN_END)}\Z'
 )
 """The last lines below a value that is shown whole: its path, the path of a text, the paths of media."""

@@ -20,7 +20,7 @@ from mcp_mirror.core.result_processing import (
     read_result_members,
 )
 from mcp_mirror.errors import WireError
-from mcp_mirror.paths import FixedBases
+from mcp_mirror.paths import FixedBases, read_notice_path
 from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.tokens import estimate_tokens
 
@@ -88,11 +88,27 @@ def test_a_short_text_beside_structured_content_is_in_the_notice(more: tuple[str
 
 
 def test_a_long_text_beside_structured_content_is_named_by_its_path() -> None:
-    for content in (text("word " * 99), text("one ") * 99, [*text("ok"), *text("word " * 99)]):
+    assert f"The same result's text (495 B):\n{BESIDE}\n" in notice_of(text("word " * 99))
+    for content in (text("one ") * 99, [*text("ok"), *text("word " * 99)]):
         assert f"The same result's text:\n{BESIDE}\n" in notice_of(content)
     assert BESIDE in notice_of(text("Found 50 rows."), style="json")
     hidden = CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False, preview=False)
     assert "Found" not in notice_of(text("Found 50 rows."), rules=hidden)
+
+
+def test_a_long_text_beside_a_small_value_is_previewed() -> None:
+    page = "".join(f"Line {number} of the page\n" for number in range(700))
+    result = members(content=text(page), structuredContent={"status": 200})
+    notice = process_result(result, order()).notice
+    assert notice.startswith(f'{{"status": 200}}\n\nPath: "{BASE}"\ntext_path: "{BESIDE}"\n')
+    assert "\nThe text is not shown. Preview: text, 14.6 kB, 700 lines\n| Line 0 of the page\n| Line 1 " in notice
+    assert notice.endswith("| Line 699 of the page\nResult ends.")
+    assert str(read_notice_path(notice)) == BASE
+    assert json.loads(process_result(result, order(style="json")).notice)["text"] == "text, 14.6 kB, 700 lines"
+    rows = members(content=text(json.dumps(ROWS)), structuredContent={"status": 200})
+    assert "\nThe text is not shown. Preview: " in process_result(rows, order()).notice
+    hidden = CaptureRules("auto", inline_budget=2000, error_budget=20, is_wrapped=False, preview=False)
+    assert "Line" not in process_result(result, order(rules=hidden)).notice
 
 
 PICTURE = {"type": "image", "data": "AAAA" * 40, "mimeType": "image/png"}

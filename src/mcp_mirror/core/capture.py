@@ -79,6 +79,8 @@ class Captured(msgspec.Struct, frozen=True):
     """The rest of the content, to store beside the value."""
     is_named: bool = False
     """The companion contains more than the value, so the notice names it."""
+    is_text_hidden: bool = False
+    """The companion is a text that the model does not see."""
     texts: tuple[str, ...] = ()
     """The texts of such a companion, quoted, if they are short and its only content."""
     other_members: bytes = b"{}"
@@ -157,6 +159,7 @@ def capture(
         value=value,
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
+        is_text_hidden=differs and whole is None and place == "companion.text" and rules.preview and not is_error,
         texts=quote_short_texts(beside.texts, estimate) if is_in_notice else (),
         other_members=build_other_members(result, place, parsed, value),
         shown=shown,

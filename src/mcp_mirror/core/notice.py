@@ -18,6 +18,7 @@ from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
 from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_table, preview_value
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
 from mcp_mirror.paths import (
+    HIDDEN_TEXT,
     PATH_LINE_PREFIX,
     SHOWN_END,
     TEXT_PATH_LINE_PREFIX,
@@ -29,7 +30,7 @@ from mcp_mirror.paths import (
 from mcp_mirror.payload.json_spans import count_items, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Buffer, Kind, Member, TextSize
+from mcp_mirror.types import Buffer, Draft, Kind, Member, TextSize
 
 _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
@@ -84,6 +85,8 @@ class NoticeInput(msgspec.Struct, frozen=True):
     """The value itself if it fits the inline budget."""
     companion: str | None = None
     """The path of the companion."""
+    hidden_text: Draft | None = None
+    """The companion, if it is a text that is not shown."""
     texts: tuple[str, ...] = ()
     """The texts of the companion, quoted, if they are short; the `compact` notice shows them in place of its path."""
     media: tuple[tuple[str, str], ...] = ()
@@ -123,8 +126,11 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     named = _describe_media(stored)
     if stored.kind == "text" and shown and not named and not stored.companion:
         return f'"{stored.path}"\n\n{shown}{gap}{TEXT_USE}\n{SHOWN_END}'
-    text_path = (f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"',) if stored.companion else ()
-    return shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *text_path, *named, SHOWN_END))
+    beside = [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
+    if stored.hidden_text:  # otherwise the value looks like the whole result
+        text = _preview_hidden_text(stored, stored.hidden_text)
+        beside += (f"{HIDDEN_TEXT} {text.summary}", *(f"{_PREVIEW_MARK}{line}" for line in text.lines))
+    return shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *beside, *named, SHOWN_END))
 
 
 def _describe_companion(stored: NoticeInput) -> tuple[tuple[str, ...], int]:
@@ -132,7 +138,19 @@ def _describe_companion(stored: NoticeInput) -> tuple[tuple[str, ...], int]:
     if stored.texts and stored.preview and stored.error is None:
         line = f"The result also has {', '.join(stored.texts)}."
         return (line,), stored.room - stored.estimate(line.encode())
-    return ("The same result's text:", stored.companion) if stored.companion else (), stored.room
+    if stored.companion is None:
+        return (), stored.room
+    size = ""
+    if stored.hidden_text:
+        size = f" ({_preview_hidden_text(stored, stored.hidden_text).summary.removeprefix('text, ')})"
+    return (f"The same result's text{size}:", stored.companion), stored.room
+
+
+def _preview_hidden_text(stored: NoticeInput, text: Draft) -> Preview:
+    """The size and format of a text that is not shown, and its first and last lines."""
+    if text.kind != "text":  # the text is JSON
+        return Preview(outline_value(text.blob, trim(text.blob), stored.count_items))
+    return preview_value(text.blob, text.kind, TokenBudget(stored.estimate, stored.room), stored.count_items, text.text)
 
 
 def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
@@ -288,6 +306,8 @@ def _write_json(stored: NoticeInput) -> str:
     parts = {key: _dump_json(value) for key, value in members.items()}
     parts |= {} if stored.shown is None else {"content": _encode_content(stored.shown, stored.kind)}
     parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}
+    if stored.hidden_text:
+        parts["text"] = _dump_json(_preview_hidden_text(stored, stored.hidden_text).summary)
     parts["use"] = _dump_json(f"{_SUBJECT} the result. {_USE}")
     return "{" + ", ".join(f'"{key}": {text}' for key, text in parts.items()) + "}"
 

@@ -310,6 +310,7 @@ def _write_notice(
         text=value.text,
         shown=captured.shown,
         companion=options.bases.companion if captured.is_named else None,
+        hidden_text=captured.companion if captured.is_text_hidden else None,
         texts=captured.texts,
         media=tuple((f"{media_base}{place}", what) for place, what in captured.media),
         others=captured.others,
