@@ -910,7 +910,7 @@ async def test_a_server_near_its_memory_limit_is_logged_once(
             assert await back(store, f"t-small-{number}") < RETURN
         [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
         assert line.startswith("The store's Redis server is out of memory. ")
-        monkeypatch.setattr("mcp_mirror.stores.redis.connection._FULL_PAUSE", 0.0)
+        monkeypatch.setattr("mcp_mirror.payload.floods._INTERVAL", 0.0)
         await put(store, "t-last")
         assert caplog.messages[-1] == "The store's Redis server is used again."
 
@@ -1098,6 +1098,75 @@ async def test_a_command_in_the_script_that_may_not_be_run_is_the_cause(
     url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
     async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
         assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_server_that_refuses_some_commands_is_logged_once(
+    own_redis: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_redis.start()
+    own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", "~mirror:*", "-@all", "+@read", "+@connection")
+    url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
+    async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
+        for _ in range(20):
+            assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+            assert await store.slugs("me") == frozenset()
+    lines = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
+    assert [line.partition(".")[0].removeprefix("The store's Redis ") for line in lines] == [
+        "user may not run a command that the store needs",
+        "server is used again",
+        "user may not run a command that the store needs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "database", "cause"),
+    [
+        ("--cluster-enabled yes", 0, "is in cluster mode, which the store does not support."),
+        ("--databases 2", 2, "does not have the database in `store.url`."),
+    ],
+)
+async def test_a_server_that_does_not_fit_the_address_is_the_cause(
+    option: str, database: int, cause: str, tmp_path: Path
+) -> None:
+    with RedisProcess(tmp_path, *option.split()) as server:
+        async with opened(server, tmp_path, url=f"redis://127.0.0.1:{server.port}/{database}") as store:
+            assert cause in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_server_with_as_many_clients_as_allowed_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", "maxclients", 1)
+        outcomes = await asyncio.gather(*(refused_or_read(store) for _ in range(10)))
+        assert any("Increase `maxclients`." in outcome for outcome in outcomes)
+
+
+async def refused_or_read(store: RedisStore) -> str:
+    try:
+        return str(await store.read("me", "t-1"))
+    except StoreError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "greeting", "cause"),
+    [
+        ("redis", b"-DENIED Redis is running in protected mode because", "is in protected mode"),
+        ("rediss", b"-ERR max number of clients reached", "A TLS connection to the store's Redis server failed."),
+    ],
+)
+async def test_a_server_that_refuses_the_connection_is_the_cause(
+    scheme: str, greeting: bytes, cause: str, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting + b"\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+        url = f"{scheme}://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with opened(redis_server, tmp_path, url=url) as store:
+            assert cause in (await refused(put(store, "t-1")))[0]
 
 
 async def test_a_server_that_runs_an_endless_script_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
