@@ -937,6 +937,16 @@ async def test_settings_of_the_server_that_lose_values_are_warned_about(
     assert warning in "".join(caplog.messages)
 
 
+@pytest.mark.parametrize("number", ["1", "2", "3"])
+async def test_values_of_another_format_are_warned_about(
+    number: str, redis_server: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_server.run("ZADD", f"{tmp_path}:{number}:order", 1, "me:expired", round(time.time()), "me:t-1")
+    async with opened(redis_server, tmp_path):
+        warned = f"has 1 value of format {number}, and this mcp-mirror knows format {FORMAT}: it does not find them."
+        assert (warned in caplog.text) == (number != FORMAT)
+
+
 class Network:
     """What lies between: it can fall silent for those who are connected, as where a machine is exchanged."""
 

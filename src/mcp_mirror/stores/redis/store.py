@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio
 import msgspec
 
-from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
@@ -50,6 +50,7 @@ from mcp_mirror.stores.redis.objects import ObjectRegistry, check_object_name
 from mcp_mirror.stores.redis.records import (
     CHUNK,
     FORMAT,
+    OTHER_FORMATS,
     KeyNames,
     StoredValue,
     decode_name,
@@ -98,6 +99,10 @@ _EVICTS: Final = (
     "The store's Redis server removes values by itself when its memory is full (`maxmemory-policy` %s). Set "
     "noeviction: the gateways evict values themselves."
 )
+_OTHER_FORMAT: Final = (
+    "The store's Redis server has %s of format %s, and this mcp-mirror knows format %s: it does not find them. Use "
+    "the mcp-mirror that stored them until they expire, or call the tools again."
+)
 _TOO_SMALL: Final = (
     "`maxmemory` of the store's Redis server is %s, and `store.max_bytes` %s. Set `maxmemory` well above: a full "
     "server refuses values."
@@ -142,12 +147,23 @@ class RedisStore:
         self._has_lost_values = False
 
     async def __aenter__(self) -> Self:
-        """Log whether the server is available and may lose values. The store works without it until its first use."""
+        """Log whether the server is available, may lose values, and has values of another format.
+
+        The store works without the server until its first use.
+        """
         with suppress(StoreError):
-            await self._redis.run([("PING",)])
+            await self._warn_of_other_formats()
             await self._warn_of_memory_limit()
         self._sweeper.start()
         return self
+
+    async def _warn_of_other_formats(self) -> None:
+        since = self._clock() - self._policy.lifetime
+        orders = (KeyNames(f"{self._policy.prefix}{number}").of("order") for number in OTHER_FORMATS)
+        counts = await self._redis.run([("ZCOUNT", order, since, "+inf") for order in orders])
+        for number, values in zip(OTHER_FORMATS, counts, strict=True):
+            if values:
+                _logger.warning(_OTHER_FORMAT, format_count(values, "value"), number, FORMAT)
 
     async def _warn_of_memory_limit(self) -> None:
         found = await self._call("memory_limit")
