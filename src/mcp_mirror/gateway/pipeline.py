@@ -106,6 +106,11 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
             stage = installed[name].load()
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"The stage {name!r} of `mirror.stages` cannot be imported: {error}") from error
+        except (Exception, SystemExit) as error:  # its module runs any code, and a reload must not end the gateway
+            raise ConfigError(
+                f"The stage {name!r} of `mirror.stages` cannot be imported: it raised {type(error).__name__}. To read "
+                f"the error, import {installed[name].module} with Python."
+            ) from error
         if fault := find_stage_fault(stage):
             raise ConfigError(f"The stage {name!r} of `mirror.stages` {fault}")
         stages.append(stage)
