@@ -174,7 +174,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stage-package\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(
         "[mcp_mirror.stages]\nclosed = stage_package:closed\nbroken = stage_package:missing\nwhole = stage_package\n"
-        "failing = failing_stages:closed\nending = ending_stages:closed\n"
+        "failing = failing_stages:closed\nending = ending_stages:closed\ntwice = stage_package:closed\n"
+    )
+    other = tmp_path / "other_package-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text(
+        "[mcp_mirror.stages]\ntwice = other:closed\nclosed = stage_package:closed\n"
     )
     (tmp_path / "failing_stages.py").write_text("raise RuntimeError('c4nary')")
     (tmp_path / "ending_stages.py").write_text("raise SystemExit(0)")
@@ -198,6 +204,7 @@ async def test_the_configuration_names_stages_of_installed_packages() -> None:
         ("whole", "'whole' of `mirror.stages` is a module. Give an `async` function"),
         ("failing", "it raised RuntimeError. To read the error, import failing_stages with Python"),
         ("ending", "it raised SystemExit. To read the error, import ending_stages with Python"),
+        ("twice", "several installed packages provide: other:closed, stage_package:closed. Uninstall all but one."),
     ],
 )
 async def test_a_stage_that_cannot_be_loaded_is_a_configuration_error(name: str, message: str) -> None:
