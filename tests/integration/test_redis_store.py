@@ -1143,13 +1143,21 @@ async def test_a_server_that_does_not_fit_the_address_is_the_cause(
             assert cause in (await refused(put(store, "t-1")))[0]
 
 
-async def test_a_server_with_as_many_clients_as_allowed_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "cause"),
+    [("maxclients", 1, "Increase `maxclients`."), ("requirepass", "hunter2", "refuses the user or password")],
+)
+async def test_a_server_that_refuses_new_connections_is_used_over_the_present_ones(
+    setting: str, value: str | int, cause: str, own_redis: RedisProcess, tmp_path: Path
+) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
-        own_redis.run("CONFIG", "SET", "maxclients", 1)
-        outcomes = await asyncio.gather(*(refused_or_read(store) for _ in range(10)))
-        assert any("Increase `maxclients`." in outcome for outcome in outcomes)
+        own_redis.run("CONFIG", "SET", setting, value)
+        for _ in range(20):
+            outcomes = await asyncio.gather(*(refused_or_read(store) for _ in range(10)))
+            assert any(cause in outcome for outcome in outcomes)
+            assert await store.read("me", "t-1") == b'"x"'
 
 
 async def refused_or_read(store: RedisStore) -> str:

@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ import anyio
 import msgspec
 from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -74,6 +76,8 @@ _NO_PRIMARY: Final = "The store's Redis server has lost its primary. Try again l
 _WRITE_REFUSALS: Final = frozenset({_READ_ONLY, _FULL, _DISK, _NO_REPLICAS})
 _FAILOVER_ERRORS: Final = frozenset({_READ_ONLY, _NO_REPLICAS, _NO_PRIMARY})
 """After these, new connections may lead to another server: the new primary."""
+_CONNECTION_REFUSALS: Final = frozenset({_LOGIN, _CLIENTS, _TLS})
+"""Only new connections get these errors, such as after a change of the password. The present ones stay usable."""
 _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (exceptions.BusyLoadingError, "The store's Redis server is starting. Try again in a moment."),
     (exceptions.AuthenticationError, _LOGIN),
@@ -112,6 +116,16 @@ _BY_CODE: Final = (
 _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
 
 
+class _ConnectedFirstPool(ConnectionPool):
+    """A pool that gives a connection which is open, if there is one: the server may refuse further ones."""
+
+    def get_available_connection(self) -> AbstractConnection:
+        """Return an open connection, else a new one."""
+        self._available_connections.sort(key=attrgetter("is_connected"))  # it takes the last one
+        connection: AbstractConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
+        return connection
+
+
 class RedisConnection:
     """A pool of connections. When the server fails, all waiting exchanges fail with the first one."""
 
@@ -126,7 +140,7 @@ class RedisConnection:
         self._script, self._beginning = self._client.register_script(script), beginning
         self._slots = anyio.Semaphore(_CONNECTIONS)
         self.is_up: bool = True
-        """Whether the server answered the last exchange, possibly with an error."""
+        """Whether the server answered the last exchange, possibly with an error or a refused connection."""
         self._outages = 0
         self._last_error = StoreError(_DOWN)
         self._log = OutageLog(_logger)
@@ -198,7 +212,7 @@ class RedisConnection:
         """
         message = _describe_error(error)
         failure = StoreError(message)
-        is_outage = isinstance(error, _OUTAGES)
+        is_outage = isinstance(error, _OUTAGES) and message not in _CONNECTION_REFUSALS
         if is_outage and self._outages != outages:
             return failure
         self.is_up = not is_outage
@@ -228,7 +242,7 @@ def decoding() -> Iterator[None]:
 def _create_pool(url: str) -> ConnectionPool:
     try:
         _check_address(url)
-        pool = ConnectionPool.from_url(
+        pool = _ConnectedFirstPool.from_url(
             url,
             protocol=2,
             socket_timeout=_TIMEOUT,
