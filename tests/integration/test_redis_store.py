@@ -301,6 +301,25 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
             assert await store.read("me", f"t-{number + 1}") == b'"x"'
 
 
+@pytest.mark.parametrize("reason", ["evicted", None])
+async def test_a_value_that_is_removed_while_it_is_described_keeps_the_reason(
+    reason: str | None, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = RedisConnection.call
+    async with opened(redis_server, tmp_path) as store, opened(redis_server, tmp_path, max_values=1) as other:
+
+        async def call_and_remove(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+            reply = await call(connection, operation, *arguments, **options)
+            if operation == "describe":
+                await (put(other, "t-2") if reason else other.delete("me", "t-1"))
+            return reply
+
+        await put(store, "t-1")
+        monkeypatch.setattr(RedisConnection, "call", call_and_remove)
+        found = await store.describe("me", "t-1")
+    assert (found.reason if isinstance(found, Tombstone) else found) == reason
+
+
 async def test_a_put_whose_reply_was_lost_is_carried_out_once(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

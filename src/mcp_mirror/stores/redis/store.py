@@ -284,7 +284,17 @@ class RedisStore:
         return int(removed) + (await self._registry.remove_garbage() if self._registry else 0)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """The descriptor or tombstone of a value."""
+        """The descriptor or tombstone of a value. Only a value that can be described counts as used."""
+        found = await self._find(namespace, base)
+        if not isinstance(found, Descriptor):
+            return found
+        if await self._open(namespace, base):
+            return msgspec.structs.replace(found, expires=self._clock() + self._policy.lifetime)
+        removed = await self._find(namespace, base)  # by another gateway, since then
+        return make_tombstone(removed, "evicted", self._clock()) if isinstance(removed, Descriptor) else removed
+
+    async def _find(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """The descriptor or tombstone of a value, without a use of it."""
         reply = await self._call("describe", owner=encode_name(namespace), base=encode_name(base))
         if reply is None:
             return None
@@ -293,10 +303,8 @@ class RedisStore:
             self._warn_of_lost_values()
             return None
         known = self._codec.decode(namespace, base, record)
-        if not end:  # only a value that can be described is used
-            if await self._open(namespace, base):
-                return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
-            return make_tombstone(known, "evicted", self._clock())  # another gateway removed it since then
+        if not end:
+            return known
         with decoding():
             reason, at = end[0], float(end[1])
         if reason == b"unlisted" and known.expires <= at:
