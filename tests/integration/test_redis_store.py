@@ -1166,7 +1166,7 @@ async def test_a_server_that_does_not_fit_the_address_is_the_cause(
     ("setting", "value", "cause"),
     [("maxclients", 1, "Increase `maxclients`."), ("requirepass", "hunter2", "refuses the user or password")],
 )
-async def test_a_server_that_refuses_new_connections_is_used_over_the_present_ones(
+async def test_a_server_that_refuses_connections_is_used_over_the_present_ones(
     setting: str, value: str | int, cause: str, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
     own_redis.start()
