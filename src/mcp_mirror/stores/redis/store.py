@@ -152,8 +152,8 @@ class RedisStore:
         The store works without the server until its first use.
         """
         with suppress(StoreError):
-            await self._warn_of_other_formats()
             await self._warn_of_memory_limit()
+            await self._warn_of_other_formats()
         self._sweeper.start()
         return self
 
