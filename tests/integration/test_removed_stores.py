@@ -142,12 +142,15 @@ async def test_an_index_whose_log_was_emptied_is_set_aside_at_the_next_start(fol
         assert await read(store, BASE) == LARGE
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
 async def test_large_values_without_an_index_are_set_aside(
-    folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    *, is_empty: bool, folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(folder, clock) as store:
         await put(store, clock, "t-1", LARGE)
     index = (folder / "index.sqlite").rename(folder.with_name("restored later"))
+    if is_empty:  # such as a copy for which the disk had no room
+        (folder / "index.sqlite").touch(0o600)
     async with opened(folder, clock) as store:
         assert await store.list("me") == ()
         await put(store, clock, "t-2", LARGE)

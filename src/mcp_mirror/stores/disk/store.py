@@ -338,8 +338,6 @@ class DiskStore:
             self._blobs.open()
             if (self._folder / _DAMAGED).exists():
                 self._set_aside()
-            elif not (self._folder / _INDEX).exists() and self._blobs.sizes():
-                self._set_blobs_aside()
             try:
                 return self._open_index()
             except sqlite3.Error as error:
@@ -349,7 +347,8 @@ class DiskStore:
                 return self._open_index()
 
     def _open_index(self) -> int:
-        self._index.open()
+        if self._index.open() and self._blobs.sizes():
+            self._set_blobs_aside()
         lost = self._index.reconcile()
         self._refuse_foreign()
         return lost
