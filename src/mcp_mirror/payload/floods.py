@@ -100,8 +100,8 @@ class OutageLog:
         """The times of the last failure and of the last line about an end."""
         self._needs_calm = False
 
-    def fail(self, kind: str, text: str, *args: object) -> None:
-        """Count a failure; log a warning, `text`, unless it repeats the last one."""
+    def fail(self, kind: str, text: str, *args: object, level: int = logging.WARNING) -> None:
+        """Count a failure; log `text`, unless the failure repeats the last one."""
         now = self._failed = self._clock()
         if not self.kind:
             self._needs_calm = now - self._ended < _INTERVAL
@@ -109,7 +109,7 @@ class OutageLog:
         if kind != self.kind and now - self._lines.get(kind, float("-inf")) >= _INTERVAL:
             self.kind = kind
             self._lines[kind] = now
-            self._log.warning(text, *args)
+            self._log.log(level, text, *args)
 
     def recover(self, text: str, *args: object, after_calm: bool = False) -> bool:
         """Count a success. If it ends an outage, log a warning, `text`, and return True.
