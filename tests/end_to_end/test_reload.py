@@ -108,8 +108,8 @@ async def test_calls_that_a_reload_ends_are_logged(
 @pytest.mark.parametrize(
     ("how", "version"),
     sample(
-        product(("reload", "death"), ("2025-11-25", "2026-07-28")),
-        {("reload", "2026-07-28"), ("death", "2025-11-25")}.__contains__,
+        product(("reload", "death", "removal"), ("2025-11-25", "2026-07-28")),
+        {("reload", "2026-07-28"), ("death", "2025-11-25"), ("removal", "2025-11-25")}.__contains__,
     ),
 )
 async def test_a_subscription_outlives_the_process_of_its_upstream(
@@ -131,6 +131,14 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
         before = serving(client)
         if how == "reload":
             configured({"shelf": {**upstream, "timeout": 7}})
+            client.process.send_signal(signal.SIGHUP)
+        elif how == "removal":
+            configured({})
+            client.process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(BOUND):
+                while "watched_mirrored" in names(await client.request("tools/list")):
+                    pass
+            configured({"shelf": upstream})
             client.process.send_signal(signal.SIGHUP)
         else:
             os.kill(before, signal.SIGKILL)
@@ -168,6 +176,38 @@ async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
             pass
         assert [await call("count_mirrored") for _ in range(50)] == ["1"] * 50
         assert updates == ["note:one"]
+
+
+async def test_a_subscription_starts_no_upstream_that_is_down(
+    configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.gateway.subscriptions._PAUSE", 0.01)
+    monkeypatch.setattr("mcp_mirror.upstreams.connection.add_jitter", lambda _: 2 * BOUND)  # only requests reconnect
+    monkeypatch.setattr("mcp_mirror.upstreams.connection._FIRST_DELAY", 0.0)
+    starts, broken = tmp_path / "starts", tmp_path / "broken"
+    program = f"echo >> {starts}; test -e {broken} && exit 1; exec {sys.executable} {forgetful.__file__} {tmp_path}/log"
+    server = {"command": "sh", "args": ["-c", program]}
+    channel, updates = NullChannel(Caller(LOCAL)), []
+    async with open_application(load_config(configured({"shelf": server}), {})) as application, asyncio.timeout(BOUND):
+        await application.upstreams.settle(BOUND)
+        gateway, subscriptions = application.gateway, application.server.handlers.subscriptions
+
+        async def call(tool: str) -> str:
+            return read_reply(await gateway.call_tool(gateway.new_call(channel, tool, b"{}"))).text
+
+        await subscriptions.subscribe(channel, "note:one", "reader", lambda uri, _params: updates.append(uri))
+        broken.touch()
+        await call("forget_mirrored")
+        assert "down" in await call("count_mirrored")
+        with anyio.move_on_after(0.5):
+            while len(starts.read_text()) == 2:  # noqa: ASYNC110  # a process would add to it
+                await asyncio.sleep(0.01)
+        assert len(starts.read_text()) == 2
+        broken.unlink()
+        await call("count_mirrored")
+        while not updates:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.01)
+        assert len(starts.read_text()) == 3
 
 
 async def test_clients_are_notified_when_memory_tools_are_switched(

@@ -174,7 +174,16 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stage-package\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(
         "[mcp_mirror.stages]\nclosed = stage_package:closed\nbroken = stage_package:missing\nwhole = stage_package\n"
+        "failing = failing_stages:closed\nending = ending_stages:closed\ntwice = stage_package:closed\n"
     )
+    other = tmp_path / "other_package-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text(
+        "[mcp_mirror.stages]\ntwice = other:closed\nclosed = stage_package:closed\n"
+    )
+    (tmp_path / "failing_stages.py").write_text("raise RuntimeError('c4nary')")
+    (tmp_path / "ending_stages.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -193,6 +202,9 @@ async def test_the_configuration_names_stages_of_installed_packages() -> None:
         ("close", "Did you mean 'closed'"),
         ("broken", "'broken' of `mirror.stages` cannot be"),
         ("whole", "'whole' of `mirror.stages` is a module. Give an `async` function"),
+        ("failing", "it raised RuntimeError. To read the error, import failing_stages with Python"),
+        ("ending", "it raised SystemExit. To read the error, import ending_stages with Python"),
+        ("twice", "several installed packages provide: other:closed, stage_package:closed. Uninstall all but one."),
     ],
 )
 async def test_a_stage_that_cannot_be_loaded_is_a_configuration_error(name: str, message: str) -> None:
@@ -202,7 +214,8 @@ async def test_a_stage_that_cannot_be_loaded_is_a_configuration_error(name: str,
 
 
 @pytest.mark.usefixtures("installed")
-async def test_a_reload_changes_stages_and_fails_whole_if_one_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unusable", ["nowhere", "failing", "ending"])
+async def test_a_reload_changes_stages_and_fails_whole_if_one_is_unusable(unusable: str, tmp_path: Path) -> None:
     config = parse_config("store: {kind: memory}", tmp_path / "mcp-mirror.yaml", {})
 
     async with open_application(config) as application:
@@ -217,5 +230,5 @@ async def test_a_reload_changes_stages_and_fails_whole_if_one_is_missing(tmp_pat
         assert await is_closed()
         state = gateway.state
         with pytest.raises(ConfigError):
-            application.reload(replace(config, mirror=replace(config.mirror, stages=("nowhere",))), NO_PINS)
+            application.reload(replace(config, mirror=replace(config.mirror, stages=(unusable,))), NO_PINS)
         assert gateway.state is state

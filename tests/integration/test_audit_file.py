@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import anyio
@@ -139,7 +140,18 @@ async def test_a_full_disk_leaves_no_part_of_a_line_to_other_gateways(
         assert await file.write(AuditRecord("call", "local", "then", "ok"))
     assert records(path) == ["say", "other", "then"]
     assert (file.lost, file.written) == (1, 1)
-    assert "is written again; 1 records are lost" in caplog.text
+    assert "is written again. It has lost 1 record since the start." in caplog.text
+
+
+async def test_losses_that_alternate_with_records_are_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write, sizes = os.write, cycle([20, 1000])
+    monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[: next(sizes)]))
+    with writing(tmp_path / "audit.jsonl") as file:
+        assert [await file.write(RECORD) for _ in range(20)] == [False, True] * 10
+    assert caplog.text.count("loses records: the disk is full") == 2
+    assert caplog.text.count("is written again") == 1
 
 
 async def test_a_truncated_line_that_cannot_be_removed_ends_first(

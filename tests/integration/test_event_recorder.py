@@ -114,6 +114,19 @@ async def test_calls_of_a_failed_log_are_written_later_once(log: FickleLog, capl
     ]
 
 
+async def test_a_log_that_fails_every_other_time_is_reported_once(
+    log: FickleLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = recorder_of(log)
+    for number in range(20):
+        log.away = not log.away
+        recorder.add(finished(id=str(number)))
+        await recorder.flush()
+    assert [event.id for _, event in await read_calls(log, "me", limit=99)] == [*map(str, reversed(range(20)))]
+    failed = "Calls could not be added to the event log and are added later. It is away."
+    assert caplog.messages == [failed, "Calls are added to the event log again.", failed]
+
+
 async def test_the_end_reports_calls_that_the_log_has_not_got(log: FickleLog, caplog: pytest.LogCaptureFixture) -> None:
     recorder = recorder_of(log)
     log.away = True

@@ -7,7 +7,7 @@ from time import perf_counter
 import anyio
 import pytest
 
-from mcp_mirror.payload.floods import BURST, RATE, Flood, RepeatedLog
+from mcp_mirror.payload.floods import BURST, RATE, Flood, OutageLog, RepeatedLog
 from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_size, run_by_values
 
 
@@ -74,6 +74,32 @@ def test_one_line_of_each_kind_is_logged_per_interval(caplog: pytest.LogCaptureF
         "line 100 of a (and 99 more like it in 11 s)",
         "other ...: 99 more in 11 s",
     ]
+
+
+def test_a_service_that_flaps_is_logged_once_until_it_is_calm(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    log = OutageLog(logging.getLogger("floods"), clock)
+    for _ in range(50):
+        log.fail("down", "down %d", 1)
+        clock.now += 1
+        log.recover("up again")
+    clock.now += 8
+    assert not log.recover("too early")
+    clock.now += 1
+    assert log.recover("calm again")
+    assert not log.recover("calm again")
+    assert caplog.messages == ["down 1", "up again", "down 1", "calm again"]
+
+
+def test_kinds_of_an_outage_that_alternate_are_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    log = OutageLog(logging.getLogger("floods"), clock)
+    for _ in range(15):
+        log.fail("slow", "slow")
+        log.fail("down", "down")
+        clock.now += 1
+    assert caplog.messages == ["slow", "down"] * 2
+    assert log.recover("up again")
 
 
 async def test_other_tasks_run_between_slices_of_work() -> None:

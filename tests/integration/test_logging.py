@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -193,7 +194,7 @@ def test_lines_that_find_no_reader_are_lost_and_counted(monkeypatch: pytest.Monk
             for number in range(5_000):
                 logging.getLogger("mcp_mirror.x").warning("%d %s", number, "x" * 300)
             lines = iter(reader.readline, "")
-            shown = [int(line.split()[3]) for line in takewhile(lambda line: "are lost" not in line, lines)]
+            shown = [int(line.split()[3]) for line in takewhile(lambda line: "has lost" not in line, lines)]
             logging.getLogger("mcp_mirror.x").warning("later")
             found = next(line for line in lines if "later" in line)
         writer.close()
@@ -202,6 +203,36 @@ def test_lines_that_find_no_reader_are_lost_and_counted(monkeypatch: pytest.Monk
     assert 1_000 <= len(shown) < 2_000
     assert found.endswith("mcp_mirror.x: later\n")
     assert rest == ""
+
+
+@pytest.mark.usefixtures("log")
+def test_a_line_that_a_full_disk_truncated_ends_before_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parts, is_full, system_write = iter((10, 5)), Event(), os.write
+
+    def write_part(descriptor: int, data: bytes) -> int:
+        if descriptor == file.fileno() and not is_full.is_set():
+            if size := next(parts, 0):
+                return system_write(descriptor, data[:size])
+            is_full.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return system_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_part)
+    with (tmp_path / "log").open("w+", encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        configure_logging(0)
+        with writing_in_background():
+            logging.getLogger("mcp_mirror.x").warning("first")
+            assert is_full.wait(60)
+            logging.getLogger("mcp_mirror.x").warning("later")
+            while "has lost" not in (tmp_path / "log").read_text():
+                pass
+        first, later, lost = (tmp_path / "log").read_text().splitlines()
+    assert len(first) == 15
+    assert later.endswith("mcp_mirror.x: later")
+    assert lost.endswith(": This log has lost 1 line: nothing read standard error, or its disk was full.")
 
 
 def test_the_end_does_not_wait_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,25 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
             assert await store.read("me", f"t-{number + 1}") == b'"x"'
 
 
+@pytest.mark.parametrize("reason", ["evicted", None])
+async def test_a_value_that_is_removed_while_it_is_described_keeps_the_reason(
+    reason: str | None, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = RedisConnection.call
+    async with opened(redis_server, tmp_path) as store, opened(redis_server, tmp_path, max_values=1) as other:
+
+        async def call_and_remove(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
+            reply = await call(connection, operation, *arguments, **options)
+            if operation == "describe":
+                await (put(other, "t-2") if reason else other.delete("me", "t-1"))
+            return reply
+
+        await put(store, "t-1")
+        monkeypatch.setattr(RedisConnection, "call", call_and_remove)
+        found = await store.describe("me", "t-1")
+    assert (found.reason if isinstance(found, Tombstone) else found) == reason
+
+
 async def test_a_put_whose_reply_was_lost_is_carried_out_once(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -910,7 +929,7 @@ async def test_a_server_near_its_memory_limit_is_logged_once(
             assert await back(store, f"t-small-{number}") < RETURN
         [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
         assert line.startswith("The store's Redis server is out of memory. ")
-        monkeypatch.setattr("mcp_mirror.stores.redis.connection._FULL_PAUSE", 0.0)
+        monkeypatch.setattr("mcp_mirror.payload.floods._INTERVAL", 0.0)
         await put(store, "t-last")
         assert caplog.messages[-1] == "The store's Redis server is used again."
 
@@ -935,6 +954,16 @@ async def test_settings_of_the_server_that_lose_values_are_warned_about(
         await put(store, "t-1")
     assert len(caplog.messages) == bool(warning)
     assert warning in "".join(caplog.messages)
+
+
+@pytest.mark.parametrize("number", ["1", "2", "3"])
+async def test_values_of_another_format_are_warned_about(
+    number: str, redis_server: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_server.run("ZADD", f"{tmp_path}:{number}:order", 1, "me:expired", round(time.time()), "me:t-1")
+    async with opened(redis_server, tmp_path):
+        warned = f"has 1 value of format {number}, and this mcp-mirror knows format {FORMAT}: it does not find them."
+        assert (warned in caplog.text) == (number != FORMAT)
 
 
 class Network:
@@ -1098,6 +1127,83 @@ async def test_a_command_in_the_script_that_may_not_be_run_is_the_cause(
     url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
     async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
         assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+
+
+async def test_a_server_that_refuses_some_commands_is_logged_once(
+    own_redis: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_redis.start()
+    own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", "~mirror:*", "-@all", "+@read", "+@connection")
+    url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
+    async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
+        for _ in range(20):
+            assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
+            assert await store.slugs("me") == frozenset()
+    lines = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
+    assert [line.partition(".")[0].removeprefix("The store's Redis ") for line in lines] == [
+        "user may not run a command that the store needs",
+        "server is used again",
+        "user may not run a command that the store needs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "database", "cause"),
+    [
+        ("--cluster-enabled yes", 0, "is in cluster mode, which the store does not support."),
+        ("--databases 2", 2, "does not have the database in `store.url`."),
+    ],
+)
+async def test_a_server_that_does_not_fit_the_address_is_the_cause(
+    option: str, database: int, cause: str, tmp_path: Path
+) -> None:
+    with RedisProcess(tmp_path, *option.split()) as server:
+        async with opened(server, tmp_path, url=f"redis://127.0.0.1:{server.port}/{database}") as store:
+            assert cause in (await refused(put(store, "t-1")))[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "cause"),
+    [("maxclients", 1, "Increase `maxclients`."), ("requirepass", "hunter2", "refuses the user or password")],
+)
+async def test_a_server_that_refuses_connections_is_used_over_the_present_ones(
+    setting: str, value: str | int, cause: str, own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("CONFIG", "SET", setting, value)
+        for _ in range(20):
+            outcomes = await asyncio.gather(*(refused_or_read(store) for _ in range(10)))
+            assert any(cause in outcome for outcome in outcomes)
+            assert await store.read("me", "t-1") == b'"x"'
+
+
+async def refused_or_read(store: RedisStore) -> str:
+    try:
+        return str(await store.read("me", "t-1"))
+    except StoreError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "greeting", "cause"),
+    [
+        ("redis", b"-DENIED Redis is running in protected mode because", "is in protected mode"),
+        ("rediss", b"-ERR max number of clients reached", "A TLS connection to the store's Redis server failed."),
+    ],
+)
+async def test_a_server_that_refuses_the_connection_is_the_cause(
+    scheme: str, greeting: bytes, cause: str, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting + b"\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+        url = f"{scheme}://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with opened(redis_server, tmp_path, url=url) as store:
+            assert cause in (await refused(put(store, "t-1")))[0]
 
 
 async def test_a_server_that_runs_an_endless_script_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:

@@ -142,6 +142,27 @@ async def test_an_index_whose_log_was_emptied_is_set_aside_at_the_next_start(fol
         assert await read(store, BASE) == LARGE
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+async def test_large_values_without_an_index_are_set_aside(
+    *, is_empty: bool, folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, "t-1", LARGE)
+    index = (folder / "index.sqlite").rename(folder.with_name("restored later"))
+    if is_empty:  # such as a copy for which the disk had no room
+        (folder / "index.sqlite").touch(0o600)
+    async with opened(folder, clock) as store:
+        assert await store.list("me") == ()
+        await put(store, clock, "t-2", LARGE)
+    [aside] = folder.glob("blobs.without-index-*")
+    assert caplog.text.count(f"had large values and no index. They were renamed to {aside.name}, ") == 1
+    shutil.rmtree(folder / "blobs")
+    aside.rename(folder / "blobs")
+    index.rename(folder / "index.sqlite")
+    async with opened(folder, clock) as store:
+        assert await read(store, "t-1") == LARGE
+
+
 async def test_two_stores_of_one_process_share_a_folder_with_other_processes(folder: Path, clock: Clock) -> None:
     look = (
         "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM entries').fetchone())"

@@ -376,6 +376,22 @@ async def test_an_outage_of_the_object_store_is_reported_in_time(
             await wait_for_objects(own_bucket, 2)
 
 
+async def test_an_object_store_that_refuses_some_requests_is_logged_once(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        await put(store, "t-1")
+        [name] = bucket.names()
+        bucket.request("PUT", f"/{BUCKET}/{name}", LARGE[:1000])
+        for _ in range(10):
+            await put(store, "t-2")
+            assert "shorter than the value" in (await refused(read(store, "t-1", Span(5000, 10))))[0]
+    lines = [record.getMessage() for record in caplog.records if record.name == "mcp_mirror.stores.s3"]
+    assert len(lines) == 3
+    assert ["shorter" in line for line in lines] == [True, False, True]
+    assert lines[1] == "The object store is used again."
+
+
 async def test_an_object_store_that_fails_during_a_put_leaves_no_value(
     redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path
 ) -> None:

@@ -91,9 +91,11 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
     """Load the stages that the configuration names, from the entry point group `mcp_mirror.stages`.
 
     Raises:
-        ConfigError: No installed package has a stage of this name, or it cannot be imported or called.
+        ConfigError: No installed package has a stage of this name, or several have one; or it cannot be imported or
+            called.
     """
-    installed = {one.name: one for one in entry_points(group=ENTRY_POINTS)} if names else {}
+    found = tuple(entry_points(group=ENTRY_POINTS)) if names else ()
+    installed = {one.name: one for one in found}
     stages: list[Stage] = []
     for name in names:
         if name not in installed:
@@ -102,10 +104,21 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
                 f"Did you mean {near[0]!r}?" if near else f"Install a package with an entry point in `{ENTRY_POINTS}`."
             )
             raise ConfigError(f"`mirror.stages` names {name!r}, which no installed package provides. {hint}")
+        if len(places := {one.value for one in found if one.name == name}) > 1:
+            provided = ", ".join(sorted(places))
+            raise ConfigError(
+                f"`mirror.stages` names {name!r}, which several installed packages provide: {provided}. Uninstall all "
+                "but one."
+            )
         try:
             stage = installed[name].load()
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"The stage {name!r} of `mirror.stages` cannot be imported: {error}") from error
+        except (Exception, SystemExit) as error:  # its module runs any code, and a reload must not end the gateway
+            raise ConfigError(
+                f"The stage {name!r} of `mirror.stages` cannot be imported: it raised {type(error).__name__}. To read "
+                f"the error, import {installed[name].module} with Python."
+            ) from error
         if fault := find_stage_fault(stage):
             raise ConfigError(f"The stage {name!r} of `mirror.stages` {fault}")
         stages.append(stage)

@@ -182,15 +182,25 @@ class Subscriptions:
                     await self._wait_for_end(subscription.origin, session, is_subscribed=subscribed is session)
                 is_stream_over = not session.ended.is_set()
                 await anyio.sleep(backoff.next_delay(anyio.current_time() - began) if is_stream_over else _PAUSE)
-                if not (entitled := self._select_entitled(subscription)):
-                    continue
-                try:
-                    upstream = self._upstreams[subscription.origin.upstream]
-                    subscription.connection = await upstream.connection_for(entitled[0][1])
-                    session = await subscription.connection.get_session()
-                except UpstreamError:
-                    continue
+                session = await self._renew(subscription)
                 self._notify(subscription, subscription.origin.key, {"uri": subscription.origin.key})
+
+    async def _renew(self, subscription: _Subscription) -> UpstreamSession:
+        """Wait until the upstream is connected and a subscriber may see it; return the session.
+
+        The connection reconnects with its own backoff: a subscription requests no attempts.
+        """
+        backoff = Backoff(_PAUSE / 2, _LONGEST_PAUSE)
+        while True:
+            with anyio.move_on_after(backoff.next_delay(0)):
+                if entitled := self._select_entitled(subscription):
+                    with contextlib.suppress(UpstreamError):
+                        upstream = self._upstreams[subscription.origin.upstream]
+                        subscription.connection = connection = await upstream.connection_for(entitled[0][1])
+                        while (session := connection.current_session) is None:
+                            await connection.wait_for_change()
+                        return session
+                await self._upstreams.wait_for_replacement()
 
     async def _wait_for_end(self, origin: ResourceOrigin, session: UpstreamSession, *, is_subscribed: bool) -> None:
         """Subscribe if that is not done yet, and wait until the session or its stream ends.

@@ -20,9 +20,11 @@ from typing import Final
 import anyio
 import msgspec
 
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord, format_record
 from mcp_mirror.observability.logging import create_path_hasher
+from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.files import UnsafePathError, open_log
@@ -72,7 +74,7 @@ class AuditFile:
         """
         self._path, self._path_hasher, self._clock = path, path_hasher, clock
         self._queue: queue.Queue[_Item] = queue.Queue(_QUEUE_SIZE)
-        self._is_failing = False
+        self._outages = OutageLog(_logger)
         self._dropped = self._failed = 0
         self.written: int = 0
         """Lines in the file."""
@@ -183,9 +185,11 @@ class AuditFile:
             return self._fail("the disk is full")
         self._is_truncated = False
         self.written += 1
-        if self._is_failing:
-            self._is_failing = False
-            _logger.warning("The audit log %s is written again; %d records are lost", self._path, self.lost)
+        if self._outages.kind:
+            lost = format_count(self.lost, "record")
+            self._outages.recover(
+                "The audit log %s is written again. It has lost %s since the start.", self._path, lost
+            )
         return True
 
     def _remove_end(self, size: int) -> bool:
@@ -210,13 +214,13 @@ class AuditFile:
 
     def _report_loss(self, reason: str) -> None:
         """Log the first loss, and again after records were written."""
-        if not self._is_failing:
-            self._is_failing = True
-            _logger.error(
-                "The audit log %s loses records: %s. Correct that; the gateway tries again with each record.",
-                self._path,
-                reason,
-            )
+        self._outages.fail(
+            reason,
+            "The audit log %s loses records: %s. Correct that; the gateway tries again with each record.",
+            self._path,
+            reason,
+            level=logging.ERROR,
+        )
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import msgspec
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.observability.argument_shapes import describe_arguments, describe_size, explain_unused_paths
+from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.settings.policies import EventsPolicy
 from mcp_mirror.stores.event_log import HOUR, EventLog, SumKey, Sums
 
@@ -145,7 +146,7 @@ class EventRecorder:
         self._batches: dict[str, _Batch] = {}
         """What is ready to be written, by namespace."""
         self._lost = self._reported_lost = 0
-        self._is_failing = False
+        self._outages = OutageLog(_logger)
         self._writing = anyio.Lock()
 
     @property
@@ -213,12 +214,10 @@ class EventRecorder:
         return batches
 
     def _report_recovery(self) -> None:
-        if self._is_failing:
-            self._is_failing = False
-            lost = self._lost - self._reported_lost
+        lost = self._lost - self._reported_lost
+        rest = f" {_count_calls(lost)} counted in its sums and missing among its entries." if lost else ""
+        if self._outages.recover("Calls are added to the event log again.%s", rest):
             self._reported_lost = self._lost
-            rest = f" {_count_calls(lost)} counted in its sums and missing among its entries." if lost else ""
-            _logger.warning("Calls are added to the event log again.%s", rest)
 
     def _keep(self, namespace: str, batch: _Batch, error: StoreError) -> None:
         """Keep a batch that could not be written; without its entries if too many wait."""
@@ -226,9 +225,7 @@ class EventRecorder:
             later.prepend(batch)
         else:
             self._batches[namespace] = batch
-        if not self._is_failing:
-            self._is_failing = True
-            _logger.warning("Calls could not be added to the event log and are added later. %s", error)
+        self._outages.fail("store", "Calls could not be added to the event log and are added later. %s", error)
         waiting = sum(len(entry) for one in self._batches.values() for entry in one.entries)
         if waiting > _MAX_UNWRITTEN_BYTES:
             for one in self._batches.values():

@@ -16,7 +16,6 @@ from threading import Thread
 from typing import Final
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.system.files import write_all
 
 _logger = logging.getLogger(__name__)
 
@@ -34,6 +33,8 @@ class _BackgroundStream(io.TextIOBase):
         self._descriptor = descriptor
         self._lines: SimpleQueue[bytes | None] = SimpleQueue()
         self._lost = 0
+        self._is_truncated = False
+        """The last line is in part in a file whose disk was full then."""
         self._thread = Thread(target=self._write_all, name="standard error", daemon=True)
         self._thread.start()
 
@@ -60,11 +61,25 @@ class _BackgroundStream(io.TextIOBase):
 
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
-            with suppress(OSError):  # nothing reads it any more, or its disk is full
-                write_all(self._descriptor, line)
-            if self._lost:
+            if not self._write_line(line):
+                self._lost += 1
+            elif self._lost:
                 lost, self._lost = self._lost, 0
-                _logger.warning("%s of this log are lost: nothing read standard error.", format_count(lost, "line"))
+                _logger.warning(
+                    "This log has lost %s: nothing read standard error, or its disk was full.",
+                    format_count(lost, "line"),
+                )
+
+    def _write_line(self, line: bytes) -> bool:
+        """Write a line, on a line of its own also after a truncated one; return whether that was possible."""
+        rest = memoryview(b"\n" + line if self._is_truncated else line)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+                self._is_truncated = bool(rest)
+        except OSError:  # nothing reads it any more, or its disk is full
+            return False
+        return True
 
 
 @contextmanager

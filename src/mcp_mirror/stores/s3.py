@@ -16,6 +16,7 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from mcp_mirror.errors import StoreError
+from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.stores.base import ObjectMissingError
 from mcp_mirror.types import Buffer, Span
 
@@ -85,8 +86,7 @@ class S3Blobs:
             )
         except (exceptions.BaseError, ValueError, OSError):
             raise StoreError(_ADDRESS) from None
-        self._reported = ""
-        """The last logged error: repeated errors are not logged."""
+        self._outages = OutageLog(_logger)
 
     async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
         """Write an immutable object in parts. It exists when this returns, and not before.
@@ -149,14 +149,10 @@ class S3Blobs:
             raise self._log(missing, error) from None
         except (exceptions.BaseError, OSError) as error:
             raise self._log(_describe_error(error), error) from None
-        if self._reported:
-            self._reported = ""
-            _logger.warning("The object store is used again.")
+        self._outages.recover("The object store is used again.")
 
     def _log(self, message: str, error: Exception) -> StoreError:
-        if self._reported != message:
-            self._reported = message
-            _logger.warning("%s (%s)", message, type(error).__name__)
+        self._outages.fail(message, "%s (%s)", message, type(error).__name__)
         return StoreError(message)
 
 

@@ -219,6 +219,10 @@ class ReconnectingConnection:
             raise UpstreamError(f"Upstream {name!r} is {status.state}{reason}. {status.advice}")
         return self._session
 
+    async def wait_for_change(self) -> None:
+        """Wait until the connection opens or ends, or an attempt to connect fails."""
+        await self._state_changed.wait()
+
     async def run(self) -> None:
         """Connect, and reconnect with backoff and jitter whenever the connection ends; until cancelled."""
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)

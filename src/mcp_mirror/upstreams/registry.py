@@ -44,6 +44,7 @@ class UpstreamRegistry:
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks = anyio.create_task_group()
         self._started = float("inf")
+        self._replaced = anyio.Event()
 
     def __iter__(self) -> Iterator[Upstream]:
         return iter(tuple(self._all.values()))
@@ -112,6 +113,12 @@ class UpstreamRegistry:
         for name, upstream in self._all.items():
             if self._started != float("inf") and name not in self._scopes:
                 self._start(upstream)
+        self._replaced.set()
+        self._replaced = anyio.Event()
+
+    async def wait_for_replacement(self) -> None:
+        """Wait for the next call of `replace`."""
+        await self._replaced.wait()
 
     def end_session(self, session: str) -> None:
         """Close the dedicated connections of a client session that has ended."""

@@ -141,8 +141,8 @@ class Index:
         self._checkpointer: sqlite3.Connection | None = None
         """A second connection: others read and write while it copies the log to the index."""
 
-    def open(self) -> None:
-        """Open or create the index; if it is open, close it before.
+    def open(self) -> bool:
+        """Open or create the index; if it is open, close it before. Return whether it is new.
 
         Raises:
             sqlite3.Error: The index cannot be used.
@@ -161,12 +161,13 @@ class Index:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-            create_tables(connection, self._path.parent)
+            is_new = create_tables(connection, self._path.parent)
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT}")
         except BaseException:
             connection.close()
             raise
         self._open, self._file, self._synchronous = connection, identify_file(self._path), "FULL"
+        return is_new
 
     @property
     def is_in_place(self) -> bool:

@@ -348,7 +348,8 @@ class DiskStore:
                 return self._open_index()
 
     def _open_index(self) -> int:
-        self._index.open()
+        if self._index.open() and self._blobs.sizes():
+            self._set_blobs_aside()
         lost = self._index.reconcile()
         self._refuse_foreign()
         return lost
@@ -381,6 +382,18 @@ class DiskStore:
             _INDEX,
             aside,
             _BLOBS,
+            aside,
+        )
+
+    def _set_blobs_aside(self) -> None:
+        """Rename large values without an index, which the operator may not have restored yet."""
+        aside = f"{_BLOBS}.without-index-{int(time.time())}"
+        (self._folder / _BLOBS).rename(self._folder / aside)
+        self._blobs.open()
+        _logger.warning(
+            "The store in %s had large values and no index. They were renamed to %s, and the store is now empty. To "
+            "use a backup, stop all gateways and replace the folder of the store by the backup.",
+            self._folder,
             aside,
         )
 

@@ -76,8 +76,8 @@ _TABLES: Final = (
 )
 
 
-def create_tables(connection: sqlite3.Connection, folder: Path) -> None:
-    """Create the tables of a new index in a folder, completely or not at all.
+def create_tables(connection: sqlite3.Connection, folder: Path) -> bool:
+    """Create the tables of a new index in a folder, completely or not at all. Return whether it is new.
 
     Raises:
         StoreError: The index has another format.
@@ -85,7 +85,7 @@ def create_tables(connection: sqlite3.Connection, folder: Path) -> None:
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found == _FORMAT:
-        return
+        return False
     if found:
         raise StoreError(
             f"The store in {folder} has format {found} and this mcp-mirror knows format {_FORMAT}. "
@@ -95,3 +95,4 @@ def create_tables(connection: sqlite3.Connection, folder: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
         for statement in _TABLES:
             connection.execute(statement)
+    return True

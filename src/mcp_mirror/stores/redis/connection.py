@@ -10,9 +10,9 @@ import os
 import re
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,10 +20,12 @@ import anyio
 import msgspec
 from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from mcp_mirror.errors import StoreError
+from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
@@ -32,9 +34,6 @@ _TIMEOUT: Final = 1.5
 """Seconds for one exchange with the server."""
 _CONNECTIONS: Final = 32
 _DISCONNECT_TIMEOUT: Final = 0.05
-_FULL_PAUSE: Final = 10.0
-"""Seconds without an error after which a server that was out of memory counts as recovered: near its limit it refuses
-some writes and accepts others."""
 
 Command = tuple[str | bytes | int | float | memoryview, ...]
 
@@ -51,6 +50,17 @@ _TLS: Final = (
     "The TLS certificate of the store's Redis server is not trusted. Check the certificate, or add "
     "?ssl_ca_certs=FILE to `store.url`."
 )
+_NO_TLS: Final = (
+    "A TLS connection to the store's Redis server failed. Check that the port in `store.url` is its TLS port, or write "
+    "`redis` in place of `rediss` for a server without TLS."
+)
+_CLIENTS: Final = "The store's Redis server has as many clients as its `maxclients` allows. Increase `maxclients`."
+_DATABASE: Final = "The store's Redis server does not have the database in `store.url`. Correct its number."
+_PROTECTED: Final = (
+    "The store's Redis server is in protected mode and refuses clients of other machines. Set a password there, and "
+    "write it in `store.url`."
+)
+_CLUSTER: Final = "The store's Redis server is in cluster mode, which the store does not support. Use another server."
 _REFUSED: Final = "The store's Redis server refused a command. Check that it is Redis 7 or Valkey."
 _UNKNOWN_COMMAND: Final = (
     "The store's Redis server does not know a command that the store needs. Use Redis 7 or Valkey, and "
@@ -66,6 +76,8 @@ _NO_PRIMARY: Final = "The store's Redis server has lost its primary. Try again l
 _WRITE_REFUSALS: Final = frozenset({_READ_ONLY, _FULL, _DISK, _NO_REPLICAS})
 _FAILOVER_ERRORS: Final = frozenset({_READ_ONLY, _NO_REPLICAS, _NO_PRIMARY})
 """After these, new connections may lead to another server: the new primary."""
+_CONNECTION_REFUSALS: Final = frozenset({_LOGIN, _CLIENTS, _TLS})
+"""Only new connections get these errors, such as after a change of the password. The present ones stay usable."""
 _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (exceptions.BusyLoadingError, "The store's Redis server is starting. Try again in a moment."),
     (exceptions.AuthenticationError, _LOGIN),
@@ -73,6 +85,9 @@ _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (exceptions.ReadOnlyError, _READ_ONLY),
     (exceptions.OutOfMemoryError, _FULL),
     (exceptions.MasterDownError, _NO_PRIMARY),
+    (exceptions.ClusterError, _CLUSTER),
+    (exceptions.AskError, _CLUSTER),
+    (exceptions.ClusterCrossSlotError, _CLUSTER),
     (exceptions.TimeoutError, _SLOW),
     (TimeoutError, _SLOW),
     (exceptions.ConnectionError, _DOWN),
@@ -92,9 +107,23 @@ _BY_CODE: Final = (
     ("user executing the script", _ACL),  # Redis 7.0
     ("ACL failure in script", _ACL),
     ("stale replica", _NO_PRIMARY),
+    ("in a cluster node", _CLUSTER),
+    ("max number of clients", _CLIENTS),
+    ("DB index", _DATABASE),
+    ("protected mode", _PROTECTED),
 )
 """What the errors of the server contain: most begin with a code, and the last ones are those within a script."""
 _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
+
+
+class _ConnectedFirstPool(ConnectionPool):
+    """A pool that gives a connection which is open, if there is one: the server may refuse further ones."""
+
+    def get_available_connection(self) -> AbstractConnection:
+        """Return an open connection, else a new one."""
+        self._available_connections.sort(key=attrgetter("is_connected"))  # it takes the last one
+        connection: AbstractConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
+        return connection
 
 
 class RedisConnection:
@@ -111,13 +140,10 @@ class RedisConnection:
         self._script, self._beginning = self._client.register_script(script), beginning
         self._slots = anyio.Semaphore(_CONNECTIONS)
         self.is_up: bool = True
-        """Whether the server answered the last exchange, possibly with an error."""
+        """Whether the server answered the last exchange, possibly with an error or a refused connection."""
         self._outages = 0
         self._last_error = StoreError(_DOWN)
-        self._reported = ""
-        """The last logged error: repeated errors are not logged."""
-        self._failed_at = 0.0
-        """The monotonic time of the last error."""
+        self._log = OutageLog(_logger)
 
     async def aclose(self) -> None:
         """Disconnect."""
@@ -172,14 +198,12 @@ class RedisConnection:
 
     def _report_recovery(self, *, was_write: bool) -> None:
         """Log that the server is used again. A successful read does not end an error that concerns writes only."""
-        if self._reported == _FULL and time.monotonic() - self._failed_at < _FULL_PAUSE:
-            return
-        if self._reported and (was_write or self._reported not in _WRITE_REFUSALS):
-            self._reported = ""
-            _logger.warning("The store's Redis server is used again.")
+        if was_write or self._log.kind not in _WRITE_REFUSALS:
+            # near the limit of its memory, a server refuses some writes and accepts others
+            self._log.recover("The store's Redis server is used again.", after_calm=self._log.kind == _FULL)
 
     async def _record_error(self, error: Exception, outages: int) -> StoreError:
-        """Log an error unless it repeats the last one, and return it as a `StoreError`.
+        """Log an error unless the log has it, and return it as a `StoreError`.
 
         Args:
             error: The exception of an exchange.
@@ -188,7 +212,7 @@ class RedisConnection:
         """
         message = _describe_error(error)
         failure = StoreError(message)
-        is_outage = isinstance(error, _OUTAGES)
+        is_outage = isinstance(error, _OUTAGES) and message not in _CONNECTION_REFUSALS
         if is_outage and self._outages != outages:
             return failure
         self.is_up = not is_outage
@@ -198,10 +222,7 @@ class RedisConnection:
         if not self.is_up or message in _FAILOVER_ERRORS:
             with anyio.move_on_after(_DISCONNECT_TIMEOUT):  # idle connections may be dead too
                 await self._pool.disconnect(inuse_connections=False)
-        self._failed_at = time.monotonic()
-        if self._reported != message:
-            self._reported = message
-            _logger.warning("%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
+        self._log.fail(message, "%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
         return failure
 
 
@@ -221,7 +242,7 @@ def decoding() -> Iterator[None]:
 def _create_pool(url: str) -> ConnectionPool:
     try:
         _check_address(url)
-        pool = ConnectionPool.from_url(
+        pool = _ConnectedFirstPool.from_url(
             url,
             protocol=2,
             socket_timeout=_TIMEOUT,
@@ -252,15 +273,16 @@ def _explain_system_error(error: BaseException | None) -> Iterator[str]:
         if isinstance(error, socket.gaierror):
             yield "the host name was not found"
             return
-        if isinstance(error, OSError) and error.errno:
+        if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
             yield os.strerror(error.errno)
             return
         error = error.__cause__ or error.__context__
 
 
 def _describe_error(error: Exception) -> str:
-    if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
-        return _TLS
+    reason = error.__cause__ or error.__context__
+    if isinstance(reason, ssl.SSLError):
+        return _TLS if isinstance(reason, ssl.SSLCertVerificationError) else _NO_TLS
     text = str(error)
     by_code = (message for code, message in _BY_CODE if code in text)
     by_type = (message for kind, message in _BY_TYPE if isinstance(error, kind))

@@ -27,6 +27,8 @@ CHUNK: Final = 4 << 20
 """Bytes of a value per blob key, so that each command takes a fraction of a second."""
 FORMAT: Final = "2"
 """A part of all keys, so that versions with another format do not see them."""
+OTHER_FORMATS: Final = tuple(str(number) for number in range(1, int(FORMAT) + 2) if str(number) != FORMAT)
+"""The previous formats, and the next one."""
 
 KeyKind = Literal[
     "value", "blob", "order", "made", "names", "values", "bytes", "total", "graves", "labels", "traffic",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio
 import msgspec
 
-from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
@@ -50,6 +50,7 @@ from mcp_mirror.stores.redis.objects import ObjectRegistry, check_object_name
 from mcp_mirror.stores.redis.records import (
     CHUNK,
     FORMAT,
+    OTHER_FORMATS,
     KeyNames,
     StoredValue,
     decode_name,
@@ -98,6 +99,10 @@ _EVICTS: Final = (
     "The store's Redis server removes values by itself when its memory is full (`maxmemory-policy` %s). Set "
     "noeviction: the gateways evict values themselves."
 )
+_OTHER_FORMAT: Final = (
+    "The store's Redis server has %s of format %s, and this mcp-mirror knows format %s: it does not find them. Use "
+    "the mcp-mirror that stored them until they expire, or call the tools again."
+)
 _TOO_SMALL: Final = (
     "`maxmemory` of the store's Redis server is %s, and `store.max_bytes` %s. Set `maxmemory` well above: a full "
     "server refuses values."
@@ -142,12 +147,23 @@ class RedisStore:
         self._has_lost_values = False
 
     async def __aenter__(self) -> Self:
-        """Log whether the server is available and may lose values. The store works without it until its first use."""
+        """Log whether the server is available, may lose values, and has values of another format.
+
+        The store works without the server until its first use.
+        """
         with suppress(StoreError):
-            await self._redis.run([("PING",)])
             await self._warn_of_memory_limit()
+            await self._warn_of_other_formats()
         self._sweeper.start()
         return self
+
+    async def _warn_of_other_formats(self) -> None:
+        since = self._clock() - self._policy.lifetime
+        orders = (KeyNames(f"{self._policy.prefix}{number}").of("order") for number in OTHER_FORMATS)
+        counts = await self._redis.run([("ZCOUNT", order, since, "+inf") for order in orders])
+        for number, values in zip(OTHER_FORMATS, counts, strict=True):
+            if values:
+                _logger.warning(_OTHER_FORMAT, format_count(values, "value"), number, FORMAT)
 
     async def _warn_of_memory_limit(self) -> None:
         found = await self._call("memory_limit")
@@ -269,7 +285,17 @@ class RedisStore:
         return int(removed) + (await self._registry.remove_garbage() if self._registry else 0)
 
     async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """The descriptor or tombstone of a value."""
+        """The descriptor or tombstone of a value. Only a value that can be described counts as used."""
+        found = await self._find(namespace, base)
+        if not isinstance(found, Descriptor):
+            return found
+        if await self._open(namespace, base):
+            return msgspec.structs.replace(found, expires=self._clock() + self._policy.lifetime)
+        removed = await self._find(namespace, base)  # by another gateway, since then
+        return make_tombstone(removed, "evicted", self._clock()) if isinstance(removed, Descriptor) else removed
+
+    async def _find(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+        """The descriptor or tombstone of a value, without a use of it."""
         reply = await self._call("describe", owner=encode_name(namespace), base=encode_name(base))
         if reply is None:
             return None
@@ -278,10 +304,8 @@ class RedisStore:
             self._warn_of_lost_values()
             return None
         known = self._codec.decode(namespace, base, record)
-        if not end:  # only a value that can be described is used
-            if await self._open(namespace, base):
-                return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
-            return make_tombstone(known, "evicted", self._clock())  # another gateway removed it since then
+        if not end:
+            return known
         with decoding():
             reason, at = end[0], float(end[1])
         if reason == b"unlisted" and known.expires <= at:
