@@ -258,6 +258,23 @@ def test_long_texts_that_resemble_paths_are_read_in_linear_time() -> None:
     assert find_bases("a" * 300_000 + " " + "-" * 300_000 + BASE) == {"-" * 300_000 + BASE}
 
 
+@pytest.mark.parametrize(
+    ("part", "tokens"),
+    [
+        *((".rows", ("rows",)), ("[0].name", ("0", "name")), (".0.Name", ("0", "Name")), (".[5].tags", ("5", "tags"))),
+        *(("['my key']", ("my key",)), ('["a/b"][1]', ("a/b", "1")), ('."x y".z', ("x y", "z"))),
+        *(("#/a~1b/0", ("a/b", "0")), ("[0]/a~1b", ("0", "a/b")), ("\\rows\\0", ("rows", "0"))),
+    ],
+)
+def test_a_part_in_another_syntax_is_read(part: str, tokens: tuple[str, ...]) -> None:
+    assert parse_wrapped_path(f"`{BASE}{part}`") == MemoryPath(BASE, tokens)
+
+
+@pytest.mark.parametrize("part", ["[*].name", "[?a == 'b']", "[1:2]", "[-1]", ".length()", ".", ".a b", ".a" * 200])
+def test_an_expression_is_no_path(part: str) -> None:
+    assert parse_wrapped_path(f"{BASE}{part}") is None
+
+
 def test_a_path_has_no_more_steps_than_values_have_levels() -> None:
     path = parse_path(f"{BASE}/a" + "/b" * 1_000_000)
     assert path is not None
