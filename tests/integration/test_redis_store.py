@@ -1150,14 +1150,14 @@ async def test_a_server_that_refuses_some_commands_is_logged_once(
 @pytest.mark.parametrize(
     ("option", "database", "cause"),
     [
-        ("--cluster-enabled yes", 0, "is in cluster mode, which the store does not support."),
+        ("--cluster-enabled yes --cluster-port {free}", 0, "is in cluster mode, which the store does not support."),
         ("--databases 2", 2, "does not have the database in `store.url`."),
     ],
 )
 async def test_a_server_that_does_not_fit_the_address_is_the_cause(
     option: str, database: int, cause: str, tmp_path: Path
 ) -> None:
-    with RedisProcess(tmp_path, *option.split()) as server:
+    with RedisProcess(tmp_path, *option.format(free=free_port()).split()) as server:
         async with opened(server, tmp_path, url=f"redis://127.0.0.1:{server.port}/{database}") as store:
             assert cause in (await refused(put(store, "t-1")))[0]
 
