@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import read_reply
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
     from gateway_processes import Start
     from tests.end_to_end.conftest import Configured, Lines, OpenLines, Serve
 
@@ -157,13 +160,11 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
         assert message["params"]["uri"] == note
 
 
-async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
-    configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mcp_mirror.gateway.subscriptions._PAUSE", 0.0)
-    server = {"command": sys.executable, "args": [forgetful.__file__, str(tmp_path / "log")]}
-    channel, updates = NullChannel(Caller(LOCAL)), []
-    async with open_application(load_config(configured({"shelf": server}), {})) as application, asyncio.timeout(BOUND):
+@asynccontextmanager
+async def subscribed(config: Path) -> AsyncIterator[tuple[Callable[[str], Awaitable[str]], list[str]]]:
+    """Subscribe to a note of an upstream; yield a function that calls a tool, and the URIs of the updates."""
+    channel, updates = NullChannel(Caller(LOCAL)), list[str]()
+    async with open_application(load_config(config, {})) as application, asyncio.timeout(BOUND):
         await application.upstreams.settle(BOUND)
         gateway, subscriptions = application.gateway, application.server.handlers.subscriptions
 
@@ -171,6 +172,15 @@ async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
             return read_reply(await gateway.call_tool(gateway.new_call(channel, tool, b"{}"))).text
 
         await subscriptions.subscribe(channel, "note:one", "reader", lambda uri, _params: updates.append(uri))
+        yield call, updates
+
+
+async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
+    configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.gateway.subscriptions._PAUSE", 0.0)
+    server = {"command": sys.executable, "args": [forgetful.__file__, str(tmp_path / "log")]}
+    async with subscribed(configured({"shelf": server})) as (call, updates):
         await call("forget_mirrored")
         while await call("count_mirrored") != "1" or not updates:
             pass
@@ -187,15 +197,7 @@ async def test_a_subscription_starts_no_upstream_that_is_down(
     starts, broken = tmp_path / "starts", tmp_path / "broken"
     program = f"echo >> {starts}; test -e {broken} && exit 1; exec {sys.executable} {forgetful.__file__} {tmp_path}/log"
     server = {"command": "sh", "args": ["-c", program]}
-    channel, updates = NullChannel(Caller(LOCAL)), []
-    async with open_application(load_config(configured({"shelf": server}), {})) as application, asyncio.timeout(BOUND):
-        await application.upstreams.settle(BOUND)
-        gateway, subscriptions = application.gateway, application.server.handlers.subscriptions
-
-        async def call(tool: str) -> str:
-            return read_reply(await gateway.call_tool(gateway.new_call(channel, tool, b"{}"))).text
-
-        await subscriptions.subscribe(channel, "note:one", "reader", lambda uri, _params: updates.append(uri))
+    async with subscribed(configured({"shelf": server})) as (call, updates):
         broken.touch()
         await call("forget_mirrored")
         assert "down" in await call("count_mirrored")

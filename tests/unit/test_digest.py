@@ -89,8 +89,11 @@ def test_a_short_text_beside_structured_content_is_in_the_notice(more: tuple[str
 
 def test_a_long_text_beside_structured_content_is_named_by_its_path() -> None:
     assert f"The same result's text (495 B):\n{BESIDE}\n" in notice_of(text("word " * 99))
-    for content in (text("one ") * 99, [*text("ok"), *text("word " * 99)]):
-        assert f"The same result's text:\n{BESIDE}\n" in notice_of(content)
+    for content, size in (
+        (text("one ") * 99, "99 objects, 3.37 kB"),
+        ([*text("ok"), *text("word " * 99)], "2 objects, 557 B"),
+    ):
+        assert f"The same result's text (array of {size}):\n{BESIDE}\n" in notice_of(content)
     assert BESIDE in notice_of(text("Found 50 rows."), style="json")
     hidden = CaptureRules("auto", inline_budget=20, error_budget=20, is_wrapped=False, preview=False)
     assert "Found" not in notice_of(text("Found 50 rows."), rules=hidden)
@@ -105,8 +108,16 @@ def test_a_long_text_beside_a_small_value_is_previewed() -> None:
     assert notice.endswith("| Line 699 of the page\nResult ends.")
     assert str(read_notice_path(notice)) == BASE
     assert json.loads(process_result(result, order(style="json")).notice)["text"] == "text, 14.6 kB, 700 lines"
-    rows = members(content=text(json.dumps(ROWS)), structuredContent={"status": 200})
-    assert "\nThe text is not shown. Preview: " in process_result(rows, order()).notice
+    for content, summary in (
+        (text(json.dumps(ROWS)), "object 2.2 kB"),
+        (
+            [*text("Fetched 1 page."), *text(page)],
+            'array of 2 objects, 15.4 kB; fields with first values: type "text", text ',
+        ),
+    ):
+        other = process_result(members(content=content, structuredContent={"status": 200}), order()).notice
+        assert f"\nThe text is not shown. Preview: {summary}" in other
+        assert str(read_notice_path(other)) == BASE
     hidden = CaptureRules("auto", inline_budget=2000, error_budget=20, is_wrapped=False, preview=False)
     assert "Line" not in process_result(result, order(rules=hidden)).notice
 

@@ -80,7 +80,7 @@ class Captured(msgspec.Struct, frozen=True):
     is_named: bool = False
     """The companion contains more than the value, so the notice names it."""
     is_text_hidden: bool = False
-    """The companion is a text that the model does not see."""
+    """The companion has texts that the model does not see beside the value."""
     texts: tuple[str, ...] = ()
     """The texts of such a companion, quoted, if they are short and its only content."""
     other_members: bytes = b"{}"
@@ -131,9 +131,8 @@ def capture(
     rules = rules if rules.preview else rules.store_all()
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
-    if rules.mode == "never" or (parsed.structured is None and not parsed.blocks):
-        return Captured(is_error=is_error)
-    if _passes_unchanged(parsed, rules, reader, is_error=is_error):
+    is_empty = parsed.structured is None and not parsed.blocks
+    if rules.mode == "never" or is_empty or _passes_unchanged(parsed, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     json_texts = _parse_json_texts(parsed, reader)
     value = _build_value(parsed, json_texts, reader)
@@ -153,14 +152,14 @@ def capture(
     is_unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
-    is_in_notice = differs and shown is None and not is_unseen and rules.preview and not is_error
+    is_text_hidden = differs and whole is None and rules.preview and not is_error
     is_short = whole is not None and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     return Captured(
         value=value,
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
-        is_text_hidden=differs and whole is None and place == "companion.text" and rules.preview and not is_error,
-        texts=quote_short_texts(beside.texts, estimate) if is_in_notice else (),
+        is_text_hidden=is_text_hidden,
+        texts=quote_short_texts(beside.texts, estimate) if is_text_hidden and shown is None and not is_unseen else (),
         other_members=build_other_members(result, place, parsed, value),
         shown=shown,
         passed=passed,

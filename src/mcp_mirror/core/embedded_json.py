@@ -95,10 +95,18 @@ def _read_lines(text: str) -> bytes | None:
 
 
 def _read_container(text: str) -> bytes | None:
-    """A text that is an object or an array, as JSON without white space around it; None for any other text."""
+    """A text that is an object or an array, also as Python prints it, as JSON; None for any other text."""
+    return read_json_container(text) or translate_python_literal(text)
+
+
+def read_json_container(text: str) -> bytes | None:
+    """A text that is a JSON object or array, without white space around it; None for any other text."""
+    bare = text.strip()
+    if not bare.startswith(("{", "[")):
+        return None
     try:
-        found = text.strip().encode()
+        found = bare.encode()
         msgspec.json.decode(found, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return translate_python_literal(text)
+        return None
     return found

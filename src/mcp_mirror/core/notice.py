@@ -86,7 +86,7 @@ class NoticeInput(msgspec.Struct, frozen=True):
     companion: str | None = None
     """The path of the companion."""
     hidden_text: Draft | None = None
-    """The companion, if it is a text that is not shown."""
+    """The companion, if it has texts that are not shown."""
     texts: tuple[str, ...] = ()
     """The texts of the companion, quoted, if they are short; the `compact` notice shows them in place of its path."""
     media: tuple[tuple[str, str], ...] = ()
@@ -142,13 +142,13 @@ def _describe_companion(stored: NoticeInput) -> tuple[tuple[str, ...], int]:
         return (), stored.room
     size = ""
     if stored.hidden_text:
-        size = f" ({_preview_hidden_text(stored, stored.hidden_text).summary.removeprefix('text, ')})"
+        size = f" ({_preview_hidden_text(stored, stored.hidden_text).summary.removeprefix('text, ').partition(';')[0]})"
     return (f"The same result's text{size}:", stored.companion), stored.room
 
 
 def _preview_hidden_text(stored: NoticeInput, text: Draft) -> Preview:
-    """The size and format of a text that is not shown, and its first and last lines."""
-    if text.kind != "text":  # the text is JSON
+    """The size and format of texts that are not shown, and first and last lines of a single one."""
+    if text.kind == "object":
         return Preview(outline_value(text.blob, trim(text.blob), stored.count_items))
     return preview_value(text.blob, text.kind, TokenBudget(stored.estimate, stored.room), stored.count_items, text.text)
 

@@ -400,8 +400,6 @@ _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (OAuthFlowError, "returned an invalid response"),
     (ValueError, "returned an invalid response"),
 )
-
-
 _FLOW_FAILURES: Final = (
     ("Protected resource metadata request failed", "its metadata cannot be read now"),
     (
@@ -418,7 +416,7 @@ _FLOW_FAILURES: Final = (
     ),
     (
         "Authorization response missing iss",
-        "the browser's redirect names no authorization server (`iss`), though the metadata promise it. Correct them",
+        "the browser's redirect names no authorization server (`iss`), though the metadata announce one. Correct them",
     ),
     ("State parameter mismatch", "the browser returned from another sign-in. Start again, and open only the new URL"),
 )

@@ -12,6 +12,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
+from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
@@ -131,15 +132,7 @@ def read_embedded_file(blob: Buffer) -> Buffer:
     if (span := find_embedded_text(blob)) is None:
         return blob
     literal = memoryview(blob)[span.start : span.stop]
-    text = decode_string(literal)
-    if not text.lstrip().startswith(("[", "{")):
-        return literal
-    try:
-        parsed = text.encode()
-        msgspec.json.decode(parsed, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return literal
-    return parsed
+    return read_json_container(decode_string(literal)) or literal
 
 
 def read_python_literal(blob: Buffer) -> bytes | None:

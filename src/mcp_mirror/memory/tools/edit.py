@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, measure_substitution, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
@@ -152,14 +153,9 @@ def _open_text(given: bytes) -> bytes:
     if given[:1] != b'"' or not has_candidates(given):
         return given
     text = msgspec.json.decode(given, type=str).strip()
-    if not text.startswith(("{", "[")) or parse_wrapped_path(unwrap_result(text)) or find_notice_bases(text):
+    if parse_wrapped_path(unwrap_result(text)) or find_notice_bases(text):
         return given
-    try:
-        opened = text.encode()
-        msgspec.json.decode(opened, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return given
-    return opened
+    return read_json_container(text) or given
 
 
 async def put(call: ToolInput) -> Content:
