@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.select import explain_broken_json, explain_table, explain_text, select
 from mcp_mirror.query.shape import Shape
@@ -232,6 +232,23 @@ def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | No
 )
 def test_json_lines_are_the_array_of_their_values(text: str, expected: bytes | None) -> None:
     assert find_embedded_json(msgspec.json.encode(text), include_lines=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (' \n{"a": 1e400}\t', b'{"a": 1e400}'),
+        ("[1, 2.50]", b"[1, 2.50]"),
+        ("[1, 2", None),
+        ('["\ud800"]', None),
+        ("[" * 5000, None),
+        ("7", None),
+        ("words", None),
+        ("", None),
+    ],
+)
+def test_a_whole_text_is_read_as_json_only_if_it_is_a_container(text: str, expected: bytes | None) -> None:
+    assert read_json_container(text) == expected
 
 
 @pytest.mark.parametrize(
