@@ -138,7 +138,7 @@ def comparable(messages: list[Any]) -> list[str]:
 async def compare_paths(version: str, exchange: Exchange) -> None:
     """Make each request through both paths and compare the messages."""
     envelope = ENVELOPE if version == NEW else {}
-    await exchange({"name": "text_mirrored", "_meta": envelope})  # through the SDK, in every case
+    await exchange({"name": "text_mirrored", "_meta": envelope})  # through the SDK, in 2026-07-28
     for meta in METAS.values():
         listing = {"_meta": {**envelope, **meta}}
         by_sdk, direct = await exchange({**listing, **SDK_ONLY}), await exchange(listing)
@@ -184,6 +184,16 @@ async def test_both_paths_give_the_same_messages_over_http(version: str, prepare
     if version == OLD:  # where the media type shows the path
         assert set(by_sdk) == {"text/event-stream"}
         assert direct.count("text/event-stream") == 2 * (len(METAS) - 1)  # the calls with messages before the result
+
+
+async def test_the_first_call_of_a_session_takes_the_direct_path(prepared: Path, serve: Serve) -> None:
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        headers = HEADERS | await open_session(http, served.url, CAPABILITIES)
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
+        assert (await http.post(served.url, json=ping, headers=headers)).status_code == 200
+        client = HttpClient(http, served.url, headers)
+        await client.exchange({"name": "text_mirrored"})
+        assert client.media_types == ["application/json"]
 
 
 async def test_the_end_of_a_session_ends_its_direct_calls(prepared: Path, serve: Serve) -> None:
