@@ -223,6 +223,7 @@ async def test_a_2026_request_does_not_end_the_session_that_it_names(prepared: P
         assert messages[-1]["result"]["content"] == TEXT
 
 
+@pytest.mark.slow
 async def test_a_large_message_costs_no_more_while_a_direct_call_is_open(prepared: Path, serve: Serve) -> None:
     params = {"name": "unknown", "arguments": {"numbers": [n / 2 for n in range(700_000)]}}
     large = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params})

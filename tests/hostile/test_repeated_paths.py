@@ -74,6 +74,7 @@ async def test_a_value_that_one_call_names_many_times_takes_its_memory_once(
         assert not waits.failures
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the handles of another process")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("store", ["memory", "disk"])
