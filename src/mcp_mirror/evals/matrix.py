@@ -17,8 +17,7 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.dialects import ToolsMode
 
-Style = NoticeStyle
-STYLES: Final[tuple[Style, ...]] = get_args(NoticeStyle)
+STYLES: Final[tuple[NoticeStyle, ...]] = get_args(NoticeStyle)
 PLAIN: Final = "-"
 """The name of the variant without changes, and of the notice style without the gateway."""
 

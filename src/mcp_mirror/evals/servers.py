@@ -89,8 +89,9 @@ class RunFolder:
             path = self.files / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-        config = _with_store(_with_recording(config), self.folder / "store")
-        self.config.write_text(json.dumps(config, indent=1))
+        store = config.get("store") or {}
+        own_store = {"path": str(self.folder / "store"), **store} if isinstance(store, dict) else store
+        self.config.write_text(json.dumps({**_with_recording(config), "store": own_store}, indent=1))
         return load_config(self.config, self.environ)
 
 
@@ -100,20 +101,11 @@ def _with_recording(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(upstreams, dict):
         return dict(config)
     recording = {
-        name: _with_witness(upstream) if isinstance(upstream, dict) and "command" in upstream else upstream
+        name: {"cwd": "${WORK}", **upstream, "env": {WITNESS: f"${{{WITNESS}}}", **(upstream.get("env") or {})}}
         for name, upstream in upstreams.items()
+        if isinstance(upstream, dict) and "command" in upstream
     }
-    return {**config, "upstreams": recording}
-
-
-def _with_store(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The configuration with a folder for its store, unless it names one."""
-    store = config.get("store") or {}
-    return {**config, "store": {"path": str(folder), **store} if isinstance(store, dict) else store}
-
-
-def _with_witness(upstream: Mapping[str, Any]) -> dict[str, Any]:
-    return {"cwd": "${WORK}", **upstream, "env": {WITNESS: f"${{{WITNESS}}}", **(upstream.get("env") or {})}}
+    return {**config, "upstreams": {**upstreams, **recording}}
 
 
 @dataclass(slots=True)
@@ -187,7 +179,9 @@ class Servers:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             raise UpstreamError(f"The connection to the server was lost in {call.name!r}.") from error
         else:
-            result = Result(call, text_of(answered), is_error=bool(answered.is_error), images=images_of(answered))
+            blocks = (block for block in answered.content if isinstance(block, types.ImageContent))
+            images = tuple(Image(block.mime_type, block.data) for block in blocks)
+            result = Result(call, _text_of(answered), is_error=bool(answered.is_error), images=images)
         return MadeCall(result, self._received_calls(), time.perf_counter() - started)
 
     def _received_calls(self) -> tuple[ReceivedCall, ...]:
@@ -202,17 +196,11 @@ class Servers:
         return tuple(ReceivedCall(**json.loads(line)) for line in complete)
 
 
-def text_of(result: types.CallToolResult) -> str:
+def _text_of(result: types.CallToolResult) -> str:
     """The text of a result for a model: structured content if present, as in most clients, else the blocks."""
     if result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(map(_block_text, result.content))
-
-
-def images_of(result: types.CallToolResult) -> tuple[Image, ...]:
-    """The images of a result."""
-    blocks = (block for block in result.content if isinstance(block, types.ImageContent))
-    return tuple(Image(block.mime_type, block.data) for block in blocks)
 
 
 def _block_text(block: types.ContentBlock) -> str:
