@@ -79,10 +79,8 @@ class _Reloading(msgspec.Struct, frozen=True):
     def reload(self, *, is_quiet: bool = False) -> None:
         """Read the file again and continue with its configuration; report an unusable one and keep the old one.
 
-        The audit log is reopened in both cases, because it may have been rotated.
-
-        Args:
-            is_quiet: Report only an unusable one.
+        The audit log is reopened in both cases, because it may have been rotated. `is_quiet`: report only an unusable
+        one.
         """
         self.application.reopen_audit_log()
         try:
@@ -123,8 +121,7 @@ class _Reloading(msgspec.Struct, frozen=True):
     async def _follow_file(self, known: FileVersion | None) -> None:
         """Reload whenever the file has changed. This checks the path, because editors replace the file.
 
-        Args:
-            known: The version of the file before its configuration in use was read.
+        `known` is the version of the file before its configuration in use was read.
         """
         while True:
             await anyio.sleep(_POLL_INTERVAL)

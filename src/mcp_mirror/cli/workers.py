@@ -109,11 +109,8 @@ class Supervisor:
     ) -> None:
         """Prepare the workers.
 
-        Args:
-            listening: A listening socket for each worker, all on one address.
-            run_worker: Serves in the new process, and returns the exit code.
-            print_line: Prints a line for the operator.
-            print_warning: Prints a warning for the operator.
+        Each worker has one of the listening sockets, which all have one address. `run_worker` serves in the new
+        process, and returns the exit code.
         """
         self._listening, self._run_worker = listening, run_worker
         self._print_line, self._print_warning = print_line, print_warning

@@ -20,12 +20,8 @@ async def read_lineage(
 ) -> Mapping[str, Any]:
     """Return a graph as an object for JSON; see `Graph.to_json`.
 
-    Args:
-        store: The store.
-        namespace: The owner of the values.
-        text: A memory path; empty for the newest calls and values.
-        newest: Nodes of the graph of the newest calls and values, without neighbours.
-        include_parts: Name the parts of values that calls used, which contain keys of the values.
+    `text` is a memory path; empty for the newest calls and values, at most `newest` without their neighbours.
+    `include_parts`: name the parts of values that calls used, which contain keys of the values.
 
     Raises:
         StoreError: The store failed.
@@ -50,9 +46,7 @@ async def read_lineage(
 def select_newest(graph: Graph, limit: int) -> Graph:
     """Return the newest nodes that have edges, with the neighbours of calls.
 
-    Args:
-        graph: The graph.
-        limit: The number of nodes, without the neighbours.
+    `limit` is the number of nodes without the neighbours.
     """
     connected = {name for edge in graph.edges for name in (edge.source, edge.target)}
     newest = sorted(connected, key=lambda name: _time_of(graph.nodes[name]), reverse=True)

@@ -134,11 +134,7 @@ class EventRecorder:
     def __init__(self, log: EventLog, policy: EventsPolicy, clock: Callable[[], float], pause: float = _PAUSE) -> None:
         """Start without calls.
 
-        Args:
-            log: The event log.
-            policy: How many calls are kept, and what of their arguments.
-            clock: Seconds since the epoch.
-            pause: Seconds between two writes to the log.
+        The clock returns seconds since the epoch. `pause` is the time between two writes to the log in seconds.
         """
         self._log, self._policy, self._clock, self._pause = log, policy, clock, pause
         self._finished: list[FinishedCall] = []

@@ -93,9 +93,7 @@ class Graph(msgspec.Struct, frozen=True):
     def lineage_of(self, path: str, limit: int = MAX_NODES) -> "Graph":
         """The values and calls that a value was made of, and those that were made of it; empty for an unknown path.
 
-        Args:
-            path: The base of the value.
-            limit: The maximum number of nodes, the nearest first.
+        `limit` is the maximum number of nodes, the nearest first.
         """
         start = _value_id(path)
         if start not in self.nodes:
@@ -156,9 +154,7 @@ class Graph(msgspec.Struct, frozen=True):
     def walk(self, path: str, direction: Direction) -> Iterator[tuple[int, Node, str]]:
         """The nodes above or below a value as a tree: depth, node and the used part; each node once.
 
-        Args:
-            path: The base of the value, which is not part of the result.
-            direction: up: what the value was made of. down: what was made of it.
+        up: what the value was made of. down: what was made of it. The value itself is not part of the result.
         """
         nexts, start = self._list_neighbours(direction), _value_id(path)
         seen, stack = {start}, [(1, *one) for one in reversed(nexts[start])]
@@ -189,10 +185,7 @@ def title_of(node: Node) -> str:
 def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_cut: bool = False) -> Graph:
     """Return the graph of calls and values.
 
-    Args:
-        calls: The calls. Those without stored values and inputs are skipped.
-        values: The values.
-        is_cut: There are more calls or values than these.
+    Calls without stored values and inputs are skipped. `is_cut`: there are more calls or values than these.
     """
     events = {one.id: one for one in sorted(calls, key=lambda one: one.at)}
     described = {one.base: one for one in sorted(values, key=lambda one: one.created)}
@@ -219,10 +212,7 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
 async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
     """Return the graph of the newest calls and values of a namespace.
 
-    Args:
-        store: The store.
-        namespace: The owner of the values.
-        path: The base of a value; the graph also has the older values that it was made of. Empty: the newest calls.
+    `path` is the base of a value; the graph also has the older values that it was made of. Empty: the newest calls.
 
     Raises:
         StoreError: The store failed.

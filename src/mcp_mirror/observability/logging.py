@@ -111,10 +111,8 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
 def configure_logging(verbosity: int, config: Config | None = None) -> None:
     """Send logs to standard error.
 
-    Args:
-        verbosity: 0 for warnings, 1 for events, 2 for debugging.
-        config: The configuration with the log format and the secrets to redact; None before it is read. They apply to
-            other handlers of the gateway's own logger too.
+    The verbosity is 0 for warnings, 1 for events, 2 for debugging. The configuration has the log format and the secrets
+    to redact; None before it is read. They apply to other handlers of the gateway's own logger too.
     """
     handler = _StandardErrorHandler()
     handler.setFormatter(_SafeFormatter(config, config.server.log_format if config else "text"))

@@ -126,12 +126,8 @@ class Metrics:
     def record_call(self, tool: str, error: str, seconds: float, sizes: tuple[int, int, int], refusal: str) -> None:
         """Count a call that the gateway has answered.
 
-        Args:
-            tool: The name of the tool in the catalog, or a placeholder.
-            error: The class of the error; empty if the call succeeded.
-            seconds: The duration.
-            sizes: Bytes of the result, tokens that the model reads, and tokens that a path replaces.
-            refusal: Why the gateway refused the call; empty if it did not.
+        `error` is the class of the error, and `refusal` the reason why the gateway refused the call; each may be empty.
+        `sizes` are the bytes of the result, the tokens that the model reads, and the tokens that a path replaces.
         """
         children = self._calls.get((tool, error)) or self._create_call_children(tool, error)
         children.seconds(seconds)

@@ -59,10 +59,8 @@ class UnsafePathError(MirrorError):
 def open_folder(folder: Path, own_names: Collection[str]) -> None:
     """Create a folder that only this user may use, or revoke the access of others to a folder of this user.
 
-    Args:
-        folder: Created with its parents if it does not exist.
-        own_names: Globs of the names that the gateway itself puts into the folder. The permissions of a folder with
-            other names are not changed.
+    Missing parents are created too. `own_names` are globs of the names that the gateway itself puts into the folder;
+    the permissions of a folder with other names are not changed.
 
     Raises:
         UnsafePathError: The folder is a link or belongs to another user; or others can write to it and it has other
@@ -232,9 +230,7 @@ def claim_folder(folder: Path) -> int | None:
 def create_claimed_folder(parent: Path | None, prefix: str) -> tuple[Path, int | None]:
     """Create a folder that only this user can open, and claim it.
 
-    Args:
-        parent: Will contain the folder; None: the folder of temporary files.
-        prefix: The beginning of its name.
+    Its name begins with `prefix`. `parent` will contain the folder; None: the folder of temporary files.
 
     Returns:
         The folder, and what `claim_folder` returned for it.
@@ -257,9 +253,7 @@ def create_claimed_folder(parent: Path | None, prefix: str) -> tuple[Path, int |
 def remove_unclaimed(parent: Path, prefix: str) -> None:
     """Remove folders of this user that no process has locked: those of killed processes.
 
-    Args:
-        parent: Contains the folders; it may be open to all users, or not exist.
-        prefix: The beginning of their names.
+    Their names begin with `prefix`. `parent` may be open to all users, or not exist.
     """
     if sys.platform == "win32":
         return

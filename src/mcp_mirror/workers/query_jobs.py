@@ -29,11 +29,7 @@ class Query(Protocol[Answer_co]):
 def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, result_file: str = "") -> object:
     """Run a query in the worker process.
 
-    Args:
-        value: The value.
-        query: The query.
-        seconds: The deadline.
-        result_file: A new file for a large result; empty for queries with small results.
+    `result_file` is a new file for a large result; empty for queries with small results.
 
     Returns:
         The result, `FileRemoved`, `InResultFile`, or the error.

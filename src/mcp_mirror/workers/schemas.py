@@ -92,10 +92,7 @@ class SchemaWorkers:
     async def validate(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
         """The error in the arguments of a call; None if they are valid or cannot be validated in time.
 
-        Args:
-            entry: The tool.
-            arguments: A JSON object.
-            principal: The caller. Principals take turns.
+        Principals take turns.
         """
         if not entry.is_validated:
             return None
@@ -114,11 +111,8 @@ class SchemaWorkers:
         """Examine the tools of a listing without blocking the event loop.
 
         Known definitions are not examined again. A tool whose examination takes too long is not served. Arguments of a
-        tool whose schema takes too long to compile are not validated.
-
-        Args:
-            policy: The policy of the upstream. Only tools that it admits are examined.
-            items: The tools, JSON text.
+        tool whose schema takes too long to compile are not validated. Only tools that the policy of the upstream admits
+        are examined.
         """
         listing, pacer = _Listing(policy), Pacer()
         found: list[InspectedTool] = []

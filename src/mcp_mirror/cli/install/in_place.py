@@ -28,11 +28,7 @@ def plan_wrapping(
 ) -> Plan:
     """Plan to wrap the servers of a file that are not wrapped yet.
 
-    Args:
-        target: The file.
-        program: The command of mcp-mirror.
-        chosen: Names of the servers to wrap; empty: all.
-        with_memory: Add the memory tools as one more server.
+    `chosen` has the names of the servers to wrap; empty: all. `with_memory` adds the memory tools as one more server.
 
     Raises:
         ConfigError: The file cannot be read, was installed with `--merge`, or has no server of a name in `chosen`.
