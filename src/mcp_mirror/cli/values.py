@@ -28,7 +28,7 @@ from mcp_mirror.memory.lookup_errors import unknown_path_error
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
-from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, find_older, read_graph, title_of
+from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, read_lineage, title_of
 from mcp_mirror.paths import strip_wrapping, tool_slug
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.sanitize import sanitize_to_lines
@@ -81,8 +81,7 @@ class _StoredValues(msgspec.Struct, frozen=True):
             ToolError: Neither the store nor the event log has the value; the message names similar paths.
         """
         if path := read_path(text):
-            graph = await read_graph(self.store, self.namespace, path.base)
-            lineage = await find_older(self.store, self.namespace, graph.lineage_of(path.base))
+            lineage = await read_lineage(self.store, self.namespace, path.base)
             if lineage.nodes:
                 return lineage, path.base
         raise await self._unknown_path_error(text)

@@ -20,7 +20,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_mirror.dashboard.calls import MAX_PAGE, CallFilter, Calls
-from mcp_mirror.dashboard.lineage import read_lineage
 from mcp_mirror.dashboard.savings import (
     LATER_STEPS,
     PRICES_READ,
@@ -34,6 +33,8 @@ from mcp_mirror.dashboard.services import DashboardServices, Viewer, describe_pr
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
 from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.memory.tools.lookup import read_path
+from mcp_mirror.observability.lineage import read_lineage
 from mcp_mirror.stores.event_log import DAY
 
 _logger = logging.getLogger(__name__)
@@ -275,10 +276,15 @@ async def _find_call(request: DashboardRequest) -> Response:
 
 
 async def _read_lineage(request: DashboardRequest) -> Response:
-    values = request.values
-    may_read = request.viewer.may_read(values.namespace)
-    graph = await read_lineage(request.services.store, values.namespace, request.text("path"), include_parts=may_read)
-    return respond(graph)
+    namespace, text = request.values.namespace, request.text("path")
+    path = read_path(text) if text else None
+    if text and path is None:
+        raise ToolError("This is not a memory path. Open a value, and follow its link.")
+    graph = await read_lineage(request.services.store, namespace, path.base if path else "")
+    if not request.viewer.may_read(namespace):  # the parts that calls used contain keys of the values
+        edges = dict.fromkeys(msgspec.structs.replace(edge, part="") for edge in graph.edges)
+        graph = msgspec.structs.replace(graph, edges=tuple(edges))
+    return respond(graph.to_json())
 
 
 async def _read_savings(request: DashboardRequest) -> Response:

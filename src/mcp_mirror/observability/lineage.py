@@ -6,7 +6,6 @@ have any more.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, Final, Literal
 
 import anyio.to_thread
@@ -23,6 +22,8 @@ _READ: Final = 10_000
 """Calls and values that a graph is built from, the newest."""
 _READ_NEWEST: Final = 1_000
 """Values that the graph of the newest calls is built from; older inputs of these calls are read one by one."""
+_NEWEST: Final = 60
+"""Nodes of the graph of the newest calls and values, without the neighbours of these nodes."""
 _LABEL_CHARACTERS: Final = 80
 
 Direction = Literal["up", "down"]
@@ -118,6 +119,23 @@ class Graph(msgspec.Struct, frozen=True):
         edges = tuple(edge for edge in self.edges if edge.source in nodes and edge.target in nodes)
         return Graph(nodes, edges, is_cut)
 
+    def select_newest(self, limit: int) -> "Graph":
+        """The newest nodes that have edges, at most `limit`, with the neighbours of calls."""
+
+        def find_time(name: str) -> float:
+            node = self.nodes[name]
+            return node.at if isinstance(node, CallNode) else node.created
+
+        connected = {name for edge in self.edges for name in (edge.source, edge.target)}
+        newest = dict.fromkeys(sorted(connected, key=find_time, reverse=True)[:limit])
+        kept = dict(newest)
+        for edge in self.edges:
+            for one, other in ((edge.source, edge.target), (edge.target, edge.source)):
+                if one in newest and isinstance(self.nodes[one], CallNode):
+                    kept[other] = None
+        edges = tuple(edge for edge in self.edges if edge.source in kept and edge.target in kept)
+        return Graph({name: self.nodes[name] for name in kept}, edges, self.is_cut or len(kept) < len(connected))
+
     def to_json(self) -> dict[str, Any]:
         """The graph as JSON objects: `nodes` with their `id` and `type`, `edges`, `cut`."""
         return {
@@ -209,10 +227,10 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
     return Graph(nodes, tuple(edges), is_cut)
 
 
-async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
-    """Return the graph of the newest calls and values of a namespace.
+async def read_lineage(store: Store, namespace: str, path: str = "", newest: int = _NEWEST) -> Graph:
+    """Return the lineage of a value by its base, also of values that it was made of and that are older than the log.
 
-    `path` is the base of a value; the graph also has the older values that it was made of. Empty: the newest calls.
+    Without a base: the newest calls and values, at most `newest` without their neighbours.
 
     Raises:
         StoreError: The store failed.
@@ -223,7 +241,19 @@ async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
     is_cut = len(found) > _READ or len(values) > most
     calls = [event for _, event in found[:_READ]]
     older = await _read_sources(store, namespace, path, calls, values[:most]) if path else ()
-    return await anyio.to_thread.run_sync(partial(build_graph, calls, (*values[:most], *older), is_cut=is_cut))
+
+    def select() -> Graph:
+        graph = build_graph(calls, (*values[:most], *older), is_cut=is_cut)
+        return graph.lineage_of(path) if path else graph.select_newest(newest)
+
+    graph = await anyio.to_thread.run_sync(select)
+    nodes = dict(graph.nodes)
+    for name, node in graph.nodes.items():  # some are not removed, but older than the values that were read
+        if isinstance(node, ValueNode) and node.is_removed:
+            stored = await store.describe(namespace, node.path)
+            if isinstance(stored, Descriptor):
+                nodes[name] = _build_value_node(stored)
+    return Graph(nodes, graph.edges, graph.is_cut)
 
 
 async def _read_sources(
@@ -244,21 +274,6 @@ async def _read_sources(
         waiting += [source for source in nexts if source not in seen]
         seen |= nexts.keys()
     return older
-
-
-async def find_older(store: Store, namespace: str, graph: Graph) -> Graph:
-    """Return a small graph with the facts of values that are not removed, but older than those that were read.
-
-    Raises:
-        StoreError: The store failed.
-    """
-    nodes = dict(graph.nodes)
-    for name, node in graph.nodes.items():
-        if isinstance(node, ValueNode) and node.is_removed:
-            stored = await store.describe(namespace, node.path)
-            if isinstance(stored, Descriptor):
-                nodes[name] = _build_value_node(stored)
-    return Graph(nodes, graph.edges, graph.is_cut)
 
 
 def _build_value_node(one: Descriptor) -> ValueNode:
