@@ -13,12 +13,10 @@ import shutil
 import stat
 import sys
 import threading
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from mcp_mirror.errors import MirrorError
@@ -46,10 +44,8 @@ _LARGE: Final = 1 << 22
 """Bytes from which a file is large."""
 _DELAY: Final = 0.2
 """Seconds in which the program drops its maps of a removed file."""
-_MOST: Final = 64
+_waiting: Final = threading.BoundedSemaphore(64)
 """Descriptors that wait; further ones are closed at once, so that they do not use up the handles of the process."""
-_IDLE: Final = 5.0
-"""Seconds without a removed file after which the thread ends."""
 
 
 class UnsafePathError(MirrorError):
@@ -314,42 +310,6 @@ def atomic_write(
     return size
 
 
-class _Closer:
-    """Closes descriptors in a thread, each a moment after it was added."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[float, int]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._is_running = False
-
-    def add(self, descriptor: int) -> None:
-        """Close a descriptor soon."""
-        if self._queue.qsize() >= _MOST:
-            os.close(descriptor)
-            return
-        with self._lock:
-            self._queue.put((time.monotonic() + _DELAY, descriptor))
-            if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._run, name="large-files", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                due, descriptor = self._queue.get(timeout=_IDLE)
-            except Empty:
-                with self._lock:
-                    if self._queue.empty():
-                        self._is_running = False
-                        return
-                continue
-            time.sleep(max(0.0, due - time.monotonic()))
-            os.close(descriptor)
-
-
-_CLOSER: Final = _Closer()
-
-
 def create_private(path: Path) -> None:
     """Create an empty file that only this user may use, if it does not exist.
 
@@ -382,10 +342,17 @@ def unlink_large(path: Path) -> None:
     if descriptor < 0:
         return
     status = os.fstat(descriptor)
-    if status.st_size >= _LARGE and not status.st_nlink:
-        _CLOSER.add(descriptor)
-    else:
+    if status.st_size < _LARGE or status.st_nlink or not _waiting.acquire(blocking=False):
         os.close(descriptor)
+        return
+    timer = threading.Timer(_DELAY, _close_waiting, (descriptor,))
+    timer.daemon = True
+    timer.start()
+
+
+def _close_waiting(descriptor: int) -> None:
+    os.close(descriptor)
+    _waiting.release()
 
 
 class FileMap(mmap.mmap):
