@@ -239,14 +239,9 @@ def _find_wrong_names(
             expected = f"one of {listed}" if zones else "a place with a 'zone'"
             yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
         elif zone is None and side not in known and not _GLOB & set(side):
-            expected = f"one of {', '.join(_list_sides(names))}, or a glob"
-            yield _Problem(path, f"unknown upstream '{side}'; expected {expected}")
-
-
-def _list_sides(names: set[str]) -> list[str]:
-    """Return each place that a rule may name, in the form that is not ambiguous."""
-    places = {word: name if word in names else word for word, name in WORDS.items()}
-    return sorted({*places.values(), *map(_write_unambiguously, names)})
+            words = {name if word in names else word for word, name in WORDS.items()}
+            listed = ", ".join(sorted({*words, *map(_write_unambiguously, names)}))
+            yield _Problem(path, f"unknown upstream '{side}'; expected one of {listed}, or a glob")
 
 
 def _write_unambiguously(name: str) -> str:

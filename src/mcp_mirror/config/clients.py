@@ -92,12 +92,9 @@ def gather_upstreams(root: YamlMapping, findings: Findings) -> tuple[Mapping[str
             gathered.setdefault(chosen, _translate(node, findings))
     for key in IGNORED_TOP.keys() & root.members.keys():
         findings.warn(root.members[key].location, IGNORED_TOP[key])
-    sections = {key: node for key, node in root.members.items() if not _is_moved(key)}
+    moved = {"upstreams", "$schema", *CLIENT_BLOCKS, *IGNORED_TOP}
+    sections = {key: node for key, node in root.members.items() if key not in moved and not key.startswith("x-")}
     return sections, YamlMapping(root.members.get("upstreams", root).location, gathered)
-
-
-def _is_moved(key: str) -> bool:
-    return key in ("upstreams", "$schema") or key in CLIENT_BLOCKS or key in IGNORED_TOP or key.startswith("x-")
 
 
 def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:

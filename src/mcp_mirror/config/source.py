@@ -237,7 +237,9 @@ class _NodeReader(msgspec.Struct):
 
     def _read_scalar(self, node: yaml.ScalarNode, location: YamlLocation) -> Scalar:
         kind = _KINDS.get(node.tag)
-        text = _join_surrogates(node.value)
+        text = node.value
+        if _SURROGATE.search(text):  # JSON escapes a character above U+FFFF as two, which PyYAML does not join
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         if kind is None:
             return self._reject_node(location, "YAML tags (such as !name) are not used here; remove it")
         if "\0" in text or _SURROGATE.search(text):
@@ -281,13 +283,6 @@ class _NodeReader(msgspec.Struct):
             return mapping.members if isinstance(mapping, YamlMapping) else {}
         self.findings.report(YamlLocation(_line_number(base), location.path), "expected a mapping to merge after '<<'")
         return {}
-
-
-def _join_surrogates(text: str) -> str:
-    """Join surrogates: JSON escapes a character above U+FFFF as two, which PyYAML does not join."""
-    if not _SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def expand(node: Node, variables: Mapping[str, str], findings: Findings) -> Node:
