@@ -181,13 +181,14 @@ def _count_original_tokens(application: Application, expect: Callable[[Buffer], 
 
 def explain_all_down(application: Application) -> list[str]:
     """Return why upstreams are down, each with the lines that it printed before it failed."""
-    return [_explain_down(upstream) for upstream in application.upstreams if upstream.status.state != "ready"]
-
-
-def _explain_down(upstream: Upstream) -> str:
-    status = upstream.status
-    is_quoted = len(status.output) == 1 and status.detail.endswith(status.output[0])
-    return "\n    ".join((f"{upstream.policy.name}: {status.detail}", *(() if is_quoted else status.output)))
+    explained: list[str] = []
+    for upstream in application.upstreams:
+        status = upstream.status
+        if status.state != "ready":
+            is_quoted = len(status.output) == 1 and status.detail.endswith(status.output[0])
+            output = () if is_quoted else status.output
+            explained.append("\n    ".join((f"{upstream.policy.name}: {status.detail}", *output)))
+    return explained
 
 
 def _find_unused_names(upstream: Upstream) -> Iterator[str]:

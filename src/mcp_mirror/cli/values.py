@@ -214,7 +214,7 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
 
 
 @values_app.command()
-def clear(  # typer reads the options from the parameters
+def clear(
     older_than: Annotated[
         str, typer.Option(help="Only values stored longer ago than this, such as 12h or 7d.", metavar="AGE")
     ] = "",
@@ -256,16 +256,12 @@ def _run(
     """Run a command over the store of the options `--config` and `--store`."""
 
     async def run(store: Store) -> None:
-        await work(_StoredValues(store, await _find_namespace(store, namespace)))
+        namespaces = await store.namespaces()
+        named = [one for one in namespaces if name_principal(one) == namespace]
+        is_principal = namespace not in namespaces and len(named) == 1
+        await work(_StoredValues(store, named[0] if is_principal else namespace))
 
     read_store(load_store_config(*chosen), run)
-
-
-async def _find_namespace(store: Store, given: str) -> str:
-    """Return the namespace that a user means: itself, or that of the only principal with this name."""
-    namespaces = await store.namespaces()
-    meant = [one for one in namespaces if name_principal(one) == given]
-    return meant[0] if given not in namespaces and len(meant) == 1 else given
 
 
 def _confirm(what: str) -> None:

@@ -104,8 +104,7 @@ class Supervisor:
         self,
         listening: Sequence[socket.socket],
         run_worker: Callable[[WorkerStart], int],
-        print_line: Callable[[str], None],
-        print_warning: Callable[[str], None],
+        print_line: Callable[..., None],
     ) -> None:
         """Prepare the workers.
 
@@ -113,7 +112,7 @@ class Supervisor:
         process, and returns the exit code.
         """
         self._listening, self._run_worker = listening, run_worker
-        self._print_line, self._print_warning = print_line, print_warning
+        self._print_line = print_line
         self._inboxes = tuple(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in listening)
         for end in (end for pair in self._inboxes for end in pair):
             end.settimeout(0)
@@ -140,7 +139,9 @@ class Supervisor:
             raise NotImplementedError
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         while self._stopped_by is None or any(slot.process is not None for slot in self._slots):
-            self._start_due()
+            for number, slot in enumerate(self._slots):
+                if self._stopped_by is None and slot.process is None and time.monotonic() >= slot.restart_at:
+                    self._start(number, slot)
             received = signal.sigtimedwait(_SIGNALS, self._find_pause())
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._forward(signal.Signals(received.si_signo))
@@ -156,11 +157,6 @@ class Supervisor:
     @property
     def _is_starting(self) -> bool:
         return self._urls.count(b"\n") < len(self._slots)
-
-    def _start_due(self) -> None:
-        for number, slot in enumerate(self._slots):
-            if self._stopped_by is None and slot.process is None and time.monotonic() >= slot.restart_at:
-                self._start(number, slot)
 
     def _start(self, number: int, slot: _WorkerSlot) -> None:
         slot.started, slot.starts = time.monotonic(), slot.starts + 1
@@ -276,7 +272,8 @@ class Supervisor:
         slot.restart_at = now + delay
         when = f" in {delay:g} s" if delay else ""
         if event:
-            self._print_warning(f"mcp-mirror: worker {number} {event}; the gateway starts it again{when}.")
+            line = f"mcp-mirror: worker {number} {event}; the gateway starts it again{when}."
+            self._print_line(line, level="warning")
 
     def _wait_for_all(self) -> None:
         for slot in self._slots:

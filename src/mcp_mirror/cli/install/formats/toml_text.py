@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Array, InlineTable
+from tomlkit.items import InlineTable
 
 from mcp_mirror.cli.install.formats.document import (
     UNSAFE,
@@ -99,7 +99,7 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
             if at[-1] in _walk(root, at[:-1]):
                 del _walk(root, at[:-1])[at[-1]]
         case Prepend(at, new):
-            _put_array(root, at, _prepend(_walk(root, at).as_string(), new))
+            _walk(root, at[:-1])[at[-1]] = tomlkit.value(_prepend(_walk(root, at).as_string(), new))
         case DropFirst(at, count):
             array = _walk(root, at)
             for _ in range(count):
@@ -216,12 +216,6 @@ def _nest(at: Location, value: Any) -> tomlkit.TOMLDocument:
     table.update(value)
     inner.add(str(at[-1]), table)
     return document
-
-
-def _put_array(root: Any, at: Location, text: str) -> None:
-    array = tomlkit.value(text)
-    assert isinstance(array, Array)  # noqa: S101  # the text of one, with more items
-    _walk(root, at[:-1])[at[-1]] = array
 
 
 def _prepend(text: str, new: tuple[str, ...]) -> str:
