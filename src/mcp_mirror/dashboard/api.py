@@ -141,14 +141,12 @@ class DashboardApi(msgspec.Struct):
             return refuse(404, "The dashboard has no such address.")
         try:
             return await endpoint(DashboardRequest(self.services, viewer, request.query_params))
+        except ForbiddenError as error:
+            return refuse(403, str(error))
+        except ToolError as error:
+            return refuse(404, str(error))
         except MirrorError as error:
-            return refuse(_find_status(error), str(error))
-
-
-def _find_status(error: MirrorError) -> int:
-    if isinstance(error, ForbiddenError):
-        return 403
-    return 404 if isinstance(error, ToolError) else 503
+            return refuse(503, str(error))
 
 
 def _check_request(request: Request) -> Response | None:

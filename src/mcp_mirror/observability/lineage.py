@@ -216,7 +216,10 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
             node = CallNode(event.id, event.tool, event.upstream, event.at, event.outcome)
             nodes[node.id] = node
             makers |= {event.path: node} if event.path else {}
-            edges |= dict.fromkeys(_connect_event(node, event, is_nested=event.parent in events))
+            edges |= dict.fromkeys(_connect(node, event.path, event.inputs))
+        if event.parent in events:
+            result = _value_id(event.path) if event.path else node.id
+            edges[Edge(result, f"call {event.parent}")] = None
     for base, maker in _find_makers(described, makers).items():
         nodes[maker.id] = maker
         inputs = described[base].provenance.inputs if maker.call == base else ()
@@ -292,12 +295,6 @@ def _find_makers(described: Mapping[str, Descriptor], makers: Mapping[str, CallN
         known = makers.get(main) or found.get(main)
         found[base] = known or CallNode(main, origin.tool, origin.upstream, one.created, "stored")
     return found
-
-
-def _connect_event(call: CallNode, event: CallEvent, *, is_nested: bool) -> Iterator[Edge]:
-    yield from _connect(call, event.path, event.inputs)
-    if is_nested:
-        yield Edge(_value_id(event.path) if event.path else call.id, f"call {event.parent}")
 
 
 def _connect(call: CallNode, path: str, inputs: Iterable[str]) -> Iterator[Edge]:

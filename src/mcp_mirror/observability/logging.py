@@ -71,7 +71,11 @@ class _SafeFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         ours = record.name.split(".")[0] == OWN_LOGGER
-        message = self._secret_filter.clean(_format_own_message(record) if ours else _describe_origin(record))
+        error = record.exc_info[1] if record.exc_info else None
+        cause = f" ({summarize_traceback(error)})" if error else ""
+        message = self._secret_filter.clean(
+            f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error)
+        )
         if self._form is None:
             return message
         return _format_line(self._form, record.created, record.levelname.lower(), record.name, message)
@@ -85,16 +89,10 @@ def _format_line(form: LogFormat, created: float, level: str, source: str, messa
     return f"{time:%Y-%m-%dT%H:%M:%S}Z {level} {source}: {message}"
 
 
-def _format_own_message(record: logging.LogRecord) -> str:
-    """The message; of an attached error its kind and place."""
-    error = record.exc_info[1] if record.exc_info else None
-    return f"{record.getMessage()} ({summarize_traceback(error)})" if error else record.getMessage()
-
-
-def _describe_origin(record: logging.LogRecord) -> str:
+def _describe_origin(record: logging.LogRecord, error: BaseException | None) -> str:
     """The origin of a library's message, and the shortage that caused it. The message itself may quote data."""
     origin = f"(library) a message from {record.funcName}, line {record.lineno}"
-    if not record.exc_info or (error := record.exc_info[1]) is None:
+    if error is None:
         return origin
     shortage = explain_shortage(error)
     return f"{origin}, on {type(error).__name__}{f': {shortage}' if shortage else ''}"
