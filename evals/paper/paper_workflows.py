@@ -1,4 +1,4 @@
-"""Runs both workflows of the memory-pointer paper three times: `python -m mcp_mirror.demo.workflows`.
+"""Runs both workflows of the memory-pointer paper three times: `make run`.
 
 The first run uses a gateway with our notices, the second one with the notices of the paper. The third calls the servers
 directly, so the model would copy every value itself. Servers, gateways and clients are real processes; the model is a
