@@ -116,7 +116,12 @@ def judge(case: Case, run: Run) -> Verdict:
         *(_check_file(name, wanted, run) for name, wanted in case.files.expected.items()),
     )
     exact = all(judged.form == "exact" for _, _, judged in pointers) if pointers else None
-    received = _all_received(matches, run) if any(match.expected.pointers for match in matches) else None
+    judged_arguments = [
+        match.judged_call is not None and _is_received(run, match.judged_call, name, source)
+        for match in matches
+        for name, source in match.expected.pointers.items()
+    ]
+    received = all(judged_arguments) if judged_arguments else None
     return Verdict(checks, exact, received)
 
 
@@ -252,14 +257,6 @@ def _replaced(value: Any, replace: Mapping[str, str]) -> Any:
     for old, new in replace.items():
         value = value.replace(old, new) if isinstance(value, str) else value
     return value
-
-
-def _all_received(matches: Iterable[_Match], run: Run) -> bool:
-    return all(
-        match.judged_call is not None and _is_received(run, match.judged_call, name, source)
-        for match in matches
-        for name, source in match.expected.pointers.items()
-    )
 
 
 def _is_received(run: Run, index: int, name: str, source: str) -> bool:

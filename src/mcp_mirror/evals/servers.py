@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,8 +224,10 @@ async def start_servers(
         log = stack.enter_context(run_folder.log.open("w"))
         connector = _Connector(stack, run_folder, log, User(elicitation))
         try:
-            start = _with_gateway if gateway else _without_gateway
-            servers = await start(connector, config)
+            program = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config)))
+            itself = UpstreamPolicy("gateway", program, timeout=_LONGEST)
+            upstreams, suffix = ((itself,), config.mirror.suffix) if gateway else (config.upstreams, "")
+            servers = await _connect_all(connector, upstreams, suffix)
         except (MCPError, OSError, BaseExceptionGroup, anyio.ClosedResourceError) as error:
             message = f"The servers do not start ({type(error).__name__}). {run_folder.server_output}"
             raise UpstreamError(message) from error
@@ -265,27 +267,18 @@ class _Connector:
         return stdio_client(command, errlog=self.log)
 
 
-async def _with_gateway(connector: _Connector, config: Config) -> Servers:
-    folder = connector.run_folder
-    command = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(folder.config)))
-    client = await connector.connect(UpstreamPolicy("gateway", command, timeout=_LONGEST))
-    tools = await _tools_of(client)
-    clients = {tool.name: client for tool in tools}
-    return Servers(folder, tools, client.instructions or "", clients, connector.user, config.mirror.suffix)
-
-
-async def _without_gateway(connector: _Connector, config: Config) -> Servers:
+async def _connect_all(connector: _Connector, upstreams: Iterable[UpstreamPolicy], suffix: str) -> Servers:
     tools: dict[str, Tool] = {}
     clients: dict[str, Client] = {}
     instructions: list[str] = []
-    for upstream in config.upstreams:
+    for upstream in upstreams:
         client = await connector.connect(upstream)
         instructions.append(client.instructions or "")
         for tool in await _tools_of(client):
             if upstream.admits(tool.name) and tool.name not in tools:
                 tools[tool.name], clients[tool.name] = tool, client
     text = "\n\n".join(filter(None, instructions))
-    return Servers(connector.run_folder, tuple(tools.values()), text, clients, connector.user)
+    return Servers(connector.run_folder, tuple(tools.values()), text, clients, connector.user, suffix)
 
 
 async def _tools_of(client: Client) -> tuple[Tool, ...]:
