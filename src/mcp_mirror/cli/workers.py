@@ -186,8 +186,9 @@ class Supervisor:
     def _announce(self) -> None:
         """Print the address once all workers serve."""
         was_starting = self._is_starting
-        reported = _read(self._ready)  # later too: a replacement would wait for ever to report to a full pipe
-        self._urls += reported if was_starting else b""
+        with suppress(BlockingIOError):  # later too: a replacement would wait for ever to report to a full pipe
+            reported = os.read(self._ready, 4096)
+            self._urls += reported if was_starting else b""
         if was_starting and not self._is_starting:
             self._print_line(f"mcp-mirror serves {self._urls.split()[0].decode()}")
 
@@ -311,10 +312,3 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
 
 def _report(pipe: int, url: str) -> None:
     os.write(pipe, url.encode() + b"\n")
-
-
-def _read(pipe: int) -> bytes:
-    try:
-        return os.read(pipe, 4096)
-    except BlockingIOError:
-        return b""

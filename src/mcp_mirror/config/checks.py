@@ -197,11 +197,6 @@ def _check_flows(config: Config, names: set[str]) -> Iterator[_Problem]:
         ("flows", "files"): config.flows.files,
         **{("upstreams", one.name): one.place for one in config.upstreams},
     }
-    yield from _find_wrong_levels(config, places)
-    yield from _find_wrong_names(_list_rule_names(config, places), places, names)
-
-
-def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[_Problem]:
     levels = config.flows.levels
     if len(set(levels)) < len(levels):
         yield _Problem(("flows", "levels"), "expected each level once")
@@ -210,6 +205,7 @@ def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Itera
             if level is not None and level not in levels:
                 message = f"expected one of 'flows.levels': {', '.join(levels)}"
                 yield _Problem((*path, key, "confidentiality"), message)
+    yield from _find_wrong_names(_list_rule_names(config, places), places, names)
 
 
 def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:

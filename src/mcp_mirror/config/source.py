@@ -174,7 +174,9 @@ def read_yaml(text: str, findings: Findings) -> Node:
         root = yaml.compose(_replace_json_tabs(text), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        root, location, message = None, YamlLocation(mark.line + 1 if mark else 1), _explain(error)
+        root, location = None, YamlLocation(mark.line + 1 if mark else 1)
+        known = (advice for words, advice in _SYNTAX if words in f"{error.context} {error.problem}")
+        message = next(known, "not valid YAML; check the indentation, quotes and colons here")
     except yaml.reader.ReaderError as error:
         root, location = None, YamlLocation(text.count("\n", 0, error.position) + 1)
         message = "there is a control character here; remove it"
@@ -196,14 +198,6 @@ def _replace_json_tabs(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     return text.replace("\t", " ")
-
-
-def _explain(error: yaml.MarkedYAMLError) -> str:
-    message = f"{error.context} {error.problem}"
-    return next(
-        (advice for words, advice in _SYNTAX if words in message),
-        "not valid YAML; check the indentation, quotes and colons here",
-    )
 
 
 def _line_number(node: yaml.Node) -> int:

@@ -98,10 +98,6 @@ class DashboardRequest(msgspec.Struct, frozen=True):
     def _select_namespace(self) -> str:
         return self.viewer.select_namespace(self.text("principal"))
 
-    async def select_calls(self) -> Calls:
-        """Return the calls of the namespaces that the request names."""
-        return Calls(self.services, self.viewer, await self.list_namespaces())
-
     async def list_namespaces(self) -> tuple[str, ...]:
         """Return the namespaces of a list of calls: the viewer's, the named one, or all for an operator."""
         if self.text("principal") != ALL:
@@ -255,7 +251,7 @@ async def _forget(request: DashboardRequest) -> Response:
 
 
 async def _list_calls(request: DashboardRequest) -> Response:
-    calls = await request.select_calls()
+    calls = Calls(request.services, request.viewer, await request.list_namespaces())
     wanted = CallFilter(
         tool=request.text("tool").strip(),
         upstream=request.text("upstream"),
@@ -269,7 +265,7 @@ async def _list_calls(request: DashboardRequest) -> Response:
 
 
 async def _find_call(request: DashboardRequest) -> Response:
-    calls = await request.select_calls()
+    calls = Calls(request.services, request.viewer, await request.list_namespaces())
     return respond(await calls.find(request.text("id")))
 
 

@@ -139,7 +139,11 @@ class SchemaWorkers:
         if one is None:
             one, is_lasting = await self._examine_in_worker(listing, item)
         if is_lasting:
-            self._remember(key, one, len(item))
+            self._size += len(item) - self._sizes.get(key, 0)
+            self._known[key], self._sizes[key] = one, len(item)
+            while self._size > _KNOWN_BYTES:
+                oldest, _ = self._known.popitem(last=False)
+                self._size -= self._sizes.pop(oldest)
         return one
 
     async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> tuple[InspectedTool, bool]:
@@ -165,13 +169,6 @@ class SchemaWorkers:
             return found.without_validation(why), is_lasting
         finally:
             listing.seconds_left -= monotonic() - began
-
-    def _remember(self, key: bytes, one: InspectedTool, size: int) -> None:
-        self._size += size - self._sizes.get(key, 0)
-        self._known[key], self._sizes[key] = one, size
-        while self._size > _KNOWN_BYTES:
-            oldest, _ = self._known.popitem(last=False)
-            self._size -= self._sizes.pop(oldest)
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
