@@ -1,4 +1,4 @@
-"""Files that only this user may use, files written by rename, maps of files, and the removal of large files.
+"""Files that only this user may use, locks, files written by rename, maps of files, and the removal of large files.
 
 The gateway revokes the access of others to this user's files, and refuses links and files of others. Permissions are
 those of POSIX systems. On Windows nothing is checked: folders there inherit their access lists.
@@ -22,7 +22,9 @@ from typing import Final
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.types import Buffer, FileSpan
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 _logger = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _LOG: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _DEVICES: Final = ("/dev/", "/proc/")
 """Folders with links that the system made, such as `/dev/stdout`."""
+NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
+"""The errors of file systems that cannot lock files, such as some of networks."""
 UNFINISHED_NAMES: Final = ".*.part"
 """A glob of the names of unfinished files, which a killed process leaves behind."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -205,6 +209,27 @@ def _refuse_foreign(path: Path, found: os.stat_result) -> None:
         )
 
 
+def try_lock(file: int) -> None:
+    """Lock an open file between processes until its descriptor is closed, or its process ends.
+
+    Raises:
+        OSError: Another process has locked the file, or the file system cannot lock files (`NO_LOCKS`).
+    """
+    if sys.platform == "win32":
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def open_lock(path: Path) -> int:
+    """Open a file to be locked, which only this user can open; create it if it does not exist.
+
+    Raises:
+        OSError: The path is a link, or cannot be opened or created.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
 def claim_folder(folder: Path) -> int | None:
     """Lock a folder, so that `remove_unclaimed` of other processes does not remove it.
 
@@ -263,7 +288,7 @@ def _remove_unless_claimed(folder: Path) -> None:
     opened = os.open(folder, _FOLDER)
     try:
         if os.fstat(opened).st_uid == os.geteuid():
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(opened)
             shutil.rmtree(folder)
     finally:
         os.close(opened)
