@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,8 +12,6 @@ from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import load
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.settings.labels import FILES, MODEL
-
-_YES: Final = "yes"
 
 Matrix = Mapping[tuple[str, str], str | None]
 """By source and target: the rule that refuses; None if a value with the source's own labels passes."""
@@ -54,7 +52,7 @@ def as_table(flows: Flows, found: Matrix) -> Table:
     for source in places:
         labels = flows.labels_of_place(source)
         refusals = [found[source, to] for to in places]
-        cells = [_YES if rule is None else f"no ({rules.index(rule) + 1})" for rule in refusals]
+        cells = ["yes" if rule is None else f"no ({rules.index(rule) + 1})" for rule in refusals]
         table.add_row(
             source, flows.find_zone(source) or "(all)", f"{labels.integrity}, {labels.confidentiality}", *cells
         )
