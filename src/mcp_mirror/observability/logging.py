@@ -60,16 +60,17 @@ class SecretFilter:
         return cut(sanitize(self._path_hasher.replace_paths(text)), _LONGEST)
 
 
-class _SafeFormatter(logging.Formatter):
+class SafeFormatter(logging.Formatter):
     """Formats the gateway's own messages, and of library messages only the origin and the kind of error."""
 
-    def __init__(self, config: Config | None, form: LogFormat | None) -> None:
+    def __init__(self, config: Config | None, form: LogFormat | None = None) -> None:
         """Prepare the formatting; without `form`, a line is the message without time, level and logger."""
         super().__init__()
         self._secret_filter = SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
+        """See the class."""
         ours = record.name.split(".")[0] == OWN_LOGGER
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({summarize_traceback(error)})" if error else ""
@@ -113,16 +114,11 @@ def configure_logging(verbosity: int, config: Config | None = None) -> None:
     to redact; None before it is read. They apply to other handlers of the gateway's own logger too.
     """
     handler = _StandardErrorHandler()
-    handler.setFormatter(_SafeFormatter(config, config.server.log_format if config else "text"))
+    handler.setFormatter(SafeFormatter(config, config.server.log_format if config else "text"))
     for other in logging.getLogger(OWN_LOGGER).handlers:
-        other.setFormatter(create_message_formatter(config))
+        other.setFormatter(SafeFormatter(config))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
     logging.getLogger(OWN_LOGGER).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
-
-
-def create_message_formatter(config: Config | None) -> logging.Formatter:
-    """Return a formatter for handlers of the gateway's own logger: the redacted message without time and level."""
-    return _SafeFormatter(config, None)
 
 
 def print_status(config: Config, line: str, *, level: str = "info") -> None:

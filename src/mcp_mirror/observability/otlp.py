@@ -31,7 +31,7 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span, set_span_in_cont
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from mcp_mirror.observability.logging import OWN_LOGGER, create_message_formatter
+from mcp_mirror.observability.logging import OWN_LOGGER, SafeFormatter
 from mcp_mirror.observability.metrics import Metrics
 from mcp_mirror.observability.signals import Signals
 from mcp_mirror.observability.tracing import Tracing
@@ -254,5 +254,5 @@ def open_exports(wanted: Collection[str], config: Config, version: str, environ:
         metrics,
         Tracing(resource, version) if "TRACES" in wanted else None,
         MetricExport(metrics, resource, version, environ) if metrics else None,
-        LogExport(create_message_formatter(config), resource) if "LOGS" in wanted else None,
+        LogExport(SafeFormatter(config), resource) if "LOGS" in wanted else None,
     )
