@@ -37,44 +37,28 @@ _MAX_OUTPUT: Final = 500
 """Characters of a server's standard error in an error message."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
     """The folder of one run, and the values of the configuration's variables."""
 
-    folder: Path
-    cases: Path
-    """The folder of the case file: `${CASES}`."""
-
-    @property
-    def files(self) -> Path:
+    def __init__(self, folder: Path, cases: Path) -> None:
+        """Name the files; `cases` is the folder of the case file."""
+        self.store: Path = folder / "store"
+        self.files: Path = folder / "files"
         """The working directory of the servers: `${WORK}`."""
-        return self.folder / "files"
-
-    @property
-    def config(self) -> Path:
+        self.config: Path = folder / "mirror.yaml"
         """The file with the gateway's configuration."""
-        return self.folder / "mirror.yaml"
-
-    @property
-    def witness(self) -> Path:
+        self.witness: Path = folder / "witness.jsonl"
         """The file in which upstreams record the calls that they receive."""
-        return self.folder / "witness.jsonl"
-
-    @property
-    def log(self) -> Path:
+        self.log: Path = folder / "stderr.log"
         """The file with the servers' standard error."""
-        return self.folder / "stderr.log"
+        own = {"CASES": str(cases.absolute()), "WORK": str(self.files), WITNESS: str(self.witness)}
+        self.environ: dict[str, str] = {"PYTHON": sys.executable, **os.environ, **own}
+        """The environment of the servers, which the configuration can use."""
 
     @property
     def server_output(self) -> str:
         """The end of the servers' standard error."""
         return self.log.read_text(errors="replace").strip()[-_MAX_OUTPUT:]
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """The environment of the servers, which the configuration can use."""
-        own = {"CASES": str(self.cases.absolute()), "WORK": str(self.files), WITNESS: str(self.witness)}
-        return {"PYTHON": sys.executable, **os.environ, **own}
 
     def prepare(self, config: Mapping[str, Any], files: Mapping[str, str]) -> Config:
         """Write and load the configuration, and write the files. A run has a store of its own in its folder.
@@ -90,7 +74,7 @@ class RunFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
         store = config.get("store") or {}
-        own_store = {"path": str(self.folder / "store"), **store} if isinstance(store, dict) else store
+        own_store = {"path": str(self.store), **store} if isinstance(store, dict) else store
         self.config.write_text(json.dumps({**_with_recording(config), "store": own_store}, indent=1))
         return load_config(self.config, self.environ)
 
