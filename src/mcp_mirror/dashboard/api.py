@@ -96,7 +96,10 @@ class DashboardRequest(msgspec.Struct, frozen=True):
         return Values(self.services, self.viewer, self._select_namespace())
 
     def _select_namespace(self) -> str:
-        return self.viewer.select_namespace(self.text("principal"))
+        asked, own = self.text("principal"), self.viewer.namespace
+        if asked and asked != own and not self.viewer.is_operator:
+            raise ToolError("Only an operator sees other principals. Select your own values.")
+        return asked or own
 
     async def list_namespaces(self) -> tuple[str, ...]:
         """Return the namespaces of a list of calls: the viewer's, the named one, or all for an operator."""

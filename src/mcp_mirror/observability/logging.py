@@ -70,7 +70,7 @@ class SafeFormatter(logging.Formatter):
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        """See the class."""
+        """Return the redacted line."""
         ours = record.name.split(".")[0] == OWN_LOGGER
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({summarize_traceback(error)})" if error else ""
