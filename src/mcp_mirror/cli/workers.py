@@ -104,7 +104,8 @@ class Supervisor:
         self,
         listening: Sequence[socket.socket],
         run_worker: Callable[[WorkerStart], int],
-        print_line: Callable[..., None],
+        print_line: Callable[[str], None],
+        print_warning: Callable[[str], None],
     ) -> None:
         """Prepare the workers.
 
@@ -112,7 +113,7 @@ class Supervisor:
         process, and returns the exit code.
         """
         self._listening, self._run_worker = listening, run_worker
-        self._print_line = print_line
+        self._print_line, self._print_warning = print_line, print_warning
         self._inboxes = tuple(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in listening)
         for end in (end for pair in self._inboxes for end in pair):
             end.settimeout(0)
@@ -273,8 +274,7 @@ class Supervisor:
         slot.restart_at = now + delay
         when = f" in {delay:g} s" if delay else ""
         if event:
-            line = f"mcp-mirror: worker {number} {event}; the gateway starts it again{when}."
-            self._print_line(line, level="warning")
+            self._print_warning(f"mcp-mirror: worker {number} {event}; the gateway starts it again{when}.")
 
     def _wait_for_all(self) -> None:
         for slot in self._slots:
