@@ -34,20 +34,11 @@ def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, re
     Returns:
         The result, `FileRemoved`, `InResultFile`, or the error.
     """
-    result = _run(value, query, seconds)
-    if result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
-        with suppress(OSError):  # a full disk
-            Path(result_file).write_bytes(result)
-            return InResultFile()
-    return result
-
-
-def _run(value: FileSpan | bytes, query: Query[Any], seconds: float) -> object:
     sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
     gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
     try:
         with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
-            return run_query(map_span(value), query, seconds)
+            result = run_query(map_span(value), query, seconds)
     except MirrorError as error:
         return error
     except OSError:
@@ -56,6 +47,11 @@ def _run(value: FileSpan | bytes, query: Query[Any], seconds: float) -> object:
         return ToolError(f"The query failed: {type(error).__name__}.")
     finally:
         gc.enable()
+    if result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
+        with suppress(OSError):  # a full disk
+            Path(result_file).write_bytes(result)
+            return InResultFile()
+    return result
 
 
 class InResultFile:

@@ -92,11 +92,8 @@ def find_changed(target: Target) -> list[str]:
     if backup is None:
         return []
     old = _by_key(target.list_entries(backup))
-    changed: list[str] = []
-    for key, entry in _by_key(target.list_entries(document)).items():
-        if entry.is_wrapped and not _is_wrap_of(old.get(key), entry):
-            changed.append(entry.label)
-    return changed
+    wrapped = {key: entry for key, entry in _by_key(target.list_entries(document)).items() if entry.is_wrapped}
+    return [entry.label for key, entry in wrapped.items() if not _is_wrap_of(old.get(key), entry)]
 
 
 def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> tuple[Document, dict[Location, str]]:

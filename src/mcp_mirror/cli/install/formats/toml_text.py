@@ -3,7 +3,7 @@
 import copy
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -168,12 +168,7 @@ def _put(root: Any, at: Location, value: Any) -> None:
     if not isinstance(value, dict):
         _walk(root, at[:-1])[at[-1]] = value
         return
-    table = _walk(root, at)
-    for key in [key for key in table if key not in value]:
-        del table[key]
-    for key, member in value.items():
-        if key not in table or table[key].unwrap() != member:
-            table[key] = _inline(member)
+    _replace_members(_walk(root, at), {key: tomlkit.item(_inline(member)) for key, member in value.items()})
 
 
 def _add(table: Any, key: str, value: Any, after: str) -> None:
@@ -198,11 +193,16 @@ def _restore(root: Any, at: Location, source: Any) -> None:
     if isinstance(table, InlineTable):
         _walk(root, at[:-1])[at[-1]] = copy.deepcopy(source)
         return
-    for key in [key for key in table if key not in source]:
+    _replace_members(table, source)
+
+
+def _replace_members(table: Any, members: Mapping[str, Any]) -> None:
+    """Give a table other members; equal ones keep their comments and layout."""
+    for key in [key for key in table if key not in members]:
         del table[key]
-    for key in source:
-        if key not in table or table[key].unwrap() != source[key].unwrap():
-            table[key] = copy.deepcopy(source[key])
+    for key, member in members.items():
+        if key not in table or table[key].unwrap() != member.unwrap():
+            table[key] = copy.deepcopy(member)
 
 
 def _nest(at: Location, value: Any) -> tomlkit.TOMLDocument:
