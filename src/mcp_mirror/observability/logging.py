@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
 from mcp_mirror.observability.standard_error import write_line
-from mcp_mirror.security.redaction import HIDDEN, encode_secret, find_secrets, list_secret_forms
+from mcp_mirror.security.redaction import HIDDEN, compile_secrets, encode_secret, find_secrets
 from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
 from mcp_mirror.settings.upstreams import HttpEndpoint
@@ -46,9 +46,7 @@ class SecretFilter:
     def __init__(self, path_hasher: PathHasher, secrets: Iterable[str] = ()) -> None:
         """Compile the patterns; `secrets` are redacted in every form in which programs quote them."""
         self._path_hasher = path_hasher
-        found = {form for secret in secrets for form in list_secret_forms(secret) if len(form) >= _SHORTEST}
-        words = sorted(found, key=len, reverse=True)
-        self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
+        self._secrets, _ = compile_secrets(secrets, _SHORTEST)
 
     def clean(self, text: str) -> str:
         """The redacted text on one line, with bounded length."""
