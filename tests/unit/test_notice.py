@@ -227,6 +227,18 @@ def test_the_paths_of_the_three_longest_texts_are_named() -> None:
     assert [f'"{BASE}/k{number}"' in notice_of(value) for number in range(5)] == [False, False, True, True, True]
 
 
+def test_short_keys_after_rows_and_long_values_are_listed() -> None:
+    before = {f"setting {number}": {"name": "x" * 20, "value": number} for number in range(3)}
+    page = {"total": 5000, "next": "eyJvZmZzZXQ", "more": True}
+    lines = notice_of({**before, "rows": [{"id": 1, "name": "a"}] * 100, **page}).splitlines()
+    assert lines[1].endswith('"total" 5000, "next" "eyJvZmZzZXQ", "more" true.')
+    assert lines[2] == 'fields of "rows", with first values: id 1, name "a"'
+    assert sum(len(line) // 4 for line in lines[1:3]) <= 150
+    assert '"more" true, and 1 more key.' in notice_of({**before, "k" * 90: ["x" * 9] * 3, **page}, room=85)
+    wide = notice_of({**before, "rows": [{f"field {number}": number for number in range(40)}], **page}).splitlines()
+    assert sum(len(line) // 4 for line in wide[1:3]) <= 150
+
+
 def test_the_path_of_a_long_text_is_named_after_many_other_keys() -> None:
     value = {f"a long name of a property {number}": number for number in range(90)} | {"content": LONG}
     assert notice_of(value).splitlines()[1].endswith(f', "content" text 2.1 kB at "{BASE}/content", and 75 more keys.')

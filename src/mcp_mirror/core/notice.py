@@ -203,6 +203,8 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     listed = _list_keys(stored, stored.room // 2 if table else stored.room, texts)
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
     rows = (describe_table(stored.blob, table, room, stored.path),) if table else ()
+    if rows:  # keys after the rows say whether there are more of them
+        listed = _list_keys(stored, stored.room // 2 + room.left, texts)
     return (f"{_SUBJECT} object: {listed}.", *rows)
 
 
@@ -237,14 +239,14 @@ def _list_keys(stored: NoticeInput, room: int, texts: Sequence[Part]) -> str:
     shown, left = _format_keys(
         stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
     )
-    room, fitting = room - _OMITTED_TOKENS, 0
+    room -= _OMITTED_TOKENS
+    listed: list[str] = []
     for formatted in shown:
-        room -= stored.estimate(formatted.encode()) + 1
-        if room < 0:
-            break
-        fitting += 1
-    left += len(shown) - fitting
-    listed = shown[:fitting]
+        tokens = stored.estimate(formatted.encode()) + 1
+        if tokens <= room:  # a short key may follow a long one
+            listed.append(formatted)
+            room -= tokens
+    left += len(shown) - len(listed)
     for text in texts:
         if path := text.find_path(stored.path):
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
