@@ -13,9 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_table
+from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_records, find_table
 from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
-from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_table, preview_value
+from mcp_mirror.core.preview import (
+    MAX_PREVIEW_TOKENS,
+    Preview,
+    TokenBudget,
+    describe_records,
+    describe_table,
+    preview_value,
+)
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
 from mcp_mirror.paths import (
     HIDDEN_TEXT,
@@ -200,9 +207,12 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """
     table = find_table(stored.blob, stored.members) if stored.preview else None
     texts = find_long_texts(stored.blob, stored.members) if stored.preview else ()
-    listed = _list_keys(stored, stored.room // 2 if table else stored.room, texts)
+    records = find_records(stored.blob, stored.members) if stored.preview and not (table or texts) else None
+    listed = _list_keys(stored, stored.room // 2 if table or records else stored.room, texts)
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
     rows = (describe_table(stored.blob, table, room, stored.path),) if table else ()
+    if records:
+        return (f"{_SUBJECT} object: {listed}.", describe_records(records, room, stored.path))
     if rows:  # keys after the rows say whether there are more of them
         listed = _list_keys(stored, stored.room // 2 + room.left, texts)
     return (f"{_SUBJECT} object: {listed}.", *rows)
