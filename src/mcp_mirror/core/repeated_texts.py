@@ -91,10 +91,9 @@ def _omit_nulls(value: Any) -> Any:
 
 
 def _includes(whole: Any, part: Any) -> bool:
-    """Whether an object or array has all of another one, at its place or as one of its members."""
-    members = whole.values() if isinstance(whole, dict) else ()
+    """Whether an object or array has all of another one, at the same places."""
     try:
-        return any(_has_all(one, part) for one in (whole, *islice(members, _MAX_MEMBERS)))
+        return _has_all(whole, part)
     except RecursionError:
         return False
 
