@@ -1196,6 +1196,33 @@ async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
         assert nothing.text.endswith("Pass another path that fits, or a literal value.")
 
 
+@pytest.mark.parametrize(
+    ("wrap", "container"),
+    [
+        (lambda path: {"memory_path": path}, "object"),
+        (lambda path: {"type": "text", "text": path}, "object"),
+        (lambda path: {"content": [{"type": "text", "text": path}], "isError": False}, "object"),
+        (lambda path: [path], "array"),
+        (lambda path: {"note": f"literal:{path}", "path": path}, "object"),
+    ],
+)
+async def test_a_path_within_an_object_where_a_text_fits_is_refused(
+    wrap: Callable[[str], object], container: str
+) -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def measure(text: str) -> int:
+        return len(text)
+
+    async with mirror:
+        path = await mirror.put({"content": "a long text " * 500})
+        refused = await mirror.call("measure_mirrored", {"text": wrap(f"{path}/content")})
+        assert refused.is_error
+        assert refused.text.endswith(f"Pass the path itself, not an {container} with the path.")
+        assert (await mirror.call("measure_mirrored", {"text": f"{path}/content"})).text == "6000"
+
+
 @pytest.mark.parametrize("text", ["/1", "path", "path/0", '"/1"', "the orders", "count_mirrored/0"])
 async def test_a_text_where_only_data_fit_is_refused_with_the_newest_path(text: str) -> None:
     async with with_orders(ROWS) as mirror:

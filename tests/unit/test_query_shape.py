@@ -128,6 +128,54 @@ def test_an_expression_that_finds_nothing_names_the_missing_key(expression: str,
         select(ROWS, expression)
 
 
+WRAPPED = {"data": {"all orders": {"edges": [{"node": {"id": 1}}], "none": None}}, "ok": True}
+BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "advice"),
+    [
+        (WRAPPED, "edges[0].node.id", 'The key "edges" is within other values: begin with data."all orders".edges.'),
+        (WRAPPED, "node.id", 'begin with data."all orders".edges[].node.'),
+        (WRAPPED, "length(edges)", 'length() gets null. The key "edges" is within other values: begin with data.'),
+        (WRAPPED, "sort_by(edges, &no)", 'sort_by() gets null. No object of the value has the key "no".'),
+        (WRAPPED, "[?id == `1`]", "The value is an object, not an array: begin with values(@)."),
+        (WRAPPED["data"], "[0]", "begin with values(@)."),
+        ({"total": 1, "all rows": [{"a": 1}]}, "[].a", 'begin with "all rows".'),
+        (BY_NAME, "[?age > `5`]", "begin with values(@)."),
+        ([{"a": 1}], "a", "The value is an array: begin with [] for all of its items, as in [].a."),
+        ([{"a b": 1}], '"a b" | [0]', 'as in []."a b".'),
+        ({"out": '{"a": "rows"}'}, "out.rows", 'No object of the value has the key "rows".'),
+        ({"/src/a": {"b": 1}}, '"~1src~1a".b', 'It is escaped as in a path: write "/src/a".'),
+        (
+            {"ok": 1, "out": {"a/b": '{"rows": [1]}'}},
+            "out.rows[0]",
+            'The text at "/out/a~1b" contains JSON with this key: add "/out/a~1b" to `memory_path`.',
+        ),
+    ],
+)
+def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, expression: str, advice: str) -> None:
+    with pytest.raises(ToolError, match=re.escape(advice)):
+        select(json.dumps(value).encode(), expression)
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "found"),
+    [
+        (WRAPPED, 'data."all orders".none', "null"),
+        (WRAPPED, "data.*.edges[?node.id == `2`] | []", "[]"),
+        (WRAPPED, "[data][1]", "null"),
+        (WRAPPED, "@.data.none", "null"),
+        ([], "a", "null"),
+        ({"rows": [{"a": 1}] * 3 + [{"b": 1}]}, "b", "null"),  # not in the first row
+        ({"x" * 300: {"b": 1}}, "b", "null"),
+        ([1], "[?@ > `1`]", "[]"),
+    ],
+)
+def test_an_expression_may_find_nothing(value: Any, expression: str, found: str) -> None:
+    assert select(json.dumps(value).encode(), expression) == found.encode()
+
+
 @pytest.mark.parametrize("name", ['"\\ud800"', "k" * 50_000])
 def test_a_missing_key_with_an_odd_name_is_an_error_of_one_line(name: str) -> None:
     for expression in (f"rows[?k == {name}]", f"rows[].{name}"):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import jmespath
@@ -12,7 +12,7 @@ from jmespath.exceptions import JMESPathError, JMESPathTypeError, ParseError
 from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.query.missing_keys import NULL, explain_nothing, find_made_keys, has_key, quote_key, walk
 from mcp_mirror.types import Buffer
 
 
@@ -61,14 +61,10 @@ _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 
 _OBJECT: Final = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
 """The beginning of an object, or of an array of objects."""
-_MAX_NAME: Final = 80
-"""Bytes of a key that an error quotes."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
 _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 """Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
-_NULL: Final = frozenset({"null", "None"})
-"""Names of keys that no value has; a comparison with one is a comparison with null, as it was meant."""
 
 
 def explain_text(blob: Buffer, advice: str) -> str | None:
@@ -124,14 +120,15 @@ def select(blob: Buffer, expression: str) -> bytes:
 
     Raises:
         ToolError: The expression is invalid, does not fit the value, compares with a key that the value does not have,
-            has a result that is not JSON, or finds nothing because the value does not have a key.
+            has a result that is not JSON, or finds nothing because the value does not have a key where the expression
+            looks for it.
     """
     try:
         compiled = jmespath.compile(expression)
         _check_compared_keys(compiled.parsed, blob)
         parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
-        found = msgspec.json.encode(_search(compiled, value), enc_hook=_encode_number)
+        found = msgspec.json.encode(_search(compiled, value, blob), enc_hook=_encode_number)
     except JMESPathError as error:
         advice = _advise(error)
         raise ToolError(f"`expression` does not work: {' '.join(str(error).split())[:300]} {advice}") from None
@@ -139,22 +136,25 @@ def select(blob: Buffer, expression: str) -> bytes:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
-    if value and found in _EMPTY and (missing := _find_missing_key(compiled.parsed, blob)) is not None:
-        raise ToolError(
-            f"{found.decode()}: the expression finds nothing. No object of the value has the key {missing}."
-        )
+    if value and found in _EMPTY and (reason := explain_nothing(compiled.parsed, blob, value)):
+        raise ToolError(f"{found.decode()}: the expression finds nothing. {reason}")
     return found
 
 
-def _search(compiled: Any, value: object) -> object:
+def _search(compiled: Any, value: object, blob: Buffer) -> object:
     """The result of a compiled expression.
 
     Raises:
         JMESPathError: The expression does not fit the value.
-        ToolError: It compares values of different types.
+        ToolError: It compares values of different types, or a function gets nothing because the value does not have a
+            key where the expression looks for it.
     """
     try:
         return compiled.search(value, _OPTIONS)
+    except JMESPathTypeError as error:
+        if error.actual_type != "null" or (reason := explain_nothing(compiled.parsed, blob, value)) is None:
+            raise
+        raise ToolError(f"`expression` does not work: {error.function_name}() gets null. {reason}") from None
     except TypeError:  # max_by and min_by check only the type of the first value
         raise ToolError(
             "`expression` compares values of different types, such as a number with a text or null. Convert them, as "
@@ -179,42 +179,18 @@ def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
     Raises:
         ToolError: The value does not have one, so the name was meant as a text.
     """
-    nodes = tuple(_walk(parsed))
-    made = {node["value"] for node in nodes if node["type"] == "key_val_pair"}
-    for node in nodes:
+    made = find_made_keys(parsed)
+    for node in walk(parsed):
         compares = node["type"] == "comparator" or (
             node["type"] == "function_expression" and node["value"] in _TAKES_TEXT
         )
         compared = node["children"][1] if compares and len(node["children"]) > 1 else node
         name = compared["value"] if compared is not node and compared["type"] == "field" else None
-        if name is None or name in _NULL or name in made or _has_key(blob, name):
+        if name is None or name in NULL or name in made or has_key(blob, name):
             continue
-        quoted = as_json_string(name, _MAX_NAME)
+        quoted = quote_key(name)
         literal = f"`{name}`" if name in ("true", "false") else "'" + quoted[1:-1].replace("'", "\\'") + "'"
         raise ToolError(
             f"`expression` compares with a key {quoted}, which the value does not have. "
             f"Double quotes enclose names of keys; write {literal}."
         )
-
-
-def _find_missing_key(parsed: Mapping[str, Any], blob: Buffer) -> str | None:
-    """Return the first key of an expression that the value does not have, quoted; None if it has all of them."""
-    nodes = tuple(_walk(parsed))
-    made = {node["value"] for node in nodes if node["type"] == "key_val_pair"}
-    names = dict.fromkeys(node["value"] for node in nodes if node["type"] == "field")
-    missing = (name for name in names if name not in made | _NULL and not _has_key(blob, name))
-    return next((as_json_string(name, _MAX_NAME) for name in missing), None)
-
-
-def _walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield node
-    for child in node["children"]:
-        if isinstance(child, Mapping):  # a slice has numbers
-            yield from _walk(child)
-
-
-def _has_key(blob: Buffer, name: str) -> bool:
-    """Whether any object in JSON text has a key, written with or without escapes for characters beyond ASCII."""
-    forms = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
-    found = re.search("|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass"), blob)
-    return found is not None
