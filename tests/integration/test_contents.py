@@ -249,6 +249,7 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     assert shelf.kept == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "count"), [("text", 20_000), ("words " * 4000, 200)], ids=["small", "stored"])
 async def test_very_many_contents_do_not_stall_others(text: str, count: int) -> None:
     shelf = Shelf()
