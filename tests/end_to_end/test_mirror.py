@@ -698,7 +698,7 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
     with pytest.raises(MirrorError, match=r"This Mirror is closed: use it within `async with mirror:`"):
         await mirror.put(1)
     with pytest.raises(MirrorError, match="A tool with the name 'average' exists already"):
-        mirror.tool(name="average")(path_in)
+        mirror.tool(path_in, name="average")
 
 
 CONFIGURATION_AS_STORE = r"^Mirror\(store\): this is a configuration. Give it as `upstreams`: Mirror\(upstreams=...\).$"

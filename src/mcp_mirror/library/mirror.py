@@ -96,6 +96,7 @@ class Mirror:
         """
         if callable(stages):
             raise TypeError("`stages` is one stage. Give a list: stages=[...].")
+        stages = tuple(stages)  # a generator can be read once
         for number, stage in enumerate(stages, 1):
             if fault := find_stage_fault(stage):
                 raise TypeError(f"Stage {number} of `stages` {fault}")
@@ -103,11 +104,11 @@ class Mirror:
         for warning in config.warnings:
             _logger.warning("%s", warning)
         self._functions = LocalFunctions()
-        self._task = ApplicationTask(config, self._functions, tuple(stages))
+        self._task = ApplicationTask(config, self._functions, stages)
         self._context: AbstractAsyncContextManager[Application] | None = None
 
     @overload
-    def tool(self, function: Tool, /) -> Tool: ...
+    def tool(self, function: Tool, /, **options: Unpack[ToolOptions]) -> Tool: ...
 
     @overload
     def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[Tool], Tool]: ...
