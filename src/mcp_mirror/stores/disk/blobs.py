@@ -10,7 +10,7 @@ import hmac
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ import msgspec
 from mcp_mirror.stores.base import cut_into_pieces
 from mcp_mirror.types import Buffer, FileSpan, Segments
 
-_CHUNK: Final = 1 << 18
+PIECE: Final = 1 << 18
 """Bytes that are compared and written at once. They stay in the processor's cache."""
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 1 << 12
@@ -30,22 +30,6 @@ _RANDOM: Final = 16
 """Random bytes in a name."""
 _WORTH_A_LINK: Final = 0.5
 """Share of a message's file that a value must have to be stored as a hard link to the file."""
-
-
-class SystemCalls(msgspec.Struct, frozen=True):
-    """The system calls of this module, so that tests can make them fail."""
-
-    open: Callable[..., int] = os.open
-    write: Callable[..., int] = os.write
-    fsync: Callable[[int], None] = os.fsync
-    close: Callable[[int], None] = os.close
-    link: Callable[..., None] = os.link
-    rename: Callable[..., None] = os.replace
-    unlink: Callable[..., None] = os.unlink
-    mkdir: Callable[..., None] = os.mkdir
-
-
-SYSTEM: Final = SystemCalls()
 
 
 class BlobRemovedError(Exception):
@@ -73,19 +57,15 @@ class BlobDraft(msgspec.Struct, frozen=True):
 class Blobs:
     """A folder of blobs. Call `adopt`, `remove` and `sizes` only with the index's write lock."""
 
-    def __init__(self, folder: Path, drafts: Path, calls: SystemCalls, *, fsync: bool) -> None:
+    def __init__(self, folder: Path, drafts: Path, *, fsync: bool) -> None:
         """Set the folders.
 
         Args:
             folder: The folder of the blobs.
             drafts: A folder of this process on the same file system.
-            calls: The system calls.
             fsync: Sync drafts before they are adopted, and the folder before `adopt` returns.
         """
-        self._folder = folder
-        self._drafts = drafts
-        self._calls = calls
-        self._fsync = fsync
+        self._folder, self._drafts, self._fsync = folder, drafts, fsync
 
     def open(self) -> None:
         """Create the folder.
@@ -94,7 +74,7 @@ class Blobs:
             OSError: The folder cannot be created.
         """
         with suppress(FileExistsError):
-            self._calls.mkdir(self._folder, 0o700)
+            self._folder.mkdir(0o700)
         self._sync(self._folder.parent, _READ)
 
     @property
@@ -118,32 +98,27 @@ class Blobs:
         return None
 
     @contextmanager
-    def draft(self, fingerprint: str, blob: Segments, file: FileSpan | None) -> Iterator[BlobDraft]:
+    def draft(
+        self, pieces: Iterable[Buffer], fingerprint: str | None = None, file: FileSpan | None = None
+    ) -> Iterator[BlobDraft]:
         """Write a blob to the disk. The context removes a draft that was not adopted.
 
         Args:
-            fingerprint: The beginning of its name, from `compute_fingerprint`.
-            blob: The bytes.
+            pieces: The bytes.
+            fingerprint: The beginning of its name, from `compute_fingerprint`; None for an encrypted blob.
             file: An existing file with the same bytes.
 
         Raises:
             OSError: The blob cannot be written.
         """
-        digest = f"{fingerprint}{secrets.token_hex(_RANDOM)}"
-        with self._reserve_temporary_path() as path:
-            yield (file and self._link(path, digest, file)) or BlobDraft(
-                path, digest, 0, self._write_file(path, cut_into_pieces(blob, _CHUNK))
-            )
-
-    @contextmanager
-    def sealed_draft(self, chunks: Iterable[bytes]) -> Iterator[BlobDraft]:
-        """Write an encrypted blob to the disk, under a random name.
-
-        Raises:
-            OSError: The blob cannot be written.
-        """
-        with self._reserve_temporary_path() as path:
-            yield BlobDraft(path, secrets.token_hex(_FINGERPRINT + _RANDOM), 0, self._write_file(path, chunks))
+        digest = f"{fingerprint or secrets.token_hex(_FINGERPRINT)}{secrets.token_hex(_RANDOM)}"
+        path = self._drafts / secrets.token_hex(16)
+        try:
+            linked = self._link(path, digest, file) if file else None
+            yield linked or BlobDraft(path, digest, 0, self._write_file(path, pieces))
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
     def adopt(self, draft: BlobDraft) -> None:
         """Rename a draft to its final name; do nothing for a blob that is already stored.
@@ -157,13 +132,13 @@ class Blobs:
             if not path.exists():
                 raise BlobRemovedError
             return
-        self._calls.rename(draft.path, path)
+        draft.path.replace(path)
         self._sync(self._folder, _READ)
 
     def remove(self, name: str) -> bool:
         """Remove a file. Maps of it stay readable. Returns False if the system refuses."""
         try:
-            self._calls.unlink(self._folder / name)
+            (self._folder / name).unlink()
         except FileNotFoundError:
             return True
         except OSError:
@@ -175,23 +150,13 @@ class Blobs:
         with os.scandir(self._folder) as found:
             return {entry.name: entry.stat().st_size for entry in found}
 
-    @contextmanager
-    def _reserve_temporary_path(self) -> Iterator[Path]:
-        """A new path. The context removes its file."""
-        path = self._drafts / secrets.token_hex(16)
-        try:
-            yield path
-        finally:
-            with suppress(OSError):
-                self._calls.unlink(path)
-
     def _link(self, path: Path, digest: str, file: FileSpan) -> BlobDraft | None:
         """Link the message's file; None if links are not supported or the file is too large for the blob."""
         file_size = Path(file.path).stat().st_size
         if file.span.length < file_size * _WORTH_A_LINK:
             return None
         try:
-            self._calls.link(file.path, path)
+            os.link(file.path, path)
         except OSError:  # another file system, or one without links
             return None
         self._sync(path, _CHANGE)
@@ -200,30 +165,28 @@ class Blobs:
     def _write_file(self, path: Path, pieces: Iterable[Buffer]) -> int:
         """Write a new file and return its size."""
         file_size = 0
-        file = self._calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
         try:
             for piece in pieces:
                 file_size += len(piece)
-                self._write(file, memoryview(piece))
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(file, rest) :]
             if self._fsync:
-                self._calls.fsync(file)
+                os.fsync(file)
         finally:
-            self._calls.close(file)
+            os.close(file)
         return file_size
-
-    def _write(self, file: int, piece: memoryview) -> None:
-        while piece:
-            piece = piece[self._calls.write(file, piece) :]
 
     def _sync(self, path: Path, how: int) -> None:
         """Sync a file or a folder to the disk. Windows cannot sync folders."""
         if not self._fsync or (sys.platform == "win32" and path.is_dir()):
             return
-        file = self._calls.open(path, how)
+        file = os.open(path, how)
         try:
-            self._calls.fsync(file)
+            os.fsync(file)
         finally:
-            self._calls.close(file)
+            os.close(file)
 
 
 _READ: Final = os.O_RDONLY
@@ -242,7 +205,7 @@ def compute_fingerprint(owner: str, blob: Segments) -> str:
     size, position = sum(map(len, blob)), 0
     hashed = hmac.new(owner.encode("utf-8", "surrogatepass"), size.to_bytes(8, "big"), "sha256")
     starts = [at * max(size - _SAMPLE_BYTES, 0) // (_SAMPLES - 1) for at in range(_SAMPLES)]
-    for piece in cut_into_pieces(blob, _CHUNK):
+    for piece in cut_into_pieces(blob, PIECE):
         for start in starts:
             if position - _SAMPLE_BYTES < start < position + len(piece):
                 hashed.update(piece[max(start - position, 0) : start + _SAMPLE_BYTES - position])
@@ -256,10 +219,10 @@ def _has_bytes(path: Path, start: int, blob: Segments) -> bool:
     Raises:
         OSError: The file cannot be read.
     """
-    read = bytearray(_CHUNK)
+    read = bytearray(PIECE)
     with path.open("rb", buffering=0) as file:
         file.seek(start)
-        for piece in cut_into_pieces(blob, _CHUNK):
+        for piece in cut_into_pieces(blob, PIECE):
             if len(piece) < len(read):
                 read = bytearray(len(piece))
             # A bytearray is compared by memcmp, also with a memoryview.
