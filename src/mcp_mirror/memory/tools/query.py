@@ -14,7 +14,7 @@ from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
-from mcp_mirror.query.select import explain_broken_json, explain_table, explain_text, select
+from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.query.texts import locate_text
 from mcp_mirror.types import Buffer
 
@@ -59,19 +59,15 @@ class Select(msgspec.Struct, frozen=True):
         return found
 
     def _select_from(self, blob: Buffer) -> bytes:
-        """Return the result on a value; if a text has none, the error says that the value is text.
-
-        Of a table, such as CSV, or of broken JSON, each result is one of its characters, as `length(@)`, and not of its
-        rows.
-        """
-        if reason := explain_table(blob, self.table_advice) or explain_broken_json(blob, self.text_advice):
+        """Return the result on a value; if a text has none, the error says that the value is text."""
+        reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice)
+        if is_mistake:
             raise ToolError(reason)
         try:
             found = select(blob, self.expression)
         except ToolError as error:
-            reason = explain_text(blob, self.text_advice)
             raise ToolError(f"{error} {reason}" if reason else str(error)) from None
-        if found == b"null" and (reason := explain_text(blob, self.text_advice)):
+        if found == b"null" and reason:
             raise ToolError(f"null: the expression finds nothing. {reason}")
         return found
 
@@ -95,7 +91,8 @@ async def query(call: ToolInput) -> Content:
     ) as found:
         if found == b"null":
             return build_text_content("null: the expression finds nothing.")
-        if _is_short(memory, found):
+        is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
+        if is_small and count_value_tokens(found, memory.estimate) <= memory.mirror.inline_budget:
             return build_answer_content(as_plain_text(found))
         new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
         return await save_and_reply(call, new)
@@ -114,9 +111,3 @@ def _advise_on_table(memory: Memory, found_value: FoundValue) -> str | None:
     if "memory_run" in memory.own_tools:
         return _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=_name_readers(memory, ", or "))
     return None
-
-
-def _is_short(memory: Memory, found: Buffer) -> bool:
-    """Whether the model sees a result instead of its notice."""
-    is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
-    return is_small and count_value_tokens(found, memory.estimate) <= memory.mirror.inline_budget
