@@ -31,7 +31,7 @@ from mcp_mirror.stores.quotas import (
     Eviction,
     ExpirySweeper,
     SpaceUsage,
-    make_tombstone,
+    keep_origin,
     refuse_oversized,
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
@@ -369,7 +369,7 @@ class MemoryStore:
         self._evicted += reason == "evicted"
         now = self._clock()
         self._forget_tombstone(key)
-        self._tombstones[key] = make_tombstone(value.describe(key[1]), reason, now)
+        self._tombstones[key] = Tombstone(keep_origin(value.describe(key[1])), reason, now)
         own = self._tombstone_keys.setdefault(key[0], OrderedDict())
         own[key] = None
         if len(own) > NAMESPACE_TOMBSTONES:
