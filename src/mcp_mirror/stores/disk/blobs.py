@@ -54,18 +54,14 @@ class BlobDraft(msgspec.Struct, frozen=True):
     """The size of the file in bytes."""
 
 
-class Blobs:
+class Blobs(msgspec.Struct, frozen=True):
     """A folder of blobs. Call `adopt`, `remove` and `sizes` only with the index's write lock."""
 
-    def __init__(self, folder: Path, drafts: Path, *, fsync: bool) -> None:
-        """Set the folders.
-
-        Args:
-            folder: The folder of the blobs.
-            drafts: A folder of this process on the same file system.
-            fsync: Sync drafts before they are adopted, and the folder before `adopt` returns.
-        """
-        self._folder, self._drafts, self._fsync = folder, drafts, fsync
+    folder: Path
+    drafts: Path
+    """A folder of this process on the same file system."""
+    fsync: bool
+    """Sync drafts before they are adopted, and the folder before `adopt` returns."""
 
     def open(self) -> None:
         """Create the folder.
@@ -74,17 +70,17 @@ class Blobs:
             OSError: The folder cannot be created.
         """
         with suppress(FileExistsError):
-            self._folder.mkdir(0o700)
-        self._sync(self._folder.parent, _READ)
+            self.folder.mkdir(0o700)
+        self._sync(self.folder.parent, _READ)
 
     @property
     def exists(self) -> bool:
         """Whether the folder exists."""
-        return self._folder.exists()
+        return self.folder.exists()
 
     def build_path(self, digest: str, start: int) -> Path:
         """The file of a blob with this digest and offset."""
-        return self._folder / name_of(digest, start)
+        return self.folder / name_of(digest, start)
 
     def find_equal(self, blob: Segments, known: Iterable[tuple[str, int]]) -> BlobDraft | None:
         """The first of the known blobs, each a digest and an offset, that has the same bytes as `blob`."""
@@ -112,7 +108,7 @@ class Blobs:
             OSError: The blob cannot be written.
         """
         digest = f"{fingerprint or secrets.token_hex(_FINGERPRINT)}{secrets.token_hex(_RANDOM)}"
-        path = self._drafts / secrets.token_hex(16)
+        path = self.drafts / secrets.token_hex(16)
         try:
             linked = self._link(path, digest, file) if file else None
             yield linked or BlobDraft(path, digest, 0, self._write_file(path, pieces))
@@ -133,12 +129,12 @@ class Blobs:
                 raise BlobRemovedError
             return
         draft.path.replace(path)
-        self._sync(self._folder, _READ)
+        self._sync(self.folder, _READ)
 
     def remove(self, name: str) -> bool:
         """Remove a file. Maps of it stay readable. Returns False if the system refuses."""
         try:
-            (self._folder / name).unlink()
+            (self.folder / name).unlink()
         except FileNotFoundError:
             return True
         except OSError:
@@ -147,7 +143,7 @@ class Blobs:
 
     def sizes(self) -> dict[str, int]:
         """The sizes of all files by name."""
-        with os.scandir(self._folder) as found:
+        with os.scandir(self.folder) as found:
             return {entry.name: entry.stat().st_size for entry in found}
 
     def _link(self, path: Path, digest: str, file: FileSpan) -> BlobDraft | None:
@@ -172,7 +168,7 @@ class Blobs:
                 rest = memoryview(piece)
                 while rest:
                     rest = rest[os.write(file, rest) :]
-            if self._fsync:
+            if self.fsync:
                 os.fsync(file)
         finally:
             os.close(file)
@@ -180,7 +176,7 @@ class Blobs:
 
     def _sync(self, path: Path, how: int) -> None:
         """Sync a file or a folder to the disk. Windows cannot sync folders."""
-        if not self._fsync or (sys.platform == "win32" and path.is_dir()):
+        if not self.fsync or (sys.platform == "win32" and path.is_dir()):
             return
         file = os.open(path, how)
         try:

@@ -117,12 +117,7 @@ class Index:
     """Values by namespace and base. Safe for use from any thread."""
 
     def __init__(
-        self,
-        path: Path,
-        policy: StorePolicy,
-        clock: Callable[[], float],
-        blobs: Blobs,
-        records: RecordCodec,
+        self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs, records: RecordCodec
     ) -> None:
         self._path = path
         self._records = records
@@ -130,7 +125,8 @@ class Index:
         self._clock = clock
         self._blobs = blobs
         self._eviction = DiskEviction(policy, clock, records)
-        self._lock = RLock()
+        self.lock: Final = RLock()
+        """Locked while a thread uses the connection."""
         self._pending_uses: dict[ValueKey, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
         self._evicted = 0
@@ -177,7 +173,7 @@ class Index:
 
     def close(self) -> None:
         """Write pending uses, and close the index."""
-        with self._lock:
+        with self.lock:
             if self._checkpointer:
                 self._checkpointer.close()
                 self._checkpointer = None
@@ -234,7 +230,7 @@ class Index:
 
     def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value, which counts as used."""
-        with self._lock:
+        with self.lock:
             row = self._record_use(_DESCRIBE, (namespace, base))
             if row is None:
                 for record, reason, at in self._read_rows(_TOMBSTONE, (namespace, base)):
@@ -246,7 +242,7 @@ class Index:
     def find(self, namespace: str, base: str, span: Span | None = None) -> ValueLocation | None:
         """The location of a value, which counts as used, with the bytes of `span` if the value is small."""
         first, length = span or (0, -1)
-        with self._lock:
+        with self.lock:
             row = self._record_use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
         if row is None:
             return None
@@ -293,7 +289,7 @@ class Index:
             for name in there.keys() - known.keys():
                 self._blobs.remove(name)
         self._remove_doomed_files()
-        with self._lock, suppress(sqlite3.Error):
+        with self.lock, suppress(sqlite3.Error):
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
 
@@ -306,14 +302,8 @@ class Index:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Lock the index for the duration of the context, and yield the connection."""
-        with self._lock:
+        with self.lock:
             yield self._connection
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the index for the duration of the context: other threads wait."""
-        with self._lock:
-            yield
 
     def _read_rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
         with self.reading() as connection:
@@ -328,7 +318,7 @@ class Index:
         """
         until = time.monotonic() + (_LOCK_TIMEOUT if is_durable else _SHORT_LOCK_TIMEOUT) / 1000
         while True:
-            with self._lock:
+            with self.lock:
                 connection = self._connection
                 level = "FULL" if is_durable and self._policy.fsync else "NORMAL"
                 if self._synchronous != level:  # SQLite compiles the statement each time
@@ -391,7 +381,7 @@ class Index:
         Returns:
             The number of removed values and files; 0 if none are left.
         """
-        with self._lock:
+        with self.lock:
             if not self._eviction.find_expired(self._connection, None, 1):
                 return self._remove_doomed_files()
         removed, end = 0, time.monotonic() + BATCH_SECONDS

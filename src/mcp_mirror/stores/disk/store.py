@@ -287,7 +287,7 @@ class DiskStore:
         """
         if not self._is_open or self._is_in_place():
             return
-        with self._index.locked():
+        with self._index.lock:
             if self._is_in_place():
                 return
             self._begin()
