@@ -222,7 +222,10 @@ class RedisStore:
             await self._enter(value, namespace, descriptor, *records)
         except BaseException:
             with suppress(StoreError), anyio.CancelScope(shield=True):  # the bytes expire otherwise
-                await self._give_up(value)
+                if self._registry:
+                    await self._registry.give_up(value.mark)
+                elif self._redis.is_up:
+                    await self._call("discard", **value._asdict())
             raise
 
     async def _upload(self, value: StoredValue, blob: Segments, envelope: Envelope | None) -> None:
@@ -234,13 +237,6 @@ class RedisStore:
         async for chunk in stream_pieces(blob, CHUNK, value.size, envelope):
             await self._redis.run([("SET", self._keys.blob(value, number), chunk, "EX", _STAGED)])
             number += 1
-
-    async def _give_up(self, value: StoredValue) -> None:
-        """Remove the bytes of a value that did not become visible."""
-        if self._registry:
-            await self._registry.give_up(value.mark)
-        elif self._redis.is_up:
-            await self._call("discard", **value._asdict())
 
     async def _enter(self, value: StoredValue, namespace: str, descriptor: Descriptor, *blobs: Buffer) -> None:
         """Make room and the value visible, in several calls if many values must go.
