@@ -12,7 +12,6 @@ from concurrent.futures import Future, wait
 from functools import partial, wraps
 from threading import Thread, get_ident
 from time import monotonic
-from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio
@@ -97,9 +96,7 @@ class SyncMirror:
         atexit.register(self._close)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the mirror and end the event loop."""
         self._close()
 
