@@ -12,7 +12,6 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
-from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.query.texts import locate_text
@@ -84,7 +83,12 @@ async def query(call: ToolInput) -> Content:
             f"(`memory_tools.query_bytes`). Query a part of it (path/key){_name_readers(memory, ', or use ')}."
         )
     text_advice = f"{_name_readers(memory, 'Use ') or 'Use its path as the argument of another tool'}."
-    table_advice = _advise_on_table(memory, found_value) or text_advice
+    table_advice = text_advice
+    if memory.sql is not None:
+        table_advice = _SQL_ADVICE.format(path=found_value.quoted_path)
+    elif "memory_run" in memory.own_tools:
+        readers = _name_readers(memory, ", or ")
+        table_advice = _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=readers)
     selection = Select(call.arguments.text("expression"), max_bytes, text_advice, table_advice)
     async with memory.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
@@ -102,12 +106,3 @@ def _name_readers(memory: Memory, before: str) -> str:
     """Return `before` and the tools that read texts, of those that the client sees; an empty text without one."""
     readers = " or ".join(name for name in _READERS if name in memory.own_tools)
     return readers and before + readers
-
-
-def _advise_on_table(memory: Memory, found_value: FoundValue) -> str | None:
-    """Return a sentence that names what reads the rows of a text; None if the client sees no such tool."""
-    if memory.sql is not None:
-        return _SQL_ADVICE.format(path=found_value.quoted_path)
-    if "memory_run" in memory.own_tools:
-        return _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=_name_readers(memory, ", or "))
-    return None
