@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import anyio
@@ -139,9 +138,7 @@ class Mirror:
         self._context = context
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._context is not None:
             await self._context.__aexit__(None, None, None)
 
@@ -407,9 +404,7 @@ class Mirror:
         )
         value = None if trace.returned is None else json.loads(bytes(trace.returned))
         return ScriptReply(
-            **{one.name: getattr(reply, one.name) for one in fields(reply)},
-            value=value,
-            printed=trace.printed,
+            **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
         )
 
     @property

@@ -67,52 +67,29 @@ _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 """Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
 
 
-def explain_text(blob: Buffer, advice: str) -> str | None:
-    """Explain that expressions select nothing from text; None for any other value.
+def explain_text(blob: Buffer, text_advice: str, table_advice: str) -> tuple[str, bool]:
+    """Explain that expressions select nothing from a text.
 
     Args:
-        blob: The value.
-        advice: A sentence that names the alternatives.
+        blob: The value, which is not JSON in a text.
+        text_advice: A sentence that names what reads a text.
+        table_advice: A sentence that names what reads the rows of a text.
+
+    Returns:
+        The explanation, which is empty for other values; and whether the text has rows, such as CSV, or begins as JSON.
+        An expression on such a text is a mistake: `length(@)` would count its characters.
     """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
-        return None
-    return f"{_describe_text(find_format(read_edges(blob, span)))} {advice}"
-
-
-def explain_table(blob: Buffer, advice: str) -> str | None:
-    """Explain that expressions do not see the rows of a text, such as CSV; None for any other value.
-
-    JSON lines are such a text if one of them is broken: otherwise they are queried as an array.
-
-    Args:
-        blob: The value.
-        advice: A sentence that names what reads the rows.
-    """
-    span = trim(blob)
-    form = find_format(read_edges(blob, span)) if kind_at(blob, span.start) == "text" else ""
-    if form == JSON_LINES:
-        form += ", with a line that is not JSON"
-    elif not has_columns(form):
-        return None
-    return f"{_describe_text(form)} {advice}"
-
-
-def explain_broken_json(blob: Buffer, advice: str) -> str | None:
-    """Explain that expressions do not see the values of a text that begins as JSON; None for any other value.
-
-    Args:
-        blob: The value, which is not JSON or a text that contains JSON.
-        advice: A sentence that names the alternatives.
-    """
-    span = trim(blob)
-    if kind_at(blob, span.start) != "text" or _OBJECT.match(read_edges(blob, span).head) is None:
-        return None
-    return f"The value is text that begins as JSON and is not valid JSON; it may be cut. {advice}"
-
-
-def _describe_text(form: str) -> str:
-    return f"The value is text{form and f' ({form})'}, not JSON: JMESPath has no keys or items to select."
+        return "", False
+    edges = read_edges(blob, span)
+    form = find_format(edges)
+    has_rows = form == JSON_LINES or has_columns(form)
+    if not has_rows and _OBJECT.match(edges.head):
+        return f"The value is text that begins as JSON and is not valid JSON; it may be cut. {text_advice}", True
+    described = f"{form}, with a line that is not JSON" if form == JSON_LINES else form
+    reason = f"The value is text{described and f' ({described})'}, not JSON: JMESPath has no keys or items to select."
+    return f"{reason} {table_advice if has_rows else text_advice}", has_rows
 
 
 def select(blob: Buffer, expression: str) -> bytes:

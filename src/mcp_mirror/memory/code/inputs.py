@@ -2,7 +2,7 @@
 
 import json
 import keyword
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -118,11 +118,10 @@ class Inputs(msgspec.Struct, frozen=True):
 
 async def read_files(inputs: Inputs) -> Inputs:
     """Return the inputs with the texts of embedded resources in place of these."""
-
-    async def read(one: Input) -> Input:
-        return msgspec.structs.replace(one, blob=await run_by_size(len(one.blob), read_embedded_file, one.blob))
-
-    changed = [await read(one) if one.is_media else one for one in inputs.inputs]
+    changed: list[Input] = []
+    for one in inputs.inputs:
+        blob = await run_by_size(len(one.blob), read_embedded_file, one.blob) if one.is_media else one.blob
+        changed.append(msgspec.structs.replace(one, blob=blob))
     return msgspec.structs.replace(inputs, inputs=tuple(changed))
 
 
@@ -175,7 +174,11 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     """
     span = trim(blob)
     is_array = kind_at(blob, span.start) == "array"
-    members = _read_members(blob, next(items(blob, span), span) if is_array else span)
+    object_span = next(items(blob, span), span) if is_array else span
+    members: list[Member] = []
+    if kind_at(blob, object_span.start) == "object":
+        with suppress(msgspec.DecodeError):
+            members.extend(member for _, member in islice(members_with_offsets(blob, object_span), _MAX_FIELDS))
     if not members:
         return None
     keys = ", ".join(member.key[:_MAX_FIELD] for member in members)
@@ -186,24 +189,13 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     return f"{name} is one object with the keys {keys}{advice}"
 
 
-def _read_members(blob: Buffer, span: Span) -> Sequence[Member]:
-    found: list[Member] = []
-    if kind_at(blob, span.start) == "object":
-        with suppress(msgspec.DecodeError):
-            found.extend(member for _, member in islice(members_with_offsets(blob, span), _MAX_FIELDS))
-    return found
-
-
 def _has_objects(blob: Buffer, span: Span) -> bool:
     first = next(items(blob, span), None) if kind_at(blob, span.start) == "array" else None
     return first is not None and kind_at(blob, first.start) == "object"
 
 
 async def read_inputs(
-    call: ToolInput,
-    raw: bytes,
-    check_names: Callable[[Collection[str]], None],
-    check_size: Callable[[int], None],
+    call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None], check_size: Callable[[int], None]
 ) -> Inputs:
     """Resolve the inputs of a call.
 
