@@ -308,7 +308,7 @@ PURE  := errors types callers paths $(addprefix observability/,audit argument_sh
          $(addprefix security/,flows pins sanitize) \
          $(addprefix core/,__init__ amounts budgets capture content_comparison conversion embedded_json main_parts media merged_lists naming \
            notice outlines parsed_result pipe_tables preview python_literals related_words repeated_texts resolve result_processing schema schema_references similar_names text_format tool_index \
-           tool_inspection validation value_sizes) \
+           tool_inspection validation validation_cost value_sizes) \
          $(addprefix tokens/,__init__ lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs ledger pruning) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \

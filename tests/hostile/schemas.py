@@ -50,3 +50,12 @@ def nesting(depth: int) -> Schema:
         f"d{n}": {"anyOf": [{"properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}}] * 2} for n in range(depth)
     }
     return {"properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": defs | {f"d{depth}": {"type": "integer"}}}
+
+
+def levels(depth: int, members: int) -> Schema:
+    """Objects in objects, each with further members."""
+    below: Schema = {"type": "integer"}
+    for _ in range(depth):
+        others = {f"m{n}": {"type": "string", "minLength": 1} for n in range(members)}
+        below = {"type": "object", "properties": {"x": below} | others, "required": ["x"]}
+    return below

@@ -7,6 +7,7 @@ import json
 import re
 import resource
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,3 +213,28 @@ async def test_memory_tools_accept_as_many_paths_as_other_tools(tool: str) -> No
         answer = await mirror.call(tool, arguments[tool])
         assert answer.is_error
         assert "1,001 memory paths; one call may have 1,000 (`limits.max_pointers`)" in answer.text
+
+
+async def test_long_paths_are_not_stored_with_each_value_that_they_made() -> None:
+    mirror, keys = Mirror(), [f"{'k' * 50_000}{number}" for number in range(20)]
+
+    @mirror.tool
+    def keep(values: list[int]) -> str:
+        return f"{sum(values)} " * 2_000
+
+    async with mirror:
+        path = await mirror.put(dict.fromkeys(keys, 1))
+        arguments = {"values": [f"{path}/{key}" for key in keys]}
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                assert (await mirror.call("keep_mirrored", arguments)).path
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 10 << 20  # before, a megabyte for each value of a few kilobytes
+        more = {"values": [*arguments["values"], arguments["values"][0]]}
+        assert "name a key by its position" in (await mirror.call("keep_mirrored", more)).text
+        by_position = {"values": [f"{path}/~#{number}" for number in range(20)]}
+        assert (await mirror.call("keep_mirrored", by_position)).path

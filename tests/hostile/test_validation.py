@@ -10,7 +10,7 @@ from mcp import Client
 from tests.end_to_end.conftest import Serve
 from tests.hostile import lister
 from tests.hostile.conftest import Budget, Configured, connect_http, pinging
-from tests.hostile.schemas import blocks, doubling, nesting, page, tool
+from tests.hostile.schemas import blocks, doubling, levels, nesting, page, tool
 
 LISTER = [lister.__file__]
 
@@ -39,6 +39,7 @@ async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, 
         tool("any", doubling("anyOf")),
         tool("all", doubling("allOf")),
         tool("nest", nesting(60)),
+        *(tool(f"levels{number}", levels(60, 20)) for number in range(3)),
         tool("plain", {"properties": {"n": {"type": "integer"}}}),
     ]
     async with AsyncExitStack() as stack:
@@ -57,6 +58,12 @@ async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, 
             assert '\'type\' is "cardd"; the schema has alternatives for "section", "columns"' in answer
             assert await ask(client, "edit_mirrored", blocks(12, "tabs")) == "done"
             row.outcome = "an error names the block and the kinds"
+        kind = "invalid arguments of a deep schema"
+        async with budget(served, kind, "3 of 60 levels, 50 kB", memory=100 << 20) as row, pinging(greet, row):
+            for number in range(3):
+                answer = await ask(client, f"levels{number}_mirrored", nested(60, "wrong"))
+                assert "x.x.x: the value does not fit the schema" in answer
+            row.outcome = "an error names a place above the value"
         kind = "schemas that double their work"
         async with budget(served, kind, "`anyOf` and `allOf`, 40 levels", memory=600 << 20) as row, pinging(greet, row):
             for _ in range(4):

@@ -411,6 +411,27 @@ async def test_server_requests_over_the_limit_get_an_error() -> None:
         assert {one.id for one in answers} == set(range(most))
 
 
+async def test_requests_of_ended_calls_make_room_for_those_of_others() -> None:
+    client, most = Client(), UpstreamBounds().max_input_requests
+    client.accepts.set()
+    async with dispatching() as setup:
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+            for number in range(most):
+                setup.receive("elicitation/create", {"message": str(number)}, id=number, about="one")
+            await anyio.wait_all_tasks_blocked()
+        with setup.dispatcher.track("two", client, PausableTimeout(9), resets_timeout=False):
+            for identity in ("new", "newer"):
+                setup.receive("elicitation/create", {"message": identity}, id=identity, about="two")
+            dropped = [await setup.sink.answer() for _ in range(2)]
+            await anyio.wait_all_tasks_blocked()
+            assert {one.id for one in dropped} == {0, 1}
+            assert "The call that this request was about has ended" in dropped[0].error.message
+            assert [params["message"] for _, params in client.received[most:]] == ["new", "newer"]
+            client.answers.set()
+            answers = [await setup.sink.answer() for _ in range(most)]
+    assert {one.id for one in answers} == {*range(2, most), "new", "newer"}
+
+
 async def test_server_requests_that_name_no_call_are_shared_among_the_calls() -> None:
     clients = [ready(), ready(), ready()]
     async with dispatching() as setup, AsyncExitStack() as stack:

@@ -28,7 +28,8 @@ def test_a_trace_takes_over_the_result_of_another_call() -> None:
 def test_a_trace_notes_each_input_and_each_producer_once() -> None:
     trace = CallTrace()
     for path, producer in (("p-1", "call 1"), ("p-1/a", "call 1"), ("p-2", ""), ("p-1", "call 1"), ("p-3", "call 3")):
-        trace.add_input(path, producer)
+        trace.add_inputs((path,))
+        trace.add_producer(producer)
     assert (trace.inputs, trace.producers) == (("p-1", "p-1/a", "p-2", "p-3"), ("call 1", "call 3"))
     other = CallTrace()
     other.take_result(trace)

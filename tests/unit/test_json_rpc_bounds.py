@@ -31,6 +31,8 @@ JSON = st.recursive(
 )
 MANY = b",".join([b"1"] * (MAX_VALUES + 1))
 MEMBERS = b",".join(b'"%d":1' % index for index in range(MAX_VALUES + 1))
+FEW = b",".join(b'"%d":1' % index for index in range(700))
+FEW_ITEMS = b"1" + b",1" * 400
 
 
 def count_values(value: Any) -> int:
@@ -74,7 +76,12 @@ def test_other_members_are_written_unchanged() -> None:
         (b'{"id":1,"result":{"content":[%b]}}' % (MANY * 8), "`result` has more than 20,000 members"),
         (b'{"id":1,"params":[%b]}' % (MANY * 8), None),
         (b'{"id":1,"params":[%b' % (MANY * 8), None),
-        (b'{"id":1,"params":{"_meta":{%b}}}' % MEMBERS[:1000], None),
+        (b'{"id":1,"params":{"_meta":{%b}}}' % FEW, None),
+        (b'{"id":1,"params":{"_meta":{%b},"a":[%b],"arguments":{%b}}}' % (FEW, FEW_ITEMS, MEMBERS), None),
+        (b'{"id":1,"params":{"_meta":{%b},"a":[%b]}}' % (FEW, FEW_ITEMS * 2), "`params` has more than 1,200 members"),
+        (b'{"id":1,"params":{"name":"%b","arguments":{%b}}}' % (b",[" * 9000, MEMBERS), None),
+        (b'{"id":1,"params":{"\\ud800":[%b]}}' % MANY, None),
+        (b'{"id":1,"params":{"a":1}}', None),
     ],
 )
 def test_large_params_beside_arguments_are_rejected(message: bytes, wrong: str | None) -> None:

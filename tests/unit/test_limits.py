@@ -111,6 +111,16 @@ def test_a_call_may_have_so_many_memory_paths() -> None:
         check_pointer_count(found, 2)
 
 
+@pytest.mark.parametrize("prefix", ["", "literal:"])
+def test_the_memory_paths_of_a_call_may_have_so_many_characters(prefix: str) -> None:
+    path = "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
+    paths = [f"{prefix}{path}/{'k' * 60_000}{index}" for index in range(18)]
+    found = find_pointers(json.dumps({"a": paths}).encode(), frozenset({"t"}))
+    check_pointer_count(found[1:], 20)
+    with pytest.raises(ToolError, match=r"have 1,080,[0-9]{3} characters together; one call may have 1,048,576"):
+        check_pointer_count(found, 20)
+
+
 def test_a_busy_error_tells_when_to_try_again() -> None:
     assert (str(BusyError("Too much.", 0.2)), BusyError("Too much.", 2.1).retry_after) == (
         "Too much. Try again in 1 s.",

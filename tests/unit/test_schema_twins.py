@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.schema import Schema, admit_paths
+from mcp_mirror.payload.json_bounds import is_deeper
 
 PATH = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f/raw_grid"
 TEXT = {"type": "string"}
@@ -287,7 +288,22 @@ def test_a_schema_of_any_depth_is_widened_as_far_as_is_sensible() -> None:
     for _ in range(300):
         schema = {"type": "array", "items": schema}
     twin = admit_paths({"type": "object", "properties": {"x": schema}})
-    assert twin["properties"]["x"]["anyOf"][0]["items"]["anyOf"][1] == TEXT
+    assert twin["properties"]["x"]["anyOf"] == [schema, TEXT]
+
+
+@pytest.mark.parametrize(("levels", "admitting"), [(3, 3), (13, 13), (14, 14), (15, 9), (18, 9), (24, 5), (50, 1)])
+def test_paths_do_not_make_a_deep_schema_too_deep_for_clients(levels: int, admitting: int) -> None:
+    schema: Schema = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"x": schema}}
+    text = json.dumps(admit_paths(schema))
+    assert text.count('{"type": "string"}') == admitting
+    assert not is_deeper(text.encode(), max(60, 2 * levels + 3))
+
+
+def test_a_schema_that_cannot_be_listed_is_widened_too() -> None:
+    half = {"type": "integer", "description": "\ud800"}
+    assert "anyOf" in admit_paths({"type": "object", "properties": {"x": half}})["properties"]["x"]
 
 
 # What the original accepts, the twin accepts.

@@ -7,9 +7,16 @@ import time
 from typing import Any
 
 import pytest
-from tests.hostile.schemas import blocks, doubling, page
+from tests.hostile.schemas import blocks, doubling, levels, page
 
-from mcp_mirror.core.validation import Cost, SchemaCheck, estimate_cost
+from mcp_mirror.core.validation import SchemaCheck
+from mcp_mirror.core.validation_cost import Cost, estimate_cost
+
+
+def nested(depth: int, value: Any) -> Any:
+    for _ in range(depth):
+        value = {"x": value}
+    return value
 
 
 def check(schema: Any, arguments: Any) -> str:
@@ -311,6 +318,51 @@ def test_an_error_has_few_copies_of_a_large_value(schema: Any, arguments: Any, e
     began = time.thread_time()
     assert (checked(arguments) or "").startswith(expected)
     assert time.thread_time() - began < 0.25  # 0.6 to 1.3 s with an error for each name or alternative
+
+
+@pytest.mark.parametrize(
+    ("depth", "members", "expected"),
+    [
+        (8, 100, 'x.x.x.x.x.x.x.x: 5 is not of type "string"'),
+        (60, 1, '.x.x: 5 is not of type "string"'),
+        (60, 20, "x.x.x: the value does not fit the schema of this argument"),
+    ],
+)
+def test_an_error_in_a_deep_schema_compiles_only_a_few_parts(depth: int, members: int, expected: str) -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        others = {f"m{number}": {"type": "string", "minLength": 1} for number in range(members)}
+        schema = {"properties": {"x": schema, **others}}
+    checked = SchemaCheck(schema)
+    began = time.thread_time()
+    assert (checked(nested(depth, 5)) or "").endswith(expected)
+    assert time.thread_time() - began < 0.3  # 0.2 s and 90 MB with all parts of the last schema, at each error
+
+
+def test_an_error_of_long_values_in_a_deep_schema_ends_early() -> None:
+    error = check(levels(40, 1), nested(40, ["x"] * 15_000))
+    assert error.endswith("x.x: the value does not fit the schema of this argument")
+    assert error.count("x.") < 20
+
+
+INTEGER = {"type": "integer"}
+DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "id": "https://x.example/a.json"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"properties": {"x": {"$ref": "#/$defs/a%20b%25~01"}}}, "x.m: ["),
+        ({"$id": "https://x.example/a.json", "properties": {"x": {"$ref": "a.json#/$defs/n"}}}, "x: the value"),
+        ({"$id": "a.json#", "properties": {"x": {"$ref": "#/$defs/n"}}}, 'x: {"m"'),
+        ({**DRAFT_4, "properties": {"x": {"$ref": "a.json#/$defs/n"}}}, "the value does not fit"),
+        ({"properties": {"x": {"pattern": "^(?=a)a$", **INTEGER}}}, 'x: {"m"'),
+    ],
+)
+def test_an_error_names_the_place_whatever_names_the_schema_has(schema: Any, expected: str) -> None:
+    long = {"m": ["x"] * 6000}
+    definitions = {"n": INTEGER, "a b%~1": {"properties": {"m": {"maxItems": 1}}, "maxProperties": 0}}
+    assert check({**schema, "$defs": definitions}, {"x": long}).startswith(expected)
 
 
 def test_wrong_names_of_a_small_object_are_all_named() -> None:

@@ -19,7 +19,8 @@ from mcp_mirror.core.parsed_result import WRAPPER
 from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
-from mcp_mirror.core.validation import Cost, SchemaCheck
+from mcp_mirror.core.validation import SchemaCheck
+from mcp_mirror.core.validation_cost import Cost
 from mcp_mirror.paths import tool_slug
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider

@@ -49,6 +49,8 @@ _REPLACED_COST: Final = 16
 """Bytes that are written as fast as one pointer or escaped path is replaced."""
 _MAX_CANDIDATES: Final = 20_000
 """Candidate offsets in the arguments that are examined for memory paths."""
+_MAX_PATH_CHARACTERS: Final = 1 << 20
+"""Characters of all memory paths of a call, which are compared, logged and passed between processes."""
 _MAX_EXPLAINED: Final = 50
 """Strings that `explain_strings` explains."""
 _MAX_CORRECTED: Final = 4096
@@ -171,16 +173,23 @@ def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
 
 
 def check_pointer_count(found: Pointers, most: int) -> None:
-    """Check the number of pointers of a call.
+    """Check the number and the length of the pointers of a call.
 
     Raises:
-        ToolError: The call has more pointers than the limit.
+        ToolError: The call has more pointers than the limit, or they are too long.
     """
     count = sum(isinstance(one, Pointer) for one in found)
     if count > most:
         raise ToolError(
             f"The arguments contain {count:,} memory paths; one call may have {most:,} (`limits.max_pointers`). Pass "
             "the path of one value that contains them all, or make several calls."
+        )
+    characters = sum(len(one.text) for one in found)
+    if characters > _MAX_PATH_CHARACTERS:
+        raise ToolError(
+            f"The memory paths in the arguments have {characters:,} characters together; one call may have "
+            f"{_MAX_PATH_CHARACTERS:,}. Pass the path of the value that contains the long keys, or name a key by its "
+            "position, such as `/~#0`."
         )
 
 

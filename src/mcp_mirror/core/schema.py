@@ -25,6 +25,7 @@ from mcp_mirror.core.schema_references import (
     settle,
     without,
 )
+from mcp_mirror.payload.json_bounds import is_deeper
 from mcp_mirror.types import Location
 
 Schema = dict[str, Any]
@@ -62,6 +63,11 @@ _ANNOTATIONS: Final = ("title", "description", "default", "examples", "deprecate
 """Keywords that describe the argument rather than one alternative."""
 _UNIONS: Final = ("anyOf", "oneOf")
 _MAX_DEPTH: Final = 64
+_MAX_NESTING: Final = 60
+"""Levels of nesting of a twin's schema. Clients drop a whole list that is nested too deep: on .NET over 64 levels, on
+Rust over 128, on pydantic over 200."""
+_ADMITTING_LEVELS: Final = (_MAX_DEPTH, 16, 8, 4, 0)
+"""Levels of a schema that may admit paths below the arguments themselves."""
 
 
 def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
@@ -112,10 +118,25 @@ def _end_sentence(sentence: str) -> str:
 
 
 def admit_paths(schema: Schema) -> Schema:
-    """The input schema in which each argument, also a nested one, may be a memory path; without unused definitions."""
-    widened: Schema = _widen_below(_flatten_root(settle(drop_unused_definitions(schema))), 0)
+    """The input schema in which each argument, also a nested one, may be a memory path; without unused definitions.
+
+    Each admitted path adds two levels of nesting. If the result is nested too deep for some clients, only the upper
+    levels admit paths.
+    """
+    settled = _flatten_root(settle(drop_unused_definitions(schema)))
+    for levels in _ADMITTING_LEVELS:
+        widened: Schema = _widen_below(settled, _MAX_DEPTH - levels)
+        if not _is_too_deep(widened):
+            break
     is_object = next(iter(widened), None) == "type" and widened["type"] == "object"
     return widened if is_object else {"type": "object"} | widened | {"type": "object"}
+
+
+def _is_too_deep(schema: Schema) -> bool:
+    try:
+        return is_deeper(msgspec.json.encode(schema), _MAX_NESTING)
+    except UnicodeEncodeError:  # a text with half of a surrogate pair, for which the tool is not listed
+        return False
 
 
 def types_at(schema: Schema) -> Callable[[Location], frozenset[str]]:

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
-from mcp_mirror.core.validation import Cost, SchemaCheck, estimate_cost, verify_schema
+from mcp_mirror.core.validation import SchemaCheck, verify_schema
+from mcp_mirror.core.validation_cost import Cost, estimate_cost
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_bounds import is_deeper
 from mcp_mirror.settings.limits import UpstreamBounds

@@ -1,27 +1,21 @@
-"""Validates arguments against a tool's schema, and computes an upper bound on the work of validation.
+"""Validates arguments against a tool's schema.
 
-A recursive or nested schema can cost exponential time, so the event loop uses only schemas with a small bound. An
-error message costs at most a few validations.
+A recursive or nested schema can cost exponential time, so the event loop uses only schemas with a small bound
+(`core/validation_cost.py`). An error message costs at most a few validations.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final
+from urllib.parse import quote
 
 import jsonschema_rs
 import msgspec
 
-from mcp_mirror.core.schema_references import (
-    References,
-    Schema,
-    as_sequence,
-    iterate_subschemas,
-    map_below,
-    read_types,
-)
+from mcp_mirror.core.schema_references import References, Schema, as_sequence, map_below, read_types
+from mcp_mirror.core.validation_cost import Cost, CostCounter, UnboundedError
 from mcp_mirror.paths import escape_token
 
 MAX_WORK: Final = 200_000
@@ -30,12 +24,22 @@ _ERROR_WORK: Final = 5_000
 """Units up to which all errors are collected; each error costs far more than a verdict."""
 _ERROR_BYTES: Final = 1 << 22
 """Bytes up to which all errors are collected, in about 20 ms: each error has a copy of its value."""
-_MAX_SUBSCHEMAS: Final = 10_000
 _MAX_DEPTH: Final = 64
-_UNITS_PER_PATTERN_BYTE: Final = 20
-"""Units of work per byte of the arguments for each pattern."""
 _MAX_STEPS: Final = 300
 """Steps that an error message follows into the schema."""
+_MAX_COMPILED: Final = 6_000
+"""Subschemas that are compiled for one error message, in about 30 ms. They are not kept: those of a deep schema of 50
+kB take 100 MB, because each level contains the next ones again."""
+_COMPILED_ROOM: Final = 2
+"""Subschemas that are compiled as fast as another one is found."""
+_PATTERN_ROOM: Final = 150
+"""The same for a pattern."""
+_UNKNOWN_ROOM: Final = 200
+"""The same for a subschema without a known cost, which only worker processes compile."""
+_READ_BYTES: Final = 100
+"""Bytes of a value that are read as fast as a subschema is compiled."""
+_URI: Final = "json-schema:///tool"
+"""The URI of a schema without an `$id`."""
 _MAX_TEXT: Final = 300
 """Characters of an error message."""
 _MAX_QUOTED: Final = 40
@@ -45,10 +49,6 @@ _MAX_ERRORS: Final = 5
 """Errors that a message names."""
 _MAX_ALTERNATIVES: Final = 3
 """Alternatives of a schema whose errors a message names."""
-_UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
-_BACKTRACKING_SYNTAX: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
-"""Look-around, back references and atomic groups: the engine matches such patterns by backtracking."""
-_DIALECT: Final = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
 _BACKTRACK_LIMIT: Final = 100_000
 """Steps after which a pattern is not judged: 100 ms."""
 _MAX_PATTERN_BYTES: Final = 1 << 15
@@ -73,99 +73,6 @@ _TYPES: Final[Mapping[type, frozenset[str]]] = {
 """The types of a schema that a value may have. 1.0 is an integer too."""
 
 
-class _UnboundedError(Exception):
-    """Validation may take exponential time."""
-
-
-class Cost(msgspec.Struct, frozen=True):
-    """An upper bound on the work of validation."""
-
-    subschemas: int
-    """Subschemas that are evaluated for one value of the arguments, references followed."""
-    patterns: int
-    names: int = 0
-    """Subschemas of the names of members. Each wrong name is an error with a copy of the object."""
-
-    def work(self, arguments: bytes) -> int:
-        """Maximum units of work for these arguments; a unit is about 0.1 µs."""
-        return self.subschemas * _count_values(arguments) + _UNITS_PER_PATTERN_BYTE * self.patterns * len(arguments)
-
-    def copied_bytes(self, arguments: bytes) -> int:
-        """Maximum bytes of the values in all errors of these arguments."""
-        return (self.subschemas + self.names * _count_values(arguments)) * len(arguments)
-
-
-def _count_values(arguments: bytes) -> int:
-    return 1 + sum(map(arguments.count, (b",", b"[", b"{")))
-
-
-def estimate_cost(schema: Schema) -> Cost | None:
-    """The cost of a schema; None if the schema is recursive, too large or not understood.
-
-    References count as often as validation follows them, so nested alternatives multiply. Each subschema is visited
-    once.
-    """
-    try:
-        return _CostCounter(References(schema)).of(schema, 0)
-    except _UnboundedError:
-        return None
-
-
-class _CostCounter(msgspec.Struct, frozen=True):
-    references: References
-    counts_patterns: bool = True
-    """False: count only subschemas, which determine the possible number of errors."""
-    _known: dict[int, Cost | None] = msgspec.field(default_factory=dict)
-    """By identity; None while the cost of a schema is being computed."""
-
-    def of(self, part: Any, depth: int) -> Cost:
-        if not isinstance(part, dict):
-            return Cost(1, 0)
-        if id(part) not in self._known:
-            self._known[id(part)] = None
-            self._known[id(part)] = self._sum(part, depth)
-        if (known := self._known[id(part)]) is None:
-            raise _UnboundedError
-        return known
-
-    def _sum(self, part: Schema, depth: int) -> Cost:
-        if depth > _MAX_DEPTH or not _is_understood(part, is_root=not depth):
-            raise _UnboundedError
-        texts = _list_patterns(part) if self.counts_patterns else []
-        if any(map(_BACKTRACKING_SYNTAX.search, texts)):
-            raise _UnboundedError
-        lists = sum(map(len, _iterate_lists(part)))
-        below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *iterate_subschemas(part))]
-        cost = Cost(
-            1 + lists + sum(one.subschemas for one in below),
-            len(texts) + ("format" in part) + ("contentMediaType" in part) + sum(one.patterns for one in below),
-            ("propertyNames" in part) + sum(one.names for one in below),
-        )
-        if cost.subschemas > _MAX_SUBSCHEMAS:
-            raise _UnboundedError
-        return cost
-
-
-def _is_understood(part: Schema, *, is_root: bool) -> bool:
-    dialect = part.get("$schema", "https://json-schema.org/draft/2020-12/schema")
-    embedded = not is_root and ("$id" in part or "id" in part)
-    known = isinstance(dialect, str) and _DIALECT.fullmatch(dialect) is not None
-    return known and not embedded and _UNBOUNDED.isdisjoint(part) and part.get("format") != "regex"
-
-
-def _iterate_lists(part: Schema) -> Iterator[list[Any]]:
-    """Yield the lists of a schema whose items are checked one by one, and can each be an error."""
-    yield from (as_sequence(part.get(word)) for word in ("enum", "required"))
-    for word in ("dependentRequired", "dependencies"):
-        named = part.get(word)
-        yield from map(as_sequence, named.values() if isinstance(named, dict) else ())
-
-
-def _list_patterns(part: Schema) -> list[str]:
-    named = part.get("patternProperties")
-    return [str(part[word]) for word in ("pattern",) if word in part] + list(named if isinstance(named, dict) else ())
-
-
 class SchemaCheck(msgspec.Struct, gc=False):
     """A check that compiles its schema when it is first called: most tools of a large catalog are never called.
 
@@ -181,10 +88,10 @@ class SchemaCheck(msgspec.Struct, gc=False):
     """Reject patterns that are large when compiled."""
     _validators: tuple[jsonschema_rs.Validator, ...] = ()
     """The schema, and if it differs the schema in which required members with a default may be absent."""
-    _explainer: "_Explainer | None" = None
+    _costs: CostCounter | None = None
 
-    def compile(self) -> "_Explainer":
-        """Compile the schema, and return what explains invalid arguments.
+    def compile(self) -> CostCounter:
+        """Compile the schema, and return what bounds the work of error messages.
 
         Raises:
             ValueError: The schema is not a JSON Schema for an object.
@@ -194,8 +101,8 @@ class SchemaCheck(msgspec.Struct, gc=False):
         variants = (self.schema,) if lenient == self.schema else (self.schema, lenient)
         options = _build_options(is_small=self.is_small)
         self._validators = tuple(_compile_validator(one, options) for one in variants)
-        self._explainer = _Explainer(variants[-1], options)
-        return self._explainer
+        self._costs = CostCounter(References(variants[-1]), bounds_patterns=False)
+        return self._costs
 
     def is_valid(self, arguments: Any) -> bool:
         """Whether arguments are valid, in a fraction of the time of an error message.
@@ -203,7 +110,7 @@ class SchemaCheck(msgspec.Struct, gc=False):
         Raises:
             ValueError: They cannot be judged.
         """
-        if self._explainer is None:
+        if self._costs is None:
             self.compile()
         for validator in self._validators:  # noqa: SIM110  # each small call passes here
             if validator.is_valid(arguments):
@@ -212,12 +119,12 @@ class SchemaCheck(msgspec.Struct, gc=False):
 
     def __call__(self, arguments: Any) -> str | None:
         """Return an error message for arguments; None if they are valid or cannot be judged."""
-        explainer = self._explainer or self.compile()
+        costs = self._costs or self.compile()
         try:
             if self.is_valid(arguments):
                 return None
             json.dumps(arguments, allow_nan=False)  # the library reads numbers beyond the range of doubles as null
-            return explainer.of(arguments)
+            return _Explainer(_Compiler(costs, _build_options(is_small=self.is_small))).of(arguments)
         except (ValueError, RecursionError):
             return None
 
@@ -275,15 +182,55 @@ class _Violation(msgspec.Struct, frozen=True):
     at: tuple[str, ...] = ()
 
 
-class _Explainer(msgspec.Struct, frozen=True, dict=True):
+class _Compiler(msgspec.Struct, dict=True):
+    """Compiles the subschemas that one error message needs, as far as there is room."""
+
+    costs: CostCounter
+    options: jsonschema_rs.FancyRegexOptions
+    room: int = _MAX_COMPILED
+    _known: dict[str, jsonschema_rs.Validator | None] = msgspec.field(default_factory=dict)
+
+    def compile(self, violation: _Violation) -> jsonschema_rs.Validator | None:
+        """Compile the violated subschema; None without room for it, or if it is not valid."""
+        pointer = violation.pointer
+        if pointer not in self._known:
+            self.room -= self._measure(violation.part)
+            self._known[pointer] = self._compile(pointer) if self.room >= 0 else None
+        return self._known[pointer]
+
+    def _measure(self, part: Any) -> int:
+        try:
+            cost = self.costs.of(part)
+        except UnboundedError:
+            return _UNKNOWN_ROOM
+        return _COMPILED_ROOM + cost.subschemas + _PATTERN_ROOM * cost.patterns
+
+    def _compile(self, pointer: str) -> jsonschema_rs.Validator | None:
+        root = self.costs.references.root
+        part = {key: root[key] for key in ("$schema",) if key in root} | {"$ref": self._uri + quote(pointer, "#/~")}
+        try:
+            return jsonschema_rs.validator_for(part, registry=self._registry, pattern_options=self.options)
+        except ValueError:  # such as references relative to the `id` of draft 4
+            return None
+
+    @cached_property
+    def _uri(self) -> str:
+        own = self.costs.references.root.get("$id")
+        return (own.partition("#")[0] if isinstance(own, str) else "") or _URI
+
+    @cached_property
+    def _registry(self) -> jsonschema_rs.Registry:
+        return jsonschema_rs.Registry([(self._uri, self.costs.references.root)], retriever=lambda _: {})
+
+
+class _Explainer(msgspec.Struct, frozen=True):
     """Explains invalid arguments: follows the schema down by verdicts, which are cheap."""
 
-    schema: Schema
-    options: jsonschema_rs.FancyRegexOptions
+    compiler: _Compiler
 
     def of(self, arguments: Any) -> str | None:
         """The error message; None if the arguments cannot be judged."""
-        violation = _Violation(self.schema, "#", arguments)
+        violation = _Violation(self._references.root, "#", arguments)
         for _ in range(_MAX_STEPS):
             narrower = None if self._is_cheap(violation) else next(self._find_narrower(violation), None)
             if narrower is None:
@@ -291,24 +238,21 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
             violation = narrower
         return self._write_message(violation)
 
-    @cached_property
+    @property
     def _references(self) -> References:
-        return References(self.schema)
-
-    @cached_property
-    def _validators(self) -> jsonschema_rs.ValidatorMap:
-        return jsonschema_rs.validator_map_for(self.schema, retriever=lambda _: {}, pattern_options=self.options)
+        return self.compiler.costs.references
 
     def _is_cheap(self, violation: _Violation) -> bool:
-        try:
-            cost = _CostCounter(self._references, counts_patterns=False).of(violation.part, 0)
-        except _UnboundedError:
-            return False
         text = json.dumps(violation.value).encode()
+        self.compiler.room -= len(text) // _READ_BYTES
+        try:
+            cost = self.compiler.costs.of(violation.part)
+        except UnboundedError:
+            return False
         return Cost(cost.subschemas, 0).work(text) <= _ERROR_WORK and cost.copied_bytes(text) <= _ERROR_BYTES
 
     def _is_wrong(self, violation: _Violation) -> bool:
-        validator = self._validators.get(violation.pointer)
+        validator = self.compiler.compile(violation)
         return validator is not None and not validator.is_valid(violation.value)
 
     def _find_narrower(self, violation: _Violation) -> Iterator[_Violation]:
@@ -386,7 +330,7 @@ class _Explainer(msgspec.Struct, frozen=True, dict=True):
 
     def _write_message(self, violation: _Violation) -> str | None:
         at = ".".join(violation.at)
-        validator = self._validators.get(violation.pointer) if self._is_cheap(violation) else None
+        validator = self.compiler.compile(violation) if self._is_cheap(violation) else None
         errors = list(islice(validator.iter_errors(violation.value), _MAX_ERRORS)) if validator else []
         if errors:
             undecided = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded

@@ -161,8 +161,9 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
                 values[pointer] = found_value
             elif pointer.is_known:
                 raise await unknown_path_error(self.writer.store, self.guard.namespace, pointer.text)
-        for found_value in values.values():
-            self.guard.trace.add_input(str(found_value.path), found_value.producer)
+        self.guard.trace.add_inputs(str(value.path) for value in values.values())
+        for value in values.values():
+            self.guard.trace.add_producer(value.producer)
         return values
 
     async def _load_one(self, pointer: Pointer, described: Descriptions) -> FoundValue | None:

@@ -20,6 +20,8 @@ NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _MAX_REMEMBERED: Final = 256
 """Notices of all principals together; each has less than 2 KB."""
+_MAX_INPUT_CHARACTERS: Final = 1 << 14
+"""Characters of the paths of its inputs that are stored with a value. Quotas do not count them."""
 _STORE_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=False)
 
 
@@ -144,10 +146,18 @@ class ValueWriter(msgspec.Struct, frozen=True):
             members=draft.members,
             created=now,
             expires=now + self.policy.lifetime,
-            provenance=provenance,
+            provenance=_shorten_inputs(provenance),
             media_type=draft.media_type,
             preview=draft.preview,
             labels=labels,
             array=draft.array,
             text_size=draft.text.size if draft.text else None,
         )
+
+
+def _shorten_inputs(provenance: Provenance) -> Provenance:
+    """The provenance with paths of whole values in place of many or long paths of their parts."""
+    if sum(map(len, provenance.inputs)) <= _MAX_INPUT_CHARACTERS:
+        return provenance
+    bases = dict.fromkeys(path.partition("/")[0] for path in provenance.inputs)
+    return msgspec.structs.replace(provenance, inputs=tuple(bases))

@@ -5,7 +5,7 @@ wait and never fails.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -146,10 +146,12 @@ class CallTrace:
     printed: str = field(default="", repr=False)
     """The text that a script printed, for the program that runs the gateway."""
 
-    def add_input(self, path: str, producer: str) -> None:
-        """Note a stored value that the call uses, and the trace context of its `producer`, empty without traces."""
-        if path not in self.inputs:
-            self.inputs += (path,)
+    def add_inputs(self, paths: Iterable[str]) -> None:
+        """Note stored values that the call uses."""
+        self.inputs = tuple(dict.fromkeys((*self.inputs, *paths)))
+
+    def add_producer(self, producer: str) -> None:
+        """Note the trace context of the call that produced an input value, empty without traces."""
         if producer and producer not in self.producers:
             self.producers += (producer,)
 

@@ -19,6 +19,9 @@ _MAX_LOCATED: Final = 1 << 16
 """Strings and brackets that are searched for the place of an excess depth, in about 20 ms."""
 _MAX_BESIDE: Final = 1 << 18
 """Bytes of a client's `params` without its arguments."""
+_MAX_VALUES_BESIDE: Final = 1_200
+"""Members and items of a client's `params` without its arguments, enough for a thousand subscribed resources. The SDK
+keeps them parsed in all open requests and sessions, up to 600 bytes for each."""
 _MAX_STATE: Final = 1 << 21
 """Bytes of the state that a client brings back with its answers."""
 
@@ -49,6 +52,9 @@ class _Parameters(msgspec.Struct):
     state: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="requestState")
 
 
+_LARGE: Final = frozenset(("arguments", "inputResponses", "requestState"))
+
+
 class _Outline(msgspec.Struct):
     """A message whose members stay bytes."""
 
@@ -58,15 +64,16 @@ class _Outline(msgspec.Struct):
 
 _OUTLINE: Final = msgspec.json.Decoder(_Outline)
 _PARAMETERS: Final = msgspec.json.Decoder(_Parameters)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_request(frame: Buffer) -> None:
     """Check that everything in a client's message except its arguments is small, without parsing it.
 
     Raises:
-        WireError: `params` has too many bytes outside of its arguments, or `result` too many values.
+        WireError: `params` has too many bytes or values outside of its arguments, or `result` too many values.
     """
-    if len(frame) <= _MAX_BESIDE:
+    if len(frame) <= 2 * _MAX_VALUES_BESIDE:  # too short for so many values
         return
     try:
         outline = _OUTLINE.decode(frame)
@@ -82,8 +89,17 @@ def check_request(frame: Buffer) -> None:
         raise WireError(
             f"`params` has {size:,} bytes outside of `arguments`; the limit is {_MAX_BESIDE:,}. Use `arguments`."
         )
+    if size > 2 * _MAX_VALUES_BESIDE and _has_many_values_beside(outline.params):
+        raise WireError(
+            f"`params` has more than {_MAX_VALUES_BESIDE:,} members and items outside of `arguments`. Send fewer."
+        )
     if has_more_values(outline.result, MAX_VALUES):
         raise WireError(f"`result` has more than {MAX_VALUES:,} members and items. Send fewer.")
+
+
+def _has_many_values_beside(params: msgspec.Raw) -> bool:
+    beside = [memoryview(raw) for key, raw in _MEMBERS.decode(params).items() if key not in _LARGE]
+    return has_more_values(b"[%b]" % b",".join(beside), _MAX_VALUES_BESIDE)
 
 
 def check_envelope(message: Buffer, most: int) -> None:

@@ -50,6 +50,8 @@ _REQUEST: Final = frozenset({"jsonrpc", "id", "method", "params"})
 _EMPTY_RESULT: Final[Mapping[str, Any]] = {"content": []}
 _SHORT_META: Final = 1 << 10
 """Bytes of a `_meta` that is remembered: most clients send the same one with each request."""
+_MAX_META: Final = 1 << 13
+"""Bytes of a `_meta` that is parsed. The SDK's path bounds the number of values in a longer one."""
 _ENCODE: Final = msgspec.json.Encoder().encode
 _NAME: Final = msgspec.json.Decoder(str)
 
@@ -103,6 +105,8 @@ def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
         params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
         name = _NAME.decode(params["name"]) if message.method == TOOL_CALL else ""
         text = bytes(params.get("_meta", b"{}"))
+        if len(text) > _MAX_META:
+            return None
         meta, envelope = _read_short_meta(text) if len(text) <= _SHORT_META else _read_meta(text)
     except (WireError, KeyError, ValueError):
         return None

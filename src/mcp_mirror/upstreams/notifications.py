@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final, Self
 
@@ -144,9 +144,14 @@ class InflightRequest(msgspec.Struct):
         """Whether notifications about the request wait for the caller."""
         return self._queue is not None and self._queue.is_delivering
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the request has ended."""
+        return self._tracked.get(self._token) is not self
+
     async def wait_until_over(self) -> None:
         """Wait until the request has ended, and the gateway has sent its cancellation to the server."""
-        if self._tracked.get(self._token) is self:
+        if not self.is_over:
             self._end = self._end or asyncio.Event()
             await self._end.wait()
 
@@ -198,6 +203,8 @@ class NotificationDispatcher:
         self._accepted: deque[tuple[ServerMessage, RequestId, anyio.CancelScope]] = deque()
         """Requests that no task answers yet."""
         self._refused: deque[RequestId] = deque()
+        self._waiting: dict[anyio.CancelScope, InflightRequest] = {}
+        """The requests about calls that wait for the client's answer, oldest first."""
         self._is_subscribed = False
 
     def connect(self, sink: MessageSink) -> None:
@@ -216,7 +223,7 @@ class NotificationDispatcher:
             self._log.warning("%s is not relayed: %s", _log_name(message.method), message.fault)
         elif message.id is None:
             self.HANDLERS.get(message.method, NotificationDispatcher._relay)(self, message)
-        elif self._answering >= self._bounds.max_input_requests:
+        elif self._answering >= self._bounds.max_input_requests and not self._make_room():
             self._log.warning(
                 "%s is refused: `limits.max_input_requests` (%d) wait", _log_name(message.method), self._answering
             )
@@ -376,8 +383,27 @@ class NotificationDispatcher:
         await queue.drain()  # earlier notifications come first
         await self._count(message, inflight)
         channel = filter_content(queue.channel) if self._may_be_hidden(message) else queue.channel
-        with inflight.timeout.paused() if inflight is not None else nullcontext():
+        if inflight is None:
             return await channel.request(message.method, message.params)
+        with anyio.CancelScope() as scope, inflight.timeout.paused():
+            self._waiting[scope] = inflight
+            try:
+                return await channel.request(message.method, message.params)
+            finally:
+                self._waiting.pop(scope, None)
+        raise RefusedError("The call that this request was about has ended.", types.INVALID_REQUEST)
+
+    def _make_room(self) -> bool:
+        """Drop the oldest request about a call that has ended; return whether there was one.
+
+        Servers end calls without cancelling what they asked. Until another request needs the room, the client may still
+        answer: which call a request is about is not always known.
+        """
+        scope = next((scope for scope, inflight in self._waiting.items() if inflight.is_over), None)
+        if scope is not None:
+            del self._waiting[scope]
+            scope.cancel()
+        return scope is not None
 
     async def _count(self, message: ServerMessage, inflight: InflightRequest | None) -> None:
         """Count a request to the client against its call.

@@ -123,7 +123,8 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
     if found_value is None:
         raise miss or await memory.unknown_path_error(namespace, strip_wrapping(text))
-    memory.trace.add_input(str(found_value.path), found_value.producer)
+    memory.trace.add_inputs((str(found_value.path),))
+    memory.trace.add_producer(found_value.producer)
     return found_value
 
 

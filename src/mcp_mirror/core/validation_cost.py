@@ -1,0 +1,125 @@
+"""Computes an upper bound on the work of validation.
+
+A recursive or nested schema can cost exponential time.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from mcp_mirror.core.schema_references import References, Schema, as_sequence, iterate_subschemas
+
+_MAX_SUBSCHEMAS: Final = 10_000
+_MAX_DEPTH: Final = 64
+_UNITS_PER_PATTERN_BYTE: Final = 20
+"""Units of work per byte of the arguments for each pattern."""
+_UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
+_BACKTRACKING_SYNTAX: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
+"""Look-around, back references and atomic groups: the engine matches such patterns by backtracking."""
+_DIALECT: Final = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
+
+
+class UnboundedError(Exception):
+    """Validation may take exponential time."""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """An upper bound on the work of validation."""
+
+    subschemas: int
+    """Subschemas that are evaluated for one value of the arguments, references followed."""
+    patterns: int
+    names: int = 0
+    """Subschemas of the names of members. Each wrong name is an error with a copy of the object."""
+
+    def work(self, arguments: bytes) -> int:
+        """Maximum units of work for these arguments; a unit is about 0.1 µs."""
+        return self.subschemas * _count_values(arguments) + _UNITS_PER_PATTERN_BYTE * self.patterns * len(arguments)
+
+    def copied_bytes(self, arguments: bytes) -> int:
+        """Maximum bytes of the values in all errors of these arguments."""
+        return (self.subschemas + self.names * _count_values(arguments)) * len(arguments)
+
+
+def _count_values(arguments: bytes) -> int:
+    return 1 + sum(map(arguments.count, (b",", b"[", b"{")))
+
+
+def estimate_cost(schema: Schema) -> Cost | None:
+    """The cost of a schema; None if the schema is recursive, too large or not understood.
+
+    References count as often as validation follows them, so nested alternatives multiply. Each subschema is visited
+    once.
+    """
+    try:
+        return CostCounter(References(schema)).of(schema)
+    except UnboundedError:
+        return None
+
+
+class CostCounter(msgspec.Struct, frozen=True):
+    """Computes the costs of the parts of one schema, each once."""
+
+    references: References
+    bounds_patterns: bool = True
+    """False: accept patterns that need backtracking. They do not change the possible number of errors."""
+    _known: dict[int, Cost | None] = msgspec.field(default_factory=dict)
+    """By identity; None while the cost of a schema is being computed."""
+
+    def of(self, part: Any, depth: int = 0) -> Cost:
+        """The cost of a part that validation reaches through so many others.
+
+        Raises:
+            UnboundedError: The part is recursive, too large or not understood.
+        """
+        if not isinstance(part, dict):
+            return Cost(1, 0)
+        if id(part) not in self._known:
+            self._known[id(part)] = None
+            try:
+                self._known[id(part)] = self._sum(part, depth)
+            except UnboundedError:
+                del self._known[id(part)]  # at another depth, the part may have a cost
+                raise
+        if (known := self._known[id(part)]) is None:
+            raise UnboundedError
+        return known
+
+    def _sum(self, part: Schema, depth: int) -> Cost:
+        if depth > _MAX_DEPTH or not _is_understood(part, is_root=not depth):
+            raise UnboundedError
+        texts = _list_patterns(part)
+        if self.bounds_patterns and any(map(_BACKTRACKING_SYNTAX.search, texts)):
+            raise UnboundedError
+        lists = sum(map(len, _iterate_lists(part)))
+        below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *iterate_subschemas(part))]
+        cost = Cost(
+            1 + lists + sum(one.subschemas for one in below),
+            len(texts) + ("format" in part) + ("contentMediaType" in part) + sum(one.patterns for one in below),
+            ("propertyNames" in part) + sum(one.names for one in below),
+        )
+        if cost.subschemas > _MAX_SUBSCHEMAS:
+            raise UnboundedError
+        return cost
+
+
+def _is_understood(part: Schema, *, is_root: bool) -> bool:
+    dialect = part.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    embedded = not is_root and ("$id" in part or "id" in part)
+    known = isinstance(dialect, str) and _DIALECT.fullmatch(dialect) is not None
+    return known and not embedded and _UNBOUNDED.isdisjoint(part) and part.get("format") != "regex"
+
+
+def _iterate_lists(part: Schema) -> Iterator[list[Any]]:
+    """Yield the lists of a schema whose items are checked one by one, and can each be an error."""
+    yield from (as_sequence(part.get(word)) for word in ("enum", "required"))
+    for word in ("dependentRequired", "dependencies"):
+        named = part.get(word)
+        yield from map(as_sequence, named.values() if isinstance(named, dict) else ())
+
+
+def _list_patterns(part: Schema) -> list[str]:
+    named = part.get("patternProperties")
+    return [str(part[word]) for word in ("pattern",) if word in part] + list(named if isinstance(named, dict) else ())
