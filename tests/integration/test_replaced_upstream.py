@@ -38,8 +38,8 @@ class NoSessions:
     def is_open(self, _key: str) -> bool:
         return False
 
-    def is_alive(self, _key: str) -> bool:
-        return True
+    def find(self, _key: str) -> object:
+        return self
 
     def end(self, key: str) -> None:
         raise NotImplementedError(key)
@@ -81,7 +81,7 @@ async def test_a_waiting_call_fails_when_its_upstream_is_removed() -> None:
             tasks.start_soon(call)
             await anyio.wait_all_tasks_blocked()
             registry.replace([], 0.0)
-        await slots.reserve("up", CLIENT.caller.namespace, 1)
+        await slots.wait_for_slot("up", CLIENT.caller.namespace, 1)
     assert errors == ["Upstream 'up' is down: The gateway has closed the connection. Try again in a moment."]
 
 
@@ -94,7 +94,7 @@ async def test_a_call_to_a_removed_upstream_is_an_error_and_takes_no_slot() -> N
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(UpstreamError, match="'up' was stopped by a reload"):
             await upstream.request(CALL, CLIENT)
-        await slots.reserve("up", CLIENT.caller.namespace, 1)
+        await slots.wait_for_slot("up", CLIENT.caller.namespace, 1)
 
 
 @pytest.mark.parametrize("settles_first", [True, False])

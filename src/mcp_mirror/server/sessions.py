@@ -167,10 +167,6 @@ class Sessions:
         """Whether a session has an open HTTP request or stream; the stdio session always has one."""
         return key == STDIO or key in self._open_requests
 
-    def is_alive(self, key: str) -> bool:
-        """Whether a session has not ended."""
-        return self.find(key) is not None
-
     def is_closing(self, key: str) -> bool:
         """Whether an HTTP session has ended but the SDK has not removed it yet."""
         return key in self._closing

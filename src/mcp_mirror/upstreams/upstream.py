@@ -171,7 +171,7 @@ class ServerUpstream:
                         self.release(key)
             finally:
                 for dedicated in self._dedicated.values():
-                    self._dedicated_policy.slots.free(dedicated.slot)
+                    self._dedicated_policy.slots.free(dedicated)
 
     async def request(
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
@@ -292,7 +292,7 @@ class ServerUpstream:
     def release(self, key: ConnectionKey) -> None:
         """Close the dedicated connection of an owner, if it has one."""
         if dedicated := self._dedicated.pop(key, None):
-            dedicated.close()
+            dedicated.scope.cancel()
             self._listeners.on_change("tools", key, self.policy.name)
 
     def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
@@ -313,10 +313,9 @@ class ServerUpstream:
         Raises:
             UpstreamError: A limit is reached, or the upstream was stopped.
         """
-        policy, per_upstream = self._dedicated_policy, self.policy.bounds.connections_per_upstream
-        slot = await policy.slots.reserve(self.policy.name, channel.caller.namespace, per_upstream)
+        policy, namespace = self._dedicated_policy, channel.caller.namespace
+        await policy.slots.wait_for_slot(self.policy.name, namespace, self.policy.bounds.connections_per_upstream)
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
-            policy.slots.free(slot)
             return dedicated
         modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
         # A server of protocol version 2026-07-28 may refuse the handshake, see `_get_dedicated`.
@@ -328,15 +327,14 @@ class ServerUpstream:
             may_be_refused=is_new,
             earlier_lists=self._shared.served_lists,
         )
-        dedicated = DedicatedConnection(key, connection, slot, policy, self.release)
+        dedicated = DedicatedConnection(key, self.policy.name, namespace, connection, policy, self.release)
         try:
             self._tasks.start_soon(dedicated.run)
         except RuntimeError:  # the task group has ended: a reload stopped the upstream
-            policy.slots.free(slot)
             raise UpstreamError(
                 f"Upstream {self.policy.name!r} was stopped by a reload. List the tools again."
             ) from None
-        slot.connection = dedicated
+        policy.slots.take(dedicated)
         self._dedicated[key] = dedicated
         return dedicated
 
