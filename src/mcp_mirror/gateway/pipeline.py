@@ -1,6 +1,7 @@
 """The order of the stages that every tool call passes through, and the state of a gateway for a configuration."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -79,12 +80,8 @@ def compose(stages: Sequence[Stage], dispatch: Next) -> Next:
     """Return the pipeline: the first stage is the outermost, `dispatch` the innermost step."""
     answer = dispatch
     for stage in reversed(stages):
-        answer = _bind(stage, answer)
+        answer = partial(stage, call_next=answer)  # type: ignore[call-arg]  # a `CustomStage` may name it differently
     return answer
-
-
-def _bind(stage: Stage, call_next: Next) -> Next:
-    return lambda call: stage(call, call_next)
 
 
 def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:

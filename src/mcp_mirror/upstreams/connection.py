@@ -204,7 +204,7 @@ class ReconnectingConnection:
         Raises:
             UpstreamError: The upstream is down.
         """
-        if self._session is not None and not self._is_down():
+        if self._session is not None and not self._session.ended.is_set():
             return self._session
         failed_before = self._failed_attempts
         if self.status is not STOPPED and self._circuit_breaker.allow_attempt(anyio.current_time()):

@@ -300,7 +300,7 @@ class ServerUpstream:
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
-        caller, listing = channel.caller, self.listing
+        caller, listing = channel.caller, self._shared.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
         if scope is None and (listing is None or listing.is_stateless):

@@ -236,9 +236,10 @@ class PayloadBypass:
             message = open_message(frame, self._limits.max_depth)
         except WireError:
             return False
-        request = self.find(message.id) if isinstance(message.id, int | str) else None
-        is_other = isinstance(message.method, str) or _has_error(message)
-        if request is None or is_other or not isinstance(message.result, dict):
+        if not isinstance(message.id, int | str) or not isinstance(message.result, dict):
+            return False
+        is_other = message.method is not msgspec.UNSET or message.error is not msgspec.UNSET
+        if is_other or (request := self.find(message.id)) is None:
             return False
         request.finish({key: memoryview(raw) for key, raw in message.result.items()})
         return True

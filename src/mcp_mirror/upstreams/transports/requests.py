@@ -165,7 +165,7 @@ class PendingRequest:
     """The transport has sent all of it."""
     outcome: Outcome | None = None
     """None until the request has ended, and after `take`."""
-    stop: Callable[[], None] = field(default=lambda: None)
+    stop: Callable[[], None] | None = None
     """Called with the outcome: stops the transport if it still sends the request or reads the response."""
     _waiter: "asyncio.Future[None] | None" = field(default=None, init=False)
 
@@ -179,7 +179,8 @@ class PendingRequest:
         """Set the outcome and wake the waiter."""
         self.outcome = outcome
         self.wake()
-        self.stop()
+        if self.stop is not None:
+            self.stop()
 
     async def wait(self, limit: PausableTimeout) -> None:
         """Wait for the outcome.
