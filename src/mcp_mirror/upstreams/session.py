@@ -36,12 +36,12 @@ from mcp_mirror.upstreams.notifications import ConnectionOwner, NotificationDisp
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.transports.network_errors import FailureKind, omit_scopes, read_mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
-from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     PausableTimeout,
     PendingRequest,
     RawResponse,
+    RequestHeaders,
     RequestTimeoutError,
     UnknownSessionError,
 )
