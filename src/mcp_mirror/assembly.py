@@ -52,7 +52,7 @@ from mcp_mirror.stores.disk.store import LISTINGS
 from mcp_mirror.stores.opening import open_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.upstreams.connection_settings import ConnectionServices
-from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.dedicated import ConnectionSlots
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.listing import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
@@ -167,7 +167,6 @@ def build_upstreams(
     functions: LocalFunctions | None,
 ) -> UpstreamRegistry:
     """Return the upstreams, which do not run yet, and the functions of the program that runs the gateway."""
-    slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
     connections = ConnectionServices(
         spool=resources.spool,
         child_watchdog=resources.child_watchdog,
@@ -179,7 +178,7 @@ def build_upstreams(
     dependencies = UpstreamDependencies(
         connections=connections,
         listeners=listeners,
-        dedicated=DedicatedConnectionPolicy(slots, sessions, config.server.session_idle),
+        slots=ConnectionSlots(config.limits.traffic.connections_per_principal, sessions, config.server.session_idle),
         answer_timeout=config.server.answer_timeout,
     )
     return UpstreamRegistry(config.upstreams, dependencies, functions)

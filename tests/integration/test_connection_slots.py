@@ -1,11 +1,13 @@
 """Which connection closes if a limit on dedicated connections is reached."""
 
 from dataclasses import dataclass, field
+from time import monotonic
 
 import anyio
 import pytest
 
 from mcp_mirror.errors import UpstreamError
+from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.upstreams.dedicated import ConnectionSlots
 
 LONG_AGO = -1000.0
@@ -51,7 +53,7 @@ async def connect(slots: ConnectionSlots, principal: str, *, to: str = "up", **h
 
 @pytest.fixture
 def slots() -> ConnectionSlots:
-    return ConnectionSlots(3)
+    return ConnectionSlots(3, Sessions(60.0, monotonic, lambda *_: None), 60.0)
 
 
 async def test_the_longest_idle_connection_of_a_principal_makes_room(slots: ConnectionSlots) -> None:

@@ -18,7 +18,7 @@ from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection_settings import ConnectionServices
-from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.dedicated import ConnectionSlots
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
@@ -56,7 +56,7 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
         dependencies = UpstreamDependencies(
             ConnectionServices(spool, child_watchdog, info, examined, scanner.open_list),
             ChangeListeners(lambda *_: None, lambda *_: None),
-            DedicatedConnectionPolicy(slots, NoSessions(), 60.0),
+            slots,
             60.0,
         )
         policy = UpstreamPolicy("up", endpoint, startup_timeout=BOUND)
@@ -67,7 +67,7 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
 
 
 async def test_a_waiting_call_fails_when_its_upstream_is_removed() -> None:
-    slots = ConnectionSlots(1)
+    slots = ConnectionSlots(1, NoSessions(), 60.0)
     errors: list[str] = []
 
     async def call() -> None:
@@ -86,7 +86,7 @@ async def test_a_waiting_call_fails_when_its_upstream_is_removed() -> None:
 
 
 async def test_a_call_to_a_removed_upstream_is_an_error_and_takes_no_slot() -> None:
-    slots = ConnectionSlots(1)
+    slots = ConnectionSlots(1, NoSessions(), 60.0)
     async with running(slots) as registry:
         upstream = registry["up"]
         registry.replace([], 0.0)
@@ -110,7 +110,7 @@ async def test_a_call_that_waits_for_its_connection_ends_within_the_drain(
             await upstream.settle_for(CLIENT)
         answers.append(await upstream.request(CALL, CLIENT))
 
-    async with running(ConnectionSlots(1), server) as registry:
+    async with running(ConnectionSlots(1, NoSessions(), 60.0), server) as registry:
         upstream = registry["up"]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)

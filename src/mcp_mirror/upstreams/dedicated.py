@@ -42,10 +42,18 @@ class ClientSessions(Protocol):
 
 
 class ConnectionSlots:
-    """Limits the number of dedicated connections to all upstreams."""
+    """The rules for dedicated connections to all upstreams: their number, and when they close."""
 
-    def __init__(self, per_principal: int) -> None:
-        """Take `limits.connections_per_principal`."""
+    def __init__(self, per_principal: int, sessions: ClientSessions, idle_timeout: float) -> None:
+        """Create the rules without connections.
+
+        Args:
+            per_principal: `limits.connections_per_principal`.
+            sessions: The clients' sessions. The connection of a session ends with it.
+            idle_timeout: Seconds without use after which the connection of a principal closes.
+        """
+        self.sessions: Final = sessions
+        self.idle_timeout: Final = idle_timeout
         self._per_principal = per_principal
         self._taken: set[DedicatedConnection] = set()
         """The connections that have not closed yet."""
@@ -111,15 +119,6 @@ class ConnectionSlots:
         return True
 
 
-class DedicatedConnectionPolicy(msgspec.Struct, frozen=True):
-    """The rules for dedicated connections, over all upstreams."""
-
-    slots: ConnectionSlots
-    sessions: ClientSessions
-    idle_timeout: float
-    """Seconds without use after which a principal's connection closes; a session's connection ends with the session."""
-
-
 class DedicatedConnection(msgspec.Struct, eq=False):
     """A connection that belongs to one session or one principal."""
 
@@ -128,7 +127,7 @@ class DedicatedConnection(msgspec.Struct, eq=False):
     namespace: str
     """The namespace of the principal."""
     connection: ReconnectingConnection
-    policy: DedicatedConnectionPolicy
+    slots: ConnectionSlots
     release: Callable[[ConnectionKey], None]
     """Closes the connection with a key."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
@@ -143,13 +142,13 @@ class DedicatedConnection(msgspec.Struct, eq=False):
         """Whether no request is in flight, and its session has neither a request nor a stream open."""
         connection = self.connection
         is_used = connection.inflight_count or connection.keep_open_count or not connection.settled.is_set()
-        return not is_used and not self.policy.sessions.is_open(self.key)
+        return not is_used and not self.slots.sessions.is_open(self.key)
 
     @property
     def is_expired(self) -> bool:
         """Whether the connection was idle for the idle timeout, and its session, if it has one, has ended."""
-        is_unused = self.connection.last_used < monotonic() - self.policy.idle_timeout
-        return is_unused and self.is_idle and self.policy.sessions.find(self.key) is None
+        is_unused = self.connection.last_used < monotonic() - self.slots.idle_timeout
+        return is_unused and self.is_idle and self.slots.sessions.find(self.key) is None
 
     async def run(self) -> None:
         """Connect, and reconnect, until the connection is closed; then free its slot."""
@@ -157,9 +156,9 @@ class DedicatedConnection(msgspec.Struct, eq=False):
             with self.scope:
                 await self.connection.run()
         finally:
-            self.policy.slots.free(self)
+            self.slots.free(self)
 
     def reclaim(self) -> None:
         """Close the connection, and end its session."""
-        self.policy.sessions.end(self.key)
+        self.slots.sessions.end(self.key)
         self.release(self.key)

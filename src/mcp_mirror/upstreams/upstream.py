@@ -28,7 +28,7 @@ from mcp_mirror.upstreams.content_filter import (
     refuse_sampling,
     require_scopes,
 )
-from mcp_mirror.upstreams.dedicated import ConnectionKey, DedicatedConnection, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.dedicated import ConnectionKey, ConnectionSlots, DedicatedConnection
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
@@ -67,7 +67,7 @@ class UpstreamDependencies(msgspec.Struct, frozen=True):
 
     connections: ConnectionServices
     listeners: ChangeListeners
-    dedicated: DedicatedConnectionPolicy
+    slots: ConnectionSlots
     answer_timeout: float
     """Seconds that a suspended call waits for a client's answer."""
 
@@ -101,7 +101,7 @@ class ServerUpstream:
             timer=SharedTimer(policy.timeout),
         )
         self._listeners = dependencies.listeners
-        self._dedicated_policy = dependencies.dedicated
+        self._slots = dependencies.slots
         self._has_one_client = client is not None
         is_legacy = client is not None and not client.caller.is_stateless
         modes: Modes = ("legacy", "auto") if is_legacy else ("auto", "legacy")  # first as the client itself
@@ -166,12 +166,12 @@ class ServerUpstream:
             tasks.start_soon(self._shared.run)
             try:
                 while True:
-                    await anyio.sleep(min(_LONGEST_SWEEP_INTERVAL, self._dedicated_policy.idle_timeout / 4))
+                    await anyio.sleep(min(_LONGEST_SWEEP_INTERVAL, self._slots.idle_timeout / 4))
                     for key in [key for key, dedicated in self._dedicated.items() if dedicated.is_expired]:
                         self.release(key)
             finally:
                 for dedicated in self._dedicated.values():
-                    self._dedicated_policy.slots.free(dedicated)
+                    self._slots.free(dedicated)
 
     async def request(
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
@@ -313,8 +313,8 @@ class ServerUpstream:
         Raises:
             UpstreamError: A limit is reached, or the upstream was stopped.
         """
-        policy, namespace = self._dedicated_policy, channel.caller.namespace
-        await policy.slots.wait_for_slot(self.policy.name, namespace, self.policy.bounds.connections_per_upstream)
+        name, namespace = self.policy.name, channel.caller.namespace
+        await self._slots.wait_for_slot(name, namespace, self.policy.bounds.connections_per_upstream)
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
             return dedicated
         modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
@@ -327,14 +327,12 @@ class ServerUpstream:
             may_be_refused=is_new,
             earlier_lists=self._shared.served_lists,
         )
-        dedicated = DedicatedConnection(key, self.policy.name, namespace, connection, policy, self.release)
+        dedicated = DedicatedConnection(key, name, namespace, connection, self._slots, self.release)
         try:
             self._tasks.start_soon(dedicated.run)
         except RuntimeError:  # the task group has ended: a reload stopped the upstream
-            raise UpstreamError(
-                f"Upstream {self.policy.name!r} was stopped by a reload. List the tools again."
-            ) from None
-        policy.slots.take(dedicated)
+            raise UpstreamError(f"Upstream {name!r} was stopped by a reload. List the tools again.") from None
+        self._slots.take(dedicated)
         self._dedicated[key] = dedicated
         return dedicated
 
