@@ -327,10 +327,7 @@ def read_error(error: Buffer | msgspec.Raw) -> tuple[int, str]:
     Raises:
         WireError: It has neither.
     """
-    try:
-        read = msgspec.json.decode(memoryview(error), type=_Error | str)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        read = ""
+    read = decode_as(memoryview(error), _Error | str) or ""
     code, message = (None, read) if isinstance(read, str) else (read.code, read.message)
     if type(code) is not int and not (message and isinstance(message, str)):
         raise WireError("The error of the response is not a JSON-RPC error with a code and a message.")

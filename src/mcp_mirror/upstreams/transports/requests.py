@@ -21,6 +21,7 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 
+from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.system.shared_timer import SharedTimer
@@ -277,11 +278,8 @@ class RequestHeaders:
             if len(raw) > left or _MARK not in bytes(raw):
                 continue
             left -= len(raw)
-            try:
-                tool = msgspec.json.decode(raw, type=_Tool)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                continue
-            if find_invalid_x_mcp_header(tool.schema) is None:
+            tool: _Tool | None = decode_as(raw, _Tool)
+            if tool is not None and find_invalid_x_mcp_header(tool.schema) is None:
                 found[tool.name] = x_mcp_header_map(tool.schema)
         self._arguments = found
 
