@@ -91,7 +91,8 @@ class Application(msgspec.Struct, frozen=True):
         before = runtime.state
         # A reload never gives one principal the values of another.
         is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
-        is_auth_applied = self.server.can_apply_auth(config.auth)
+        # Only a restart switches authentication on or off.
+        is_auth_applied = self.server.auth.is_required == config.auth.is_required
         current = self._keep_startup_settings(config, config.auth if is_auth_applied else before.config.auth)
         after = self.builder.build(current, pins, before.catalog, is_isolated=is_isolated)
         runtime.state = msgspec.structs.replace(after, catalogs=before.catalogs)
@@ -128,7 +129,7 @@ class Application(msgspec.Struct, frozen=True):
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
         problems: list[str] = []
         try:
-            await self.gateway.writer.store.check()
+            await self.gateway.services.writer.store.check()
         except StoreError as error:
             problems.append(f"store: {error}")
         if self.config.auth.issuers:

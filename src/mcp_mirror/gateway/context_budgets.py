@@ -47,11 +47,6 @@ class Conversation(msgspec.Struct, frozen=True):
     is_reset: bool = False
     """The conversation contains only `tokens`: it was compacted, or a new conversation has its id."""
 
-    @property
-    def without_report(self) -> "Conversation":
-        """The same conversation without its report, which counts once."""
-        return Conversation(self.key)
-
 
 class _Report(msgspec.Struct, forbid_unknown_fields=True):
     """The report of a harness about a conversation."""

@@ -14,8 +14,7 @@ from mcp_mirror.gateway.routing import may_show_upstream
 from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
-from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import Audit, CallTrace
+from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.slices import Steps
@@ -60,16 +59,6 @@ class Gateway(msgspec.Struct, frozen=True):
     def upstreams(self) -> UpstreamRegistry:
         """All upstreams."""
         return self.services.upstreams
-
-    @property
-    def writer(self) -> ValueWriter:
-        """Writes values to the store."""
-        return self.services.writer
-
-    @property
-    def audit(self) -> Audit:
-        """The audit log."""
-        return self.services.audit
 
     def new_call(self, channel: ClientChannel, name: str, arguments: Buffer, **options: Unpack[CallOptions]) -> Call:
         """Return a call of a tool, or of the tool that `call_tool` or a view names; see `Call` for the arguments."""

@@ -267,11 +267,13 @@ class DirectPath:
         return sealed
 
 
-def write_response(request_id: RequestId, outcome: Segments | types.ErrorData, *, has_nulls: bool = True) -> Segments:
+def write_response(
+    request_id: RequestId | None, outcome: Segments | types.ErrorData, *, has_nulls: bool = True
+) -> Segments:
     """Return the JSON-RPC response with the outcome of a request.
 
     Args:
-        request_id: The id of the request.
+        request_id: The id of the request; None if it is not known.
         outcome: The result, a JSON object, or the error.
         has_nulls: Whether an error contains members that are null.
     """

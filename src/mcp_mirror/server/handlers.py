@@ -31,7 +31,8 @@ from mcp_mirror.errors import (
     drop_tracebacks,
 )
 from mcp_mirror.gateway.arguments import select_header_arguments
-from mcp_mirror.gateway.context_budgets import read_conversation
+from mcp_mirror.gateway.contents import PROMPT, RESOURCE
+from mcp_mirror.gateway.context_budgets import Conversation, read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
 from mcp_mirror.gateway.relay import ClientList, Relay, RelayRequest, resource_not_found
@@ -44,7 +45,7 @@ from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.client_channel import RequestChannel, SdkStream
-from mcp_mirror.server.memory_view import RESOURCE, TOOL, add_overview, add_view, build_content
+from mcp_mirror.server.memory_view import TOOL, VIEW, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, AcceptedEnvelopes, Sessions
@@ -179,7 +180,7 @@ class Handlers(msgspec.Struct):
         except ToolError as error:
             return build_error_reply(str(error))
         if request.input_round and conversation:
-            conversation = conversation.without_report
+            conversation = Conversation(conversation.key)  # a report counts once
         arguments = request.params.get("arguments", b"{}")
         await self.gateway.settle_call(caller, request.name, arguments)
         call = self.gateway.new_call(
@@ -215,7 +216,7 @@ class Handlers(msgspec.Struct):
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
             has_view = channel.caller.shows_views and TOOL in self.gateway.state.own_tools_for(channel.caller)
             if has_view and not cursor:
-                items.append((msgspec.json.encode(RESOURCE),))
+                items.append((msgspec.json.encode(VIEW),))
             values, next_cursor = await self._list_values(channel.caller.namespace, cursor)
             items += [(value,) for value in values]
             members |= {"nextCursor": msgspec.json.encode(next_cursor)} if next_cursor else {}
@@ -279,9 +280,8 @@ class Handlers(msgspec.Struct):
             async with self._audited(request, "resources/read") as answered:
                 relayed = await self.relay.read_resource(uri, request)
                 answered.upstream = relayed.origin.upstream
-                reply = await self.gateway.state.contents.capture_resource(
-                    relayed.members, caller.namespace, relayed.origin
-                )
+                contents, origin = self.gateway.state.contents, relayed.origin
+                reply = await contents.capture(RESOURCE, relayed.members, caller.namespace, origin)
         return self._stub({"contents": []}, reply, read_meta(context))
 
     @property
@@ -291,7 +291,7 @@ class Handlers(msgspec.Struct):
 
     def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
-        counts, stalls = self.gateway.audit.counts, find_stalls()
+        counts, stalls = self.gateway.services.audit.counts, find_stalls()
         return {
             "upstreams": [
                 _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
@@ -309,7 +309,8 @@ class Handlers(msgspec.Struct):
         async with self._audited(request, "prompts/get") as answered:
             relayed = await self.relay.get_prompt(params.name, request)
             answered.upstream = relayed.origin.upstream
-            reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
+            contents, origin = self.gateway.state.contents, relayed.origin
+            reply = await contents.capture(PROMPT, relayed.members, namespace, origin)
         return self._stub({"messages": []}, reply, read_meta(context))
 
     async def _begin_audit(self, request: RelayRequest, method: str) -> None:
@@ -318,7 +319,9 @@ class Handlers(msgspec.Struct):
         Raises:
             MirrorError: The record cannot be written.
         """
-        if not await self.gateway.audit.admit(AuditRecord("call", request.channel.caller.namespace, method, "begun")):
+        if not await self.gateway.services.audit.admit(
+            AuditRecord("call", request.channel.caller.namespace, method, "begun")
+        ):
             raise MirrorError(UNWRITTEN)
 
     @contextlib.asynccontextmanager
@@ -341,7 +344,9 @@ class Handlers(msgspec.Struct):
             raise
         finally:
             namespace = request.channel.caller.namespace
-            self.gateway.audit.write(AuditRecord(event, namespace, method, outcome, upstream=answered.upstream))
+            self.gateway.services.audit.write(
+                AuditRecord(event, namespace, method, outcome, upstream=answered.upstream)
+            )
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, None)
@@ -423,7 +428,7 @@ class Handlers(msgspec.Struct):
         if data := handler_exception_to_error_data(error):
             return data
         if isinstance(error, BusyError):
-            self.gateway.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
+            self.gateway.services.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
             after = {"retryAfter": error.retry_after}
             return types.ErrorData(code=types.INTERNAL_ERROR, message=str(error), data=after)
         if isinstance(error, RefusedError):

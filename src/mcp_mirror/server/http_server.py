@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
-from mcp_mirror.server.connections import BACKLOG, Connections
+from mcp_mirror.server.connections import BACKLOG, Connections, LimitedProtocol
 from mcp_mirror.server.dashboard import build_api, is_served, route_api, route_static
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
@@ -144,7 +144,7 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         """Create a server of an application; `handover` exchanges connections with other workers, if there are any."""
         self._connections = Connections(traffic, handover)
-        http = cast("type[asyncio.Protocol]", self._connections.protocol())  # called as a class is
+        http = cast("type[asyncio.Protocol]", partial(LimitedProtocol, self._connections))  # called as a class is
         super().__init__(
             uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False, lifespan="on", backlog=BACKLOG)
         )

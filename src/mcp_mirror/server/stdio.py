@@ -279,8 +279,7 @@ class _StdioReader(MessageStream):
             except ValueError as failure:
                 error = types.ErrorData(code=types.INVALID_REQUEST, message=str(failure))
             pending_payloads.discard(token)
-            response = types.JSONRPCError(jsonrpc="2.0", id=frame_id(frame), error=error)
-            await self._connection.sink.send((response.model_dump_json(exclude_unset=True).encode(),))
+            await self._connection.sink.send(write_response(frame_id(frame), error))
             return None
 
     def _find_refusal(self, request: types.JSONRPCRequest) -> types.ErrorData | None:

@@ -220,7 +220,10 @@ class ContextBudgetStage(msgspec.Struct, frozen=True):
         cost = await count_reply_tokens(reply, self.estimate, call.trace.shown)
         if _settle(call, held, cost):
             return reply
-        error = build_error_reply(_explain_too_large(call.name, cost, held.left))
+        error = build_error_reply(
+            f"The answer of {call.name} takes about {cost:,} tokens; {held.left:,} are left in this conversation's "
+            "context. Ask for less, or compact the conversation."
+        )
         if _settle(call, held, await count_reply_tokens(error, self.estimate)):
             return error
         _settle(call, held, 0)
@@ -234,10 +237,3 @@ def _settle(call: Call, held: Reservation, cost: int) -> bool:
     held.settle(cost)
     call.trace.sent = cost
     return True
-
-
-def _explain_too_large(tool: str, cost: int, left: int) -> str:
-    return (
-        f"The answer of {tool} takes about {cost:,} tokens; {left:,} are left in this conversation's context. Ask for "
-        "less, or compact the conversation."
-    )
