@@ -145,7 +145,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Return the first fault of the arguments; None if they are valid, or if the upstream validates large ones."""
         if sum(map(len, arguments)) > VALIDATED_BYTES:
             return None
-        return await self.services.schema_workers.validate(entry, b"".join(arguments), call.namespace)
+        return await self.services.schema_workers.validate(entry.inspected, b"".join(arguments), call.namespace)
 
     async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
         """Return an error that names the path of a value that fits; None if none is found."""
@@ -202,7 +202,7 @@ async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> d
     def select() -> dict[str, Any]:
         selected: dict[str, Any] = {}
         text = b"".join(arguments)
-        for location in entry.headers:
+        for location in entry.inspected.headers:
             if not isinstance(span := locate(text, location), Miss):
                 with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
                     _set_at(selected, location, json.loads(text[span.start : span.stop]))

@@ -246,7 +246,7 @@ class Dispatcher:
         """Replace the pointers by their values and validate the arguments."""
         workers = self._services.schema_workers
         is_checked_here = not inputs.found and len(call.arguments) <= VALIDATED_BYTES
-        if not entry.is_twin or (is_checked_here and workers.are_valid(entry, call.arguments)):
+        if not entry.is_twin or (is_checked_here and workers.are_valid(entry.inspected, call.arguments)):
             return (call.arguments,)
         return await self._fitter.fit(call, entry, inputs)
 
@@ -259,7 +259,7 @@ class Dispatcher:
             UpstreamError: The upstream failed or refused the call.
         """
         upstream = self._services.upstreams[entry.upstream]
-        mirrored = await select_header_arguments(entry, arguments) if entry.headers else {}
+        mirrored = await select_header_arguments(entry, arguments) if entry.inspected.headers else {}
         # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
         if (current := self._runtime.state.catalog_for(call.caller)) is not catalog:
