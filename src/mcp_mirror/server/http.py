@@ -127,16 +127,15 @@ class PayloadMiddleware:
             await response(scope, receive, send)
             return
         self._open_requests[request.namespace] += 1
-        self._sessions.begin_request(session)
         try:
-            if scope["method"] == "POST":
-                await self._post(request, receive, send)
-            else:
-                # Without `Last-Event-ID`: events have no ids, and the SDK would not respond to one.
-                headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
-                await self._app({**scope, "headers": headers}, receive, self._watch_session(request, send))
+            with self._sessions.in_use(session):
+                if scope["method"] == "POST":
+                    await self._post(request, receive, send)
+                else:
+                    # Without `Last-Event-ID`: events have no ids, and the SDK would not respond to one.
+                    headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
+                    await self._app({**scope, "headers": headers}, receive, self._watch_session(request, send))
         finally:
-            self._sessions.end_request(session)
             self._open_requests[request.namespace] -= 1
             if not self._open_requests[request.namespace]:
                 del self._open_requests[request.namespace]

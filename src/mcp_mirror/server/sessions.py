@@ -5,8 +5,9 @@ log level. Whether the SDK accepts an envelope depends only on its text.
 """
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import anyio
@@ -79,7 +80,7 @@ class Sessions:
         self._requires_auth = requires_auth
         self._records: dict[str, _SessionRecord] = {}
         """All sessions by key."""
-        self._open_requests: dict[str, int] = {}
+        self._open_requests: Counter[str] = Counter()
         """The number of open HTTP requests by session."""
         self.close: Callable[[str], Awaitable[None]] | None = None
         """Ends a session of the SDK by its key; None without an HTTP server."""
@@ -147,20 +148,18 @@ class Sessions:
         record = self._records.get(key)
         return record.session if record else None
 
-    def begin_request(self, key: str) -> None:
-        """Count an open HTTP request or stream of a session, so it is not idle until `end_request`."""
-        if key:
-            self._open_requests[key] = self._open_requests.get(key, 0) + 1
-
-    def end_request(self, key: str) -> None:
-        """Count a request or stream of a session as ended, and mark the session as used."""
-        if not key:
-            return
-        self._open_requests[key] -= 1
-        if not self._open_requests[key]:
-            del self._open_requests[key]
-        if record := self._records.get(key):
-            record.used = self._clock()
+    @contextmanager
+    def in_use(self, key: str) -> Iterator[None]:
+        """Count an open HTTP request or stream of a session for the duration of the context: it is not idle then."""
+        self._open_requests[key] += 1
+        try:
+            yield
+        finally:
+            self._open_requests[key] -= 1
+            if not self._open_requests[key]:
+                del self._open_requests[key]
+            if record := self._records.get(key):
+                record.used = self._clock()
 
     def add_http_session(self, namespace: str, session_id: str, upstream: str | None = None) -> None:
         """Record a session that the SDK has created for a principal, at the main endpoint or at an upstream's."""
