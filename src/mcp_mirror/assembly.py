@@ -51,7 +51,6 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS
 from mcp_mirror.stores.opening import open_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.upstreams.connection_settings import ConnectionServices
 from mcp_mirror.upstreams.dedicated import ConnectionSlots
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.listing import ListingCache
@@ -167,16 +166,13 @@ def build_upstreams(
     functions: LocalFunctions | None,
 ) -> UpstreamRegistry:
     """Return the upstreams, which do not run yet, and the functions of the program that runs the gateway."""
-    connections = ConnectionServices(
+    dependencies = UpstreamDependencies(
         spool=resources.spool,
         child_watchdog=resources.child_watchdog,
         client_info=types.Implementation(name=config.server.name, version=version("mcp-mirror")),
         examine=resources.schema_workers.examine,
         open_list=resources.scanner.open_list,
         listing_cache=_create_listing_cache(config),
-    )
-    dependencies = UpstreamDependencies(
-        connections=connections,
         listeners=listeners,
         slots=ConnectionSlots(config.limits.traffic.connections_per_principal, sessions, config.server.session_idle),
         answer_timeout=config.server.answer_timeout,

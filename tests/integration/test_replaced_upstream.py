@@ -17,7 +17,6 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.connection_settings import ConnectionServices
 from mcp_mirror.upstreams.dedicated import ConnectionSlots
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
@@ -54,10 +53,14 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
     with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
         info, scanner = types.Implementation(name="us", version="0"), FrameScanner(child_watchdog, spool)
         dependencies = UpstreamDependencies(
-            ConnectionServices(spool, child_watchdog, info, examined, scanner.open_list),
-            ChangeListeners(lambda *_: None, lambda *_: None),
-            slots,
-            60.0,
+            spool,
+            child_watchdog,
+            info,
+            examined,
+            scanner.open_list,
+            listeners=ChangeListeners(lambda *_: None, lambda *_: None),
+            slots=slots,
+            answer_timeout=60.0,
         )
         policy = UpstreamPolicy("up", endpoint, startup_timeout=BOUND)
         registry = UpstreamRegistry([policy], dependencies)

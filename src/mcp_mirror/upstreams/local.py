@@ -115,6 +115,7 @@ class LocalUpstream:
     def __init__(self, functions: LocalFunctions, listeners: ChangeListeners) -> None:
         """Create an upstream that is not started; it announces added functions to `listeners`."""
         self.settled: anyio.Event = anyio.Event()
+        self.listed: anyio.Event = self.settled
         self.inflight_count: int = 0
         self.status: Status = Status("ready")
         self.connections: tuple[ReconnectingConnection, ...] = ()
@@ -126,11 +127,6 @@ class LocalUpstream:
     def is_in_use(self) -> bool:
         """See `ServerUpstream.is_in_use`."""
         return self.inflight_count > 0
-
-    @property
-    def listed(self) -> anyio.Event:
-        """See `ServerUpstream.listed`."""
-        return self.settled
 
     @property
     def policy(self) -> UpstreamPolicy:

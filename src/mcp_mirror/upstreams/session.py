@@ -19,7 +19,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
@@ -64,10 +64,6 @@ def _describe_server(info: types.Implementation) -> dict[str, Any]:
     if len(msgspec.json.encode(whole)) <= _MAX_DESCRIPTION_BYTES:
         return whole
     return {key: whole[key] for key in _IDENTITY & whole.keys()}
-
-
-class _Anything(BaseModel):
-    model_config = ConfigDict(extra="allow")
 
 
 Mode = Literal["auto", "legacy"]
@@ -296,7 +292,7 @@ class UpstreamSession:
         """
         request = types.Request[dict[str, Any], str](method="subscriptions/listen", params={"notifications": wanted})
         with suppress(ValidationError):  # the result only says that the subscription has ended
-            await self.client.session.send_request(request, _Anything)
+            await self.client.session.send_request(request, types.EmptyResult)
 
     async def notify(self, method: str) -> None:
         """Send a notification without parameters to the server."""

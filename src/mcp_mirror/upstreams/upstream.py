@@ -19,7 +19,7 @@ from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
-from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
+from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
@@ -44,7 +44,7 @@ from mcp_mirror.upstreams.elicitation import (
 from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
-from mcp_mirror.upstreams.session import UpstreamRequest, build_refusal
+from mcp_mirror.upstreams.session import Mode, UpstreamRequest, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
@@ -62,10 +62,9 @@ class ChangeListeners(msgspec.Struct, frozen=True):
     """Whether an upstream's text may be shown to models; see `Gateway.may_show`."""
 
 
-class UpstreamDependencies(msgspec.Struct, frozen=True):
+class UpstreamDependencies(ConnectionServices, frozen=True, kw_only=True):
     """The objects that all upstreams share."""
 
-    connections: ConnectionServices
     listeners: ChangeListeners
     slots: ConnectionSlots
     answer_timeout: float
@@ -94,7 +93,7 @@ class ServerUpstream:
         self._request_limit = policy.request_limit
         self._settings = ConnectionSettings(
             policy,
-            dependencies.connections,
+            dependencies,
             redactor,
             UpstreamLimiter(policy.name, policy.bounds),
             authorizer,
@@ -104,7 +103,7 @@ class ServerUpstream:
         self._slots = dependencies.slots
         self._has_one_client = client is not None
         is_legacy = client is not None and not client.caller.is_stateless
-        modes: Modes = ("legacy", "auto") if is_legacy else ("auto", "legacy")  # first as the client itself
+        modes: tuple[Mode, ...] = ("legacy", "auto") if is_legacy else ("auto", "legacy")  # first as the client itself
         self._shared = ReconnectingConnection(self._settings, self._build_owner(client), modes, is_cached=True)
         self.settled: anyio.Event = self._shared.settled
         """Set when the first attempt to connect has ended, successful or not."""
@@ -317,7 +316,7 @@ class ServerUpstream:
         await self._slots.wait_for_slot(name, namespace, self.policy.bounds.connections_per_upstream)
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
             return dedicated
-        modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
+        modes: tuple[Mode, ...] = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
         # A server of protocol version 2026-07-28 may refuse the handshake, see `_get_dedicated`.
         is_new = self.listing is not None and self.listing.is_stateless
         connection = ReconnectingConnection(
