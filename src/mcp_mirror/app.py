@@ -32,7 +32,6 @@ from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
 from mcp_mirror.server.handover import Worker
 from mcp_mirror.server.server import MirrorServer
-from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -71,11 +70,6 @@ class Application(msgspec.Struct, frozen=True):
         """All upstreams."""
         return self.gateway.upstreams
 
-    @property
-    def current_config(self) -> Config:
-        """The configuration of the last reload, with those settings of the start that a reload does not change."""
-        return self.gateway.runtime.state.config
-
     def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
 
@@ -93,7 +87,10 @@ class Application(msgspec.Struct, frozen=True):
         is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
         # Only a restart switches authentication on or off.
         is_auth_applied = self.server.auth.is_required == config.auth.is_required
-        current = self._keep_startup_settings(config, config.auth if is_auth_applied else before.config.auth)
+        auth = config.auth if is_auth_applied else before.config.auth
+        auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
+        kept = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
+        current = msgspec.structs.replace(config, auth=auth, **kept)
         after = self.builder.build(current, pins, before.catalog, is_isolated=is_isolated)
         runtime.state = msgspec.structs.replace(after, catalogs=before.catalogs)
         names = {one.name for one in config.upstreams}
@@ -113,12 +110,6 @@ class Application(msgspec.Struct, frozen=True):
         elif self.config.auth.principals != config.auth.principals:
             deferred.append("auth.principals")
         return tuple(deferred)
-
-    def _keep_startup_settings(self, config: Config, auth: AuthPolicy) -> Config:
-        """Return `config` with the settings of the start that a reload does not change, and with the `auth` to use."""
-        sections = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
-        auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
-        return msgspec.structs.replace(config, auth=auth, **sections)
 
     def reopen_audit_log(self) -> None:
         """Continue in a new file after a rotation of the audit log."""

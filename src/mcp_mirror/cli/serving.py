@@ -93,7 +93,7 @@ class _Reloading(msgspec.Struct, frozen=True):
         except ConfigError as error:
             _logger.error("the configuration was not reloaded, the old one continues. %s", error)  # noqa: TRY400  # it has the cause
             return
-        in_use = self.application.current_config
+        in_use = self.application.gateway.state.config
         configure_logging(self.serving.verbosity, in_use)
         if self.start:  # successors of this worker start with the same configuration
             self.start.report_reload(in_use)

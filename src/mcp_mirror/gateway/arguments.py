@@ -33,7 +33,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Buffer, JsonToken, Segments
+from mcp_mirror.types import Buffer, Segments
 
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
@@ -205,14 +205,11 @@ async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> d
         for location in entry.inspected.headers:
             if not isinstance(span := locate(text, location), Miss):
                 with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
-                    _set_at(selected, location, json.loads(text[span.start : span.stop]))
+                    value, tree = json.loads(text[span.start : span.stop]), selected
+                    *above, last = location
+                    for token in above:
+                        tree = tree.setdefault(token, {})
+                    tree[last] = value
         return selected
 
     return await run_by_size(sum(map(len, arguments)), select)
-
-
-def _set_at(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
-    *above, last = location
-    for token in above:
-        tree = tree.setdefault(str(token), {})
-    tree[str(last)] = value
