@@ -239,7 +239,7 @@ async def test_no_result_that_the_model_may_not_see_is_shown_in_any_part(desk: A
         for result in HIDDEN:
             gateway, arguments = user.application.gateway, {"result": json.dumps(result)}
             call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
-            reply = await gateway.call_tool(call)
+            reply = await gateway.state.answer(call)
             shown = b"".join(b"".join(part) if isinstance(part, tuple) else bytes(part) for part in reply.values())
             assert b"c4nary" not in shown
             assert b"YzRuYXJ5" not in shown

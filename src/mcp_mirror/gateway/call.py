@@ -122,7 +122,7 @@ class RuntimeState(msgspec.Struct, frozen=True):
     contents: ContentCapture
     """Captures resources and prompts."""
     answer: Next
-    """The pipeline."""
+    """The pipeline: errors become results with `isError`, except a `RefusedError`, which is for the client."""
     catalog: Catalog
     """The tools that clients see."""
     catalogs: Mapping[str, Catalog] = msgspec.field(default_factory=dict)

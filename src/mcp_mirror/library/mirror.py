@@ -461,7 +461,7 @@ async def _call(
         gateway = application.gateway
         channel = NullChannel(Caller(namespace))
         call = gateway.new_call(channel, name, encoded, conversation=known, trace=trace)
-        return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.other_members)
+        return read_reply(await gateway.state.answer(call), call.trace.path, call.trace.other_members)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 

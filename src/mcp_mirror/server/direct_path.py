@@ -80,11 +80,6 @@ class Sender(msgspec.Struct, frozen=True):
     request: HttpRequest | None = None
     """The HTTP request; None on stdio."""
 
-    @property
-    def headers(self) -> Mapping[str, str] | None:
-        """The HTTP headers; None on stdio."""
-        return None if self.request is None else self.request.headers
-
 
 def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
     """Open a message if it is a request that the direct path can answer.
@@ -197,7 +192,8 @@ class DirectPath:
             channel = RequestChannel(
                 stream, opened.meta, sender.caller, sender.session, handlers.sessions.answer_timeout
             )
-            reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, sender.headers))
+            headers = None if sender.request is None else sender.request.headers
+            reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, headers))
             return object_of(await self._complete(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
             return handlers.build_error_data(error, sender.caller.namespace, opened.method)

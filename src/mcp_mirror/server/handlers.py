@@ -7,7 +7,8 @@ SDK; see `direct_path`.
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import mcp_types as types
@@ -31,11 +32,11 @@ from mcp_mirror.errors import (
     drop_tracebacks,
 )
 from mcp_mirror.gateway.arguments import select_header_arguments
-from mcp_mirror.gateway.contents import PROMPT, RESOURCE
+from mcp_mirror.gateway.contents import PROMPT, RESOURCE, CapturedKind
 from mcp_mirror.gateway.context_budgets import Conversation, read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import ClientList, Relay, RelayRequest, resource_not_found
+from mcp_mirror.gateway.relay import ClientList, Relay, RelayedResult, RelayRequest, resource_not_found
 from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
@@ -166,7 +167,7 @@ class Handlers(msgspec.Struct):
         return self._stub({"content": []}, await self.call_tool(request), meta)
 
     async def call_tool(self, request: ToolCallRequest) -> ToolResult:
-        """Answer a tool call; see `Gateway.call_tool`.
+        """Answer a tool call; see `RuntimeState.answer`.
 
         Raises:
             MCPError: The HTTP headers contradict the arguments.
@@ -198,7 +199,7 @@ class Handlers(msgspec.Struct):
             rejection = validate_mcp_param_headers(schema, mirrored, request.headers)
             if isinstance(rejection, InboundLadderRejection):
                 raise MCPError(rejection.code, rejection.message, rejection.data)
-        reply = await self.gateway.call_tool(call)
+        reply = await self.gateway.state.answer(call)
         if call.name == TOOL and caller.shows_views and TOOL in call.own_tools:
             return await add_overview(self.gateway, caller.namespace, reply)
         return reply
@@ -277,11 +278,8 @@ class Handlers(msgspec.Struct):
         elif not self.relay.offers("resources", caller):
             raise resource_not_found(uri, request.channel)
         else:
-            async with self._audited(request, "resources/read") as answered:
-                relayed = await self.relay.read_resource(uri, request)
-                answered.upstream = relayed.origin.upstream
-                contents, origin = self.gateway.state.contents, relayed.origin
-                reply = await contents.capture(RESOURCE, relayed.members, caller.namespace, origin)
+            relay = partial(self.relay.read_resource, uri, request)
+            reply = await self._answer_relayed(request, "resources/read", relay, RESOURCE)
         return self._stub({"contents": []}, reply, read_meta(context))
 
     @property
@@ -305,12 +303,8 @@ class Handlers(msgspec.Struct):
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, params.request_state)
         await self._wait_for_upstreams(context)
-        namespace = request.channel.caller.namespace
-        async with self._audited(request, "prompts/get") as answered:
-            relayed = await self.relay.get_prompt(params.name, request)
-            answered.upstream = relayed.origin.upstream
-            contents, origin = self.gateway.state.contents, relayed.origin
-            reply = await contents.capture(PROMPT, relayed.members, namespace, origin)
+        relay = partial(self.relay.get_prompt, params.name, request)
+        reply = await self._answer_relayed(request, "prompts/get", relay, PROMPT)
         return self._stub({"messages": []}, reply, read_meta(context))
 
     async def _begin_audit(self, request: RelayRequest, method: str) -> None:
@@ -324,37 +318,42 @@ class Handlers(msgspec.Struct):
         ):
             raise MirrorError(UNWRITTEN)
 
-    @contextlib.asynccontextmanager
-    async def _audited(self, request: RelayRequest, method: str) -> AsyncIterator["_Answered"]:
-        """Write the audit records of a relayed request before and after the context, which answers or refuses it.
+    async def _answer_relayed(
+        self,
+        request: RelayRequest,
+        method: str,
+        relay: Callable[[], Awaitable[RelayedResult]],
+        kind: CapturedKind | None = None,
+    ) -> ToolResult:
+        """Answer a relayed request with notices in place of large items, and write its audit records before and after.
 
         Raises:
-            MirrorError: The record is required, and cannot be written.
+            MirrorError: The record is required and cannot be written, or the request was refused.
         """
         await self._begin_audit(request, method)
-        answered = _Answered()
+        namespace, upstream = request.channel.caller.namespace, ""
         event: Event = "call"
         outcome = "error"  # also of a cancelled request
         try:
-            yield answered
+            reply, origin = await relay()
+            upstream = origin.upstream
+            if kind is not None:
+                reply = await self.gateway.state.contents.capture(kind, reply, namespace, origin)
             outcome = "ok"
         except MirrorError as error:
             if error.reason:
                 event, outcome = "refusal", error.reason
             raise
         finally:
-            namespace = request.channel.caller.namespace
-            self.gateway.services.audit.write(
-                AuditRecord(event, namespace, method, outcome, upstream=answered.upstream)
-            )
+            self.gateway.services.audit.write(AuditRecord(event, namespace, method, outcome, upstream=upstream))
+        return reply
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, None)
         reference = msgspec.json.decode(request.params["ref"])
-        async with self._audited(request, "completion/complete") as answered:
-            relayed = await self.relay.complete(reference, request)
-            answered.upstream = relayed.origin.upstream
-        return self._stub({"completion": {"values": []}}, relayed.members, read_meta(context))
+        relay = partial(self.relay.complete, reference, request)
+        reply = await self._answer_relayed(request, "completion/complete", relay)
+        return self._stub({"completion": {"values": []}}, reply, read_meta(context))
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
@@ -449,13 +448,6 @@ class Handlers(msgspec.Struct):
     def _stub(self, stub: Mapping[str, Any], reply: ToolResult, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes, for the `_meta` of its request."""
         return self.pending_payloads.keep_result(sdk_part(stub, reply), reply, meta)
-
-
-class _Answered(msgspec.Struct):
-    """What the audit record of a relayed request says about its answer."""
-
-    upstream: str = ""
-    """The upstream that answered; empty before that."""
 
 
 def _refuse_cursor(params: types.PaginatedRequestParams) -> None:
