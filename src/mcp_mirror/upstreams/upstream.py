@@ -26,7 +26,6 @@ from mcp_mirror.upstreams.content_filter import (
     filter_content,
     is_filtered,
     refuse_sampling,
-    require_scopes,
 )
 from mcp_mirror.upstreams.dedicated import ConnectionKey, ConnectionSlots, DedicatedConnection
 from mcp_mirror.upstreams.elicitation import (
@@ -337,11 +336,12 @@ class ServerUpstream:
 
     def _build_owner(self, channel: ClientChannel | None, key: ConnectionKey | None = None) -> ConnectionOwner:
         """Return the owner of a connection; without a channel it is shared by all callers."""
-        lasting = require_scopes(channel.session_channel, self.policy.required_scopes) if channel else None
-        if lasting is not None:
-            lasting = ContentFilteredChannel(lasting, lambda: not self._listeners.may_show(self.policy.name))
-        name = key or (lasting.caller.session if lasting else None)
         listeners, upstream = self._listeners, self.policy.name
+        lasting = channel.session_channel if channel else None
+        if lasting is not None:
+            required = self.policy.required_scopes
+            lasting = ContentFilteredChannel(lasting, lambda: not listeners.may_show(upstream), required)
+        name = key or (lasting.caller.session if lasting else None)
         return ConnectionOwner(
             lambda kind: listeners.on_change(kind, name, upstream),
             partial(listeners.on_update, upstream, name),
