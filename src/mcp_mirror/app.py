@@ -10,7 +10,6 @@ import msgspec
 
 from mcp_mirror.assembly import (
     build_handlers,
-    build_request_telemetry,
     build_services,
     build_sessions,
     build_stage_dependencies,
@@ -38,7 +37,7 @@ from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.upstream import ChangeListeners
 
 if TYPE_CHECKING:
-    from mcp_mirror.server.probes import Readiness, ShutdownNotice
+    from mcp_mirror.server.probes import Readiness
 
 _STARTUP_SECTIONS: Final = ("store", "server", "limits", "audit", "events", "dashboard")
 """Sections of the configuration that a reload does not apply. Of `auth` it does not apply `principals`."""
@@ -62,8 +61,8 @@ class Application(msgspec.Struct, frozen=True):
     is_local: bool
     """The only client is on standard streams."""
     signals: Signals
-    shutdown_notices: "list[ShutdownNotice]" = msgspec.field(default_factory=list)
-    """Of each address at which orchestrators can probe the gateway."""
+    probed_addresses: "list[Readiness]" = msgspec.field(default_factory=list)
+    """The addresses at which orchestrators can probe the gateway."""
 
     @property
     def upstreams(self) -> UpstreamRegistry:
@@ -180,7 +179,7 @@ class Application(msgspec.Struct, frozen=True):
         from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # not on stdio
 
         services = self.gateway.services
-        return Readiness(services.writer.store, services.upstreams, shutdown, self.shutdown_notices)
+        return Readiness(services.writer.store, services.upstreams, shutdown, self.probed_addresses)
 
 
 @asynccontextmanager
@@ -221,7 +220,7 @@ async def open_application(
         services = build_services(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
         runtime = Runtime()
-        builder = StateBuilder(shared, Dispatcher(services, runtime, build_request_telemetry(signals)), tuple(stages))
+        builder = StateBuilder(shared, Dispatcher(services, runtime, shared.telemetry), tuple(stages))
         catalog = Catalog({}, SLUGS | OWN_SLUGS | await resources.store.slugs())
         is_isolated = config.auth.is_required and not awaits_client
         runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)

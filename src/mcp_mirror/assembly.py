@@ -17,14 +17,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from platformdirs import user_cache_path
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.gateway.call import Services, Stage
+from mcp_mirror.gateway.call import Services
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
-from mcp_mirror.gateway.stages.telemetry import RequestTelemetry, TelemetryStage
+from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
@@ -247,7 +247,7 @@ def _build_quotas(config: Config, resources: Resources) -> CallQuotas | None:
     return quotas
 
 
-def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
+def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> TelemetryStage | None:
     if signals.metrics is None and signals.tracing is None:
         return None
 
@@ -260,11 +260,6 @@ def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdi
         return attributes | ({"mcp.protocol.version": protocol_version} if protocol_version else {})
 
     return TelemetryStage(signals.metrics, signals.tracing, path_hasher, describe_client)
-
-
-def build_request_telemetry(signals: Signals) -> RequestTelemetry | None:
-    """Return what measures and traces requests to upstreams; None without metrics and traces."""
-    return RequestTelemetry(signals.metrics, signals.tracing) if signals.metrics or signals.tracing else None
 
 
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:

@@ -24,7 +24,7 @@ from mcp_mirror.gateway.input_required import build_input_required_reply, check_
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
-from mcp_mirror.gateway.stages.telemetry import RequestTelemetry
+from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
@@ -70,7 +70,7 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, services: Services, runtime: Runtime, telemetry: RequestTelemetry | None = None) -> None:
+    def __init__(self, services: Services, runtime: Runtime, telemetry: TelemetryStage | None = None) -> None:
         self._telemetry = telemetry
         self._services = services
         self._runtime = runtime
@@ -274,7 +274,7 @@ class Dispatcher:
         channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
         if self._telemetry is None:
             return await upstream.request(request, channel, call.input_round)
-        return await self._telemetry(
+        return await self._telemetry.send_request(
             call, entry, request, lambda observed: upstream.request(observed, channel, call.input_round)
         )
 

@@ -29,7 +29,7 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import RequestId, array_of, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
-from mcp_mirror.server.handlers import Handlers, ToolCallRequest
+from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
 from mcp_mirror.server.request_context import HttpRequest, with_scopes
 from mcp_mirror.server.sessions import NO_ENVELOPE, RESERVED, STDIO, Envelope, read_envelope
@@ -193,7 +193,7 @@ class DirectPath:
                 stream, opened.meta, sender.caller, sender.session, handlers.sessions.answer_timeout
             )
             headers = None if sender.request is None else sender.request.headers
-            reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, headers))
+            reply = await handlers.call_tool(channel, opened.name, opened.params.get("arguments", b"{}"), headers)
             return object_of(await self._complete(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
             return handlers.build_error_data(error, sender.caller.namespace, opened.method)

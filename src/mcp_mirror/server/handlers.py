@@ -73,19 +73,6 @@ _STATUS: Final = {
 }
 
 
-class ToolCallRequest(msgspec.Struct, frozen=True):
-    """A `tools/call` request of a client."""
-
-    channel: RequestChannel
-    name: str
-    params: Mapping[str, Buffer]
-    """The JSON text of each parameter."""
-    headers: Mapping[str, str] | None
-    """The HTTP headers; None on stdio."""
-    input_round: InputRound | None = None
-    """The client's answers, if the request repeats one that required input."""
-
-
 class Handlers(msgspec.Struct):
     """The handlers of all methods."""
 
@@ -163,40 +150,53 @@ class Handlers(msgspec.Struct):
         elif channel.caller.is_stateless:
             self.accepted_envelopes.add(members, context, channel.caller.capabilities)
         input_round = read_round(members.get("inputResponses"), params.request_state)
-        request = ToolCallRequest(channel, params.name, members, _headers_of(context), input_round)
-        return self._stub({"content": []}, await self.call_tool(request), meta)
+        arguments, headers = members.get("arguments", b"{}"), _headers_of(context)
+        reply = await self.call_tool(channel, params.name, arguments, headers, input_round)
+        return self._stub({"content": []}, reply, meta)
 
-    async def call_tool(self, request: ToolCallRequest) -> ToolResult:
+    async def call_tool(
+        self,
+        channel: RequestChannel,
+        name: str,
+        arguments: Buffer,
+        headers: Mapping[str, str] | None,
+        input_round: InputRound | None = None,
+    ) -> ToolResult:
         """Answer a tool call; see `RuntimeState.answer`.
+
+        Args:
+            channel: The client.
+            name: The name of the tool.
+            arguments: A JSON object.
+            headers: The HTTP headers; None on stdio.
+            input_round: The client's answers, if the request repeats one that required input.
 
         Raises:
             MCPError: The HTTP headers contradict the arguments.
             MirrorError: The client, not the model, must see the error.
         """
-        caller, meta = request.channel.caller, request.channel.meta
+        caller, meta = channel.caller, channel.meta
         # Over HTTP, only a session identifies the connection of one client.
-        connection = STDIO if request.headers is None else caller.session
+        connection = STDIO if headers is None else caller.session
         try:
             conversation = read_conversation(meta, connection)
         except ToolError as error:
             return build_error_reply(str(error))
-        if request.input_round and conversation:
+        if input_round and conversation:
             conversation = Conversation(conversation.key)  # a report counts once
-        arguments = request.params.get("arguments", b"{}")
-        await self.gateway.settle_call(caller, request.name, arguments)
+        await self.gateway.settle_call(caller, name, arguments)
         call = self.gateway.new_call(
-            request.channel,
-            request.name,
+            channel,
+            name,
             arguments,
-            meta=select_relayed_meta(meta, request.headers),
-            input_round=request.input_round,
+            meta=select_relayed_meta(meta, headers),
+            input_round=input_round,
             conversation=conversation,
             is_limited=True,
         )
-        if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(request.name)):
-            entry = call.catalog.entries[request.name]
-            mirrored = await select_header_arguments(entry, (call.arguments,))
-            rejection = validate_mcp_param_headers(schema, mirrored, request.headers)
+        if headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(name)):
+            mirrored = await select_header_arguments(call.catalog.entries[name], (call.arguments,))
+            rejection = validate_mcp_param_headers(schema, mirrored, headers)
             if isinstance(rejection, InboundLadderRejection):
                 raise MCPError(rejection.code, rejection.message, rejection.data)
         reply = await self.gateway.state.answer(call)

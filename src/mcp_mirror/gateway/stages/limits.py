@@ -43,8 +43,9 @@ class _Count(msgspec.Struct):
 
 
 class CallQuotas:
-    """Counts calls per day and per month (UTC) in the event log, which replicas share, and refuses those over a quota.
+    """The stage of `limits.calls_per_day` and `limits.calls_per_month` (UTC), which refuses calls over a quota.
 
+    It counts calls in the event log, which replicas share.
     A gateway knows its own calls at once and those of replicas every few seconds, so several replicas together may
     admit some calls more. If the store fails, the gateway continues with the counts that it has.
     """
@@ -60,8 +61,24 @@ class CallQuotas:
         self._log, self._recorder, self._quota_of, self._clock = log, recorder, quota_of, clock
         self._counts: dict[str, _Count] = {}
 
-    async def begin(self, namespace: str) -> None:
-        """Count a call as running. `end` must follow.
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
+        """Answer a call that is within the quota; a refusal is a tool error, which models read."""
+        if not call.is_limited:
+            return await call_next(call)
+        try:
+            await self._begin(call.namespace)
+        except ToolError as error:
+            call.trace.reason = error.reason
+            return build_error_reply(str(error))
+        try:
+            return await call_next(call)
+        finally:
+            count = self._counts[call.namespace]
+            count.running -= 1
+            count.pending += 1
+
+    async def _begin(self, namespace: str) -> None:
+        """Count a call as running.
 
         Raises:
             ToolError: A quota is used up; the message says when it starts again.
@@ -83,12 +100,6 @@ class CallQuotas:
                 raise _build_error("calls_per_month", quota.calls_per_month, "this month", next_month)
         count.running += 1
         count.used = now
-
-    def end(self, namespace: str) -> None:
-        """Count a running call as ended."""
-        count = self._counts[namespace]
-        count.running -= 1
-        count.pending += 1
 
     async def refresh(self) -> None:
         """Write the ended calls to the log, and read the counts from it, with the calls of other gateways."""
@@ -127,26 +138,6 @@ def _build_error(key: str, most: int, period: str, restart: datetime) -> ToolErr
         f"{restart:%Y-%m-%d} 00:00 UTC. Ask the operator if it needs more.",
         RefusalReason.QUOTA,
     )
-
-
-class QuotaStage(msgspec.Struct, frozen=True):
-    """Applies `limits.calls_per_day` and `limits.calls_per_month`."""
-
-    quotas: CallQuotas
-
-    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
-        """Answer a call that is within the quota; a refusal is a tool error, which models read."""
-        if not call.is_limited:
-            return await call_next(call)
-        try:
-            await self.quotas.begin(call.namespace)
-        except ToolError as error:
-            call.trace.reason = error.reason
-            return build_error_reply(str(error))
-        try:
-            return await call_next(call)
-        finally:
-            self.quotas.end(call.namespace)
 
 
 class ConcurrencyStage(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, has_more_
 from mcp_mirror.payload.json_rpc import (
     Message,
     RequestId,
+    decode_as,
     object_of,
     open_message,
     open_object,
@@ -309,7 +310,7 @@ class PayloadBypass:
         if request is not None:
             self._answer(request, _read_outcome(message, frame))
         if expected is not None and expected.outcome is None and isinstance(message.result, dict):
-            if msgspec.json.decode(frame, type=_Version).jsonrpc != "2.0":
+            if decode_as((open_object(frame) or {}).get("jsonrpc"), str) != "2.0":
                 raise WireError(NOT_JSON_RPC)  # noise before the response
             self._answer(expected, MisdirectedResponseError())
             return None
@@ -338,10 +339,6 @@ class PayloadBypass:
         message = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
         with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(*_BROKEN):
             await self._sink.send(SessionMessage(message))
-
-
-class _Version(msgspec.Struct):
-    jsonrpc: Any = None
 
 
 def _build_closed_error() -> MCPError:
