@@ -478,10 +478,10 @@ def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
     yield last + b"\n"
 
 
-def replace_line_breaks(chunk: bytes) -> bytes:
-    """JSON text with spaces in place of the line breaks between its tokens.
+def replace_line_breaks(text: Buffer) -> bytes:
+    """JSON text with spaces in place of the line breaks between its tokens, which would end a line or an event.
 
     Also in place of carriage returns: servers that read lines as Python does, such as those of the Python SDK, end a
     line at each of them.
     """
-    return chunk.replace(b"\n", b" ").replace(b"\r", b" ")
+    return bytes(text).replace(b"\n", b" ").replace(b"\r", b" ")

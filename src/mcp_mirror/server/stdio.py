@@ -17,12 +17,13 @@ from typing import Any, Final, TextIO
 import anyio
 import mcp_types as types
 from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.errors import MirrorError, UpstreamError, WireError
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
@@ -271,12 +272,8 @@ class _StdioReader(MessageStream):
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
-            except WireError as failure:
-                error = types.ErrorData(code=types.PARSE_ERROR, message=str(failure))
-            except UpstreamError as failure:
-                error = types.ErrorData(code=types.INTERNAL_ERROR, message=str(failure))
-            except ValueError as failure:
-                error = types.ErrorData(code=types.INVALID_REQUEST, message=str(failure))
+            except MCPError as failure:
+                error = failure.error
             pending_payloads.discard(token)
             await self._connection.sink.send(write_response(frame_id(frame), error))
             return None
