@@ -110,11 +110,6 @@ class Application(msgspec.Struct, frozen=True):
             deferred.append("auth.principals")
         return tuple(deferred)
 
-    def reopen_audit_log(self) -> None:
-        """Continue in a new file after a rotation of the audit log."""
-        if self.audit:
-            self.audit.reopen()
-
     async def find_unavailable(self) -> list[str]:
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
         problems: list[str] = []

@@ -84,7 +84,8 @@ class _Reloading(msgspec.Struct, frozen=True):
         Args:
             is_quiet: Report only an unusable one.
         """
-        self.application.reopen_audit_log()
+        if self.application.audit:
+            self.application.audit.reopen()
         try:
             _check_readable_again(self.path)
             config = load_config(self.path, os.environ)
