@@ -229,7 +229,7 @@ class SpoolCollector:
         self._is_spooled = False
         """The message is only in the file."""
         self.is_dropping: bool = False
-        """The rest of the current message is discarded as it arrives."""
+        """The rest of the current message is discarded as it arrives; later messages wait for its end."""
         self._failure: str | None = None
         """Why the current message could not be written to a file."""
         self.size: int = 0

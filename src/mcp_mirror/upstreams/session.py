@@ -348,7 +348,7 @@ class UpstreamSession:
         if not pending.is_sent:
             self._bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read its input, so the gateway restarts it.")
-        if self._bypass.is_blocked:
+        if self._bypass.is_blocked():
             self._bypass.give_up()
             return UpstreamError(
                 f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` that does not end, so the "

@@ -108,6 +108,8 @@ class PayloadBypass:
         """The server does not know the session any more."""
         self.is_stuck: bool = False
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
+        self.is_blocked: Callable[[], bool] = lambda: False
+        """Returns whether a message over its limit blocks the only stream of the server."""
         self.flood: Flood = Flood()
         """Counts the messages that the gateway did not request."""
         self._dispatch = dispatch
@@ -128,11 +130,6 @@ class PayloadBypass:
     def __len__(self) -> int:
         """The number of requests in flight."""
         return len(self._pending)
-
-    @property
-    def is_blocked(self) -> bool:
-        """See `RequestSink.is_blocked`."""
-        return self._sink.is_blocked
 
     def begin(self, request: PendingRequest) -> None:
         """Give a request a new id, and take messages for that id from now on."""

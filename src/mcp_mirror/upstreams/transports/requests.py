@@ -225,11 +225,6 @@ class PendingRequest:
 class RequestSink(MessageSink):
     """The stream to the server: messages of the SDK, and requests of the gateway."""
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a message over its limit blocks the only stream of the server."""
-        return False
-
     async def send_request(self, request: PendingRequest) -> None:
         """Send a request and set `is_sent`; the bypass gets its response later.
 
