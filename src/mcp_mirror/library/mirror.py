@@ -457,7 +457,8 @@ async def _call(
 ) -> Reply:
     trace = trace or CallTrace()
     try:
-        encoded, known = _encode_arguments(arguments), read_conversation({CONVERSATION: conversation}, None)
+        encoded = _encode_arguments(arguments)
+        known = None if conversation is None else read_conversation({CONVERSATION: conversation}, None)
         gateway = application.gateway
         channel = NullChannel(Caller(namespace))
         call = gateway.new_call(channel, name, encoded, conversation=known, trace=trace)

@@ -10,17 +10,17 @@ import anyio
 import msgspec
 
 from mcp_mirror.core.budgets import estimate_wanted_tokens
-from mcp_mirror.core.replies import EMPTY_ERROR, ToolResult, build_error_reply
+from mcp_mirror.core.replies import EMPTY_ERROR, ToolResult, build_error_reply, count_result_tokens
 from mcp_mirror.errors import BusyError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation, count_reply_tokens
+from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation
 from mcp_mirror.gateway.tool_search import choose_listing
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.settings.limits import CallQuota
 from mcp_mirror.stores.event_log import DAY, EventLog
-from mcp_mirror.system.slices import finish
+from mcp_mirror.system.slices import finish, run_by_values
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
 
@@ -208,14 +208,14 @@ class ContextBudgetStage(msgspec.Struct, frozen=True):
 
     async def _bound(self, call: Call, held: Reservation, reply: ToolResult) -> ToolResult:
         """Return the reply if it fits, else an error that fits, at worst an empty one."""
-        cost = await count_reply_tokens(reply, self.estimate, call.trace.shown)
+        cost = await run_by_values(reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown)
         if _settle(call, held, cost):
             return reply
         error = build_error_reply(
             f"The answer of {call.name} takes about {cost:,} tokens; {held.left:,} are left in this conversation's "
             "context. Ask for less, or compact the conversation."
         )
-        if _settle(call, held, await count_reply_tokens(error, self.estimate)):
+        if _settle(call, held, count_result_tokens(error, self.estimate)):
             return error
         _settle(call, held, 0)
         return EMPTY_ERROR
