@@ -42,7 +42,7 @@ help: ## this list
 	@awk -F ':[^#]*## *' '/^[a-z-]+:.*##/ {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
-	$(BIN)/python -m mcp_mirror.demo.workflows
+	$(BIN)/python evals/paper/paper_workflows.py
 
 test: $(VENV)/.installed $(NODE)/.installed ## run the tests without those marked `slow`; TEST_WORKERS=3: in three processes instead of two for each core
 	$(BIN)/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests

@@ -157,6 +157,7 @@ async def test_an_operator_sees_no_keys_in_the_lineage_of_others(page: Page) -> 
     assert "canary" not in calls.text
 
 
+@pytest.mark.slow
 async def test_calls_of_many_principals_do_not_stall_others(page: Page) -> None:
     for principal in range(200):
         calls = [make_call(at, NOW - at, "t", "u") for at in range(20)]

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from mcp_mirror.demo.workflows import WORKFLOWS, Runs, Trace, path_in, table_of, wording_table_of
+from paper_workflows import WORKFLOWS, Runs, Trace, path_in, table_of, wording_table_of
 
 
 @pytest.mark.parametrize("unit", ["o200k tokens", "estimated tokens"])

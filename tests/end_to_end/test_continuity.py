@@ -115,6 +115,7 @@ async def test_a_killed_worker_loses_only_the_calls_that_it_had(serve: Serve, sh
         assert await asyncio.wait_for(served.process.wait(), BOUND) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_gateway_whose_log_has_no_reader_reloads_and_replaces_workers(
     workers: int, start: Start, shared: Path

@@ -138,7 +138,7 @@ def comparable(messages: list[Any]) -> list[str]:
 async def compare_paths(version: str, exchange: Exchange) -> None:
     """Make each request through both paths and compare the messages."""
     envelope = ENVELOPE if version == NEW else {}
-    await exchange({"name": "text_mirrored", "_meta": envelope})  # through the SDK, in every case
+    await exchange({"name": "text_mirrored", "_meta": envelope})  # through the SDK, in 2026-07-28
     for meta in METAS.values():
         listing = {"_meta": {**envelope, **meta}}
         by_sdk, direct = await exchange({**listing, **SDK_ONLY}), await exchange(listing)
@@ -186,6 +186,16 @@ async def test_both_paths_give_the_same_messages_over_http(version: str, prepare
         assert direct.count("text/event-stream") == 2 * (len(METAS) - 1)  # the calls with messages before the result
 
 
+async def test_the_first_call_of_a_session_takes_the_direct_path(prepared: Path, serve: Serve) -> None:
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        headers = HEADERS | await open_session(http, served.url, CAPABILITIES)
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
+        assert (await http.post(served.url, json=ping, headers=headers)).status_code == 200
+        client = HttpClient(http, served.url, headers)
+        await client.exchange({"name": "text_mirrored"})
+        assert client.media_types == ["application/json"]
+
+
 async def test_the_end_of_a_session_ends_its_direct_calls(prepared: Path, serve: Serve) -> None:
     async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
         headers = HEADERS | await open_session(http, served.url, CAPABILITIES)
@@ -213,6 +223,7 @@ async def test_a_2026_request_does_not_end_the_session_that_it_names(prepared: P
         assert messages[-1]["result"]["content"] == TEXT
 
 
+@pytest.mark.slow
 async def test_a_large_message_costs_no_more_while_a_direct_call_is_open(prepared: Path, serve: Serve) -> None:
     params = {"name": "unknown", "arguments": {"numbers": [n / 2 for n in range(700_000)]}}
     large = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params})

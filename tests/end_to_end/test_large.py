@@ -55,6 +55,7 @@ async def test_a_large_value_is_found_at_any_depth_and_handed_on(
         assert "items are 0 to 399999" in missing
 
 
+@pytest.mark.slow
 async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

@@ -212,9 +212,10 @@ async def test_a_client_that_closed_its_end_gets_no_response(
     """Clients with version 1 of the Python SDK end with an exception if a response comes after they have closed."""
     async with open_lines(configured({"raw": raw()})) as client, asyncio.timeout(BOUND):
         await client.greet()
-        for number in range(2):  # the first call takes the SDK's path, the next ones the direct path
+        for number, unknown in enumerate(({"unknown": None}, {})):  # with it, a call takes the SDK's path
             gates = {"started": str(tmp_path / f"started-{number}"), "until": str(tmp_path / "until")}
-            await client.send(request(90 + number, "tools/call", {"name": "hang_mirrored", "arguments": gates}))
+            call = {"name": "hang_mirrored", "arguments": gates, **unknown}
+            await client.send(request(90 + number, "tools/call", call))
             await until(Path(gates["started"]).exists)
         assert client.process.stdin is not None
         assert client.process.stdout is not None
@@ -273,7 +274,7 @@ async def test_clients_read_why_the_shutdown_cancels_their_calls(
         Client(served.url, mode=mode) as client,
         asyncio.timeout(BOUND),
     ):
-        for number in range(2):  # the first call takes the SDK's path, the next ones the direct path
+        for number in range(2):  # in 2026-07-28, the first call takes the SDK's path, and the next one the direct path
             gates = {"started": str(tmp_path / f"started-{number}"), "until": str(tmp_path / f"until-{number}")}
             call = asyncio.create_task(client.call_tool("hang_mirrored", gates))
             await until(Path(gates["started"]).exists)

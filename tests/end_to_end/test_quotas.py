@@ -119,6 +119,7 @@ async def test_replicas_on_one_redis_share_the_quotas(
         assert await call(bot, 10) == 10 * [""]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
 async def test_workers_share_the_quotas_and_usage_shows_the_refusals(
     serve: Serve, configured: Configured, raw: Any, run: Run

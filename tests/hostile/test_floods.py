@@ -51,6 +51,7 @@ async def test_a_flood_does_not_delay_other_clients(
             await until(lambda: b"unsolicited messages" in b"".join(served.stderr))
 
 
+@pytest.mark.slow
 async def test_a_flooding_server_is_reported_and_reconnected(configured: Configured, serve: Serve) -> None:
     async with serve(configured({"many": {**MANY, "timeout": 20}})) as served:
 

@@ -102,6 +102,7 @@ async def test_half_sent_headers_are_closed_and_do_not_block_others(
         assert await call_on_new_connection(served.url) < PROMPT * slowness()
 
 
+@pytest.mark.slow
 async def test_idle_sockets_do_not_take_all_handles_of_the_process(configured: Configured, tmp_path: Path) -> None:
     limited = tmp_path / "limited"
     limited.write_text(f'#!/bin/sh\nulimit -n 1024\nexec {COMMAND} "$@"\n')
@@ -187,6 +188,7 @@ async def test_a_body_without_an_end_is_refused(configured: Configured, serve: S
         assert b"`limits.max_message_bytes`" in connection.received
 
 
+@pytest.mark.slow
 async def test_many_bodies_at_once_take_little_memory_and_others_do_not_wait(
     configured: Configured, serve: Serve, budget: Budget
 ) -> None:

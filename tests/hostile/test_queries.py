@@ -68,6 +68,7 @@ async def test_a_pattern_of_very_many_steps_does_not_stall_others(pattern: str) 
         assert await measure_pause(search) < STALL * slowness()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 async def test_matches_deep_in_a_small_value_do_not_stall_others() -> None:
     mirror = Mirror()

@@ -223,6 +223,7 @@ async def test_the_gateway_raises_its_own_handle_limit_only(configured: Configur
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 async def test_without_handles_calls_fail_clearly_and_work_again_later(
     configured: Configured, serve: Serve, raw: Any
 ) -> None:

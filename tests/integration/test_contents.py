@@ -234,21 +234,23 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     place = PlacePolicy(integrity="trusted", confidentiality="internal")
     bound = FlowsPolicy(model=PlacePolicy(accepts=Accepts(confidentiality="internal")))
     shelf.capture = msgspec.structs.replace(shelf.capture, flows=Flows(bound, {"docs": place}))
-    member = "contents" if kind == "resource" else "messages"
-    item = content(LARGE) if kind == "resource" else message(type="text", text=LARGE)
+    captured, member, item = RESOURCE, "contents", content(LARGE)
+    if kind == "prompt":
+        captured, member, item = PROMPT, "messages", message(type="text", text=LARGE)
     result: dict[str, Buffer | Segments] = {member: array_of((item,))}
-    await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
+    await shelf.capture.capture(captured, result, "me", PLACE)
     ((stored, _),) = await shelf.stored()
     assert stored.labels == {"sources": "docs", "integrity": "trusted", "confidentiality": "internal"}
     result["_meta"] = b'{"ifc":{"confidentiality":"private"}}'
     with pytest.raises(ToolError, match=r"may not be shown to the model: it is private, and `flows\.model\.accepts"):
-        await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
+        await shelf.capture.capture(captured, result, "me", PLACE)
     shelf.capture = msgspec.structs.replace(shelf.capture, mirror=MirrorPolicy(capture_resources=False))
     with pytest.raises(ToolError):
-        await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
+        await shelf.capture.capture(captured, result, "me", PLACE)
     assert shelf.kept == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "count"), [("text", 20_000), ("words " * 4000, 200)], ids=["small", "stored"])
 async def test_very_many_contents_do_not_stall_others(text: str, count: int) -> None:
     shelf = Shelf()

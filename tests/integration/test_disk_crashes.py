@@ -49,6 +49,7 @@ async def start(folder: Path, *arguments: str, sealed: bool = False) -> Process:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sealed", sample([False, True], bool))
 async def test_three_processes_hammer_one_folder_and_the_books_are_exact(
     sealed: bool,  # noqa: FBT001  # both ways

@@ -686,6 +686,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_gateway_killed_while_writing_leaves_only_whole_values(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ async def test_large_values_are_objects_and_small_ones_are_not(
         assert min(redis_server.keys(f"{tmp_path}").values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_INSTALLED, reason=MISSING)
 async def test_a_server_with_credentials_needs_the_documented_permissions(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,6 +214,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 async def test_a_gateway_killed_during_a_put_loses_nothing_and_leaves_no_object(
     redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
 ) -> None:
@@ -352,6 +354,7 @@ async def refused(use: Awaitable[object]) -> tuple[str, float]:
     return await time_store_error(use, SECRETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 async def test_an_outage_of_the_object_store_is_reported_in_time(
     fault: str, redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

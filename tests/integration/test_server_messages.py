@@ -205,6 +205,7 @@ async def test_a_notification_that_times_out_does_not_block_the_next(monkeypatch
     assert client.received == [(LOG, {"data": "next"})]
 
 
+@pytest.mark.slow
 async def test_waiting_notifications_count_with_the_memory_of_their_values() -> None:
     client, line = (
         Client(),

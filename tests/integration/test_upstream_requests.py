@@ -378,6 +378,7 @@ async def test_a_list_keeps_no_texts_of_its_pages(tmp_path: Path, monkeypatch: p
     assert peak < 20_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["json", "sse"])
 async def test_a_schema_with_many_headers_does_not_stall_the_event_loop(transport: str, tmp_path: Path) -> None:
     texts: list[str] = []

@@ -82,6 +82,7 @@ async def test_a_tool_is_examined_once_another_configuration_admits_it(workers: 
     assert found.twin_schema["properties"].keys() == {"n"}
 
 
+@pytest.mark.slow
 async def test_a_tool_is_served_once_its_listing_is_within_the_limit(workers: SchemaWorkers) -> None:
     many = [tool(f"t{n}", {"x": [[]] * 29_000}) for n in range(18)]
     assert "the listing has more than" in str((await examined(workers, *many, PLAIN))[-1].rejection)

@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 PATIENCE = 60
 """Seconds that making, or checking, some conversations may take."""
 
 
+@pytest.mark.slow
 def test_pruned_conversations_make_a_prompt_of_the_ai_sdk(node: str) -> None:
     making = [sys.executable, str(TESTS / "chats" / "write_conversations.py"), "15", "vercel"]
     made = subprocess.run(making, capture_output=True, timeout=PATIENCE, check=True).stdout

@@ -18,7 +18,7 @@ from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.security.sanitize import strip_invisible
+from mcp_mirror.security.sanitize import sanitize, strip_invisible
 from mcp_mirror.system.slices import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
@@ -80,11 +80,6 @@ def connect_once(config: Path) -> list[str]:
     return run_until_signal(run())
 
 
-def _escape_name(name: str) -> str:
-    """Escape what a terminal would interpret or not show: the upstream chose the name."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-
-
 def _count_definition_tokens(tool: Mapping[str, Any], expect: Callable[[Buffer], int]) -> int:
     """Tokens of what a model receives of a definition: name, description and input schema."""
     shown = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
@@ -135,9 +130,9 @@ def print_tools(application: Application) -> None:
         scopes = [" ".join(sorted(catalog.required.get(entry.name, ())))] if catalog.required else []
         cost, original = _count_definition_tokens(entry.advert, expect), originals[entry.upstream, entry.tool]
         twins += cost
-        table.add_row(entry.upstream, _escape_name(entry.tool), entry.name, f"{cost:,}", f"{original:,}", *scopes)
+        table.add_row(entry.upstream, sanitize(entry.tool), entry.name, f"{cost:,}", f"{original:,}", *scopes)
     for finding in catalog.quarantined.values():
-        table.add_row(finding.change.upstream, _escape_name(str(finding.change.tool)), "(quarantined)", "", "")
+        table.add_row(finding.change.upstream, sanitize(str(finding.change.tool)), "(quarantined)", "", "")
     listing = finish(application.gateway.listing_for(Caller(LOCAL)))
     for own in listing.own_tools.values():
         cost = _count_definition_tokens(own.advert, expect)
@@ -181,13 +176,14 @@ def _count_original_tokens(application: Application, expect: Callable[[Buffer], 
 
 def explain_all_down(application: Application) -> list[str]:
     """Return why upstreams are down, each with the lines that it printed before it failed."""
-    return [_explain_down(upstream) for upstream in application.upstreams if upstream.status.state != "ready"]
-
-
-def _explain_down(upstream: Upstream) -> str:
-    status = upstream.status
-    is_quoted = len(status.output) == 1 and status.detail.endswith(status.output[0])
-    return "\n    ".join((f"{upstream.policy.name}: {status.detail}", *(() if is_quoted else status.output)))
+    explained: list[str] = []
+    for upstream in application.upstreams:
+        status = upstream.status
+        if status.state != "ready":
+            is_quoted = len(status.output) == 1 and status.detail.endswith(status.output[0])
+            output = () if is_quoted else status.output
+            explained.append("\n    ".join((f"{upstream.policy.name}: {status.detail}", *output)))
+    return explained
 
 
 def _find_unused_names(upstream: Upstream) -> Iterator[str]:

@@ -110,11 +110,8 @@ def can_show_progress(console: Console) -> bool:
 def show_progress(console: Console, describe: Callable[[], str]) -> AbstractContextManager[object]:
     """Show lines on a terminal for the duration of the context, and erase them at its end.
 
-    Files and pipes get nothing.
-
-    Args:
-        console: The console of the terminal.
-        describe: Returns the lines; a thread calls it several times a second. Lines wider than the terminal are cut.
+    Files and pipes get nothing. A thread calls `describe` for the lines several times a second. Lines wider than the
+    terminal are cut.
     """
     if not can_show_progress(console):
         return nullcontext()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,9 +12,6 @@ from mcp_mirror.cli.options import ConfigOption, JsonOption
 from mcp_mirror.cli.run import load
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.settings.labels import FILES, MODEL
-from mcp_mirror.settings.policies import Config
-
-_YES: Final = "yes"
 
 Matrix = Mapping[tuple[str, str], str | None]
 """By source and target: the rule that refuses; None if a value with the source's own labels passes."""
@@ -34,7 +31,9 @@ def print_flows(
     """
     loaded = load(config)
     flows = build_flows(loaded, is_isolated=loaded.auth.is_required and not stdio)
-    found = build_matrix(flows, list_places(loaded))
+    places = (*(one.name for one in loaded.upstreams), *([FILES] if loaded.memory_tools.roots else []), MODEL)
+    refusals = {(one, to): flows.refusal(flows.labels_of_place(one), to) for one in places for to in places}
+    found = {pair: refusal.rule if refusal else None for pair, refusal in refusals.items()}
     if as_:
         print(json.dumps(as_json(flows, found), indent=2))
         return
@@ -42,17 +41,6 @@ def print_flows(
     print_table(as_table(flows, found))
     for number, rule in enumerate(_list_rules(found), 1):
         console.print(f"{number}: {rule}", markup=False, highlight=False)
-
-
-def list_places(config: Config) -> tuple[str, ...]:
-    """Return all places, the model last; files only if `memory_tools.roots` names folders."""
-    return (*(one.name for one in config.upstreams), *([FILES] if config.memory_tools.roots else []), MODEL)
-
-
-def build_matrix(flows: Flows, places: tuple[str, ...]) -> Matrix:
-    """Return for each pair of places the rule that refuses a flow, or None."""
-    found = {(one, to): flows.refusal(flows.labels_of_place(one), to) for one in places for to in places}
-    return {pair: refusal.rule if refusal else None for pair, refusal in found.items()}
 
 
 def as_table(flows: Flows, found: Matrix) -> Table:
@@ -64,7 +52,7 @@ def as_table(flows: Flows, found: Matrix) -> Table:
     for source in places:
         labels = flows.labels_of_place(source)
         refusals = [found[source, to] for to in places]
-        cells = [_YES if rule is None else f"no ({rules.index(rule) + 1})" for rule in refusals]
+        cells = ["yes" if rule is None else f"no ({rules.index(rule) + 1})" for rule in refusals]
         table.add_row(
             source, flows.find_zone(source) or "(all)", f"{labels.integrity}, {labels.confidentiality}", *cells
         )

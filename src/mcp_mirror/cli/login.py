@@ -33,7 +33,6 @@ from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.http_server import HttpServer, format_url, listen
-from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.oauth import Authorizer, BrowserSignIn, read_error_code
 from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, explain_failed_connection
@@ -100,10 +99,10 @@ def login(
     if not verbose:
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    loaded = _describe_wrapped(upstream, url) if url else load_quietly(config, verbose)
-    policy = next((one for one in loaded.upstreams if one.name == upstream), None)
+    upstreams = _describe_wrapped(upstream, url) if url else load_quietly(config, verbose).upstreams
+    policy = next((one for one in upstreams if one.name == upstream), None)
     if policy is None:
-        names = ", ".join(one.name for one in loaded.upstreams) or "none"
+        names = ", ".join(one.name for one in upstreams) or "none"
         raise MirrorError(f"The configuration has no upstream {upstream!r}. Its upstreams: {names}.")
 
     async def show(url: str) -> None:
@@ -121,11 +120,11 @@ def login(
     run_until_signal(run())
 
 
-def _describe_wrapped(name: str, url: str) -> Config:
-    """Return the configuration with which `wrap` serves a remote server."""
+def _describe_wrapped(name: str, url: str) -> tuple[UpstreamPolicy, ...]:
+    """Return the remote server as `wrap` serves it."""
     from mcp_mirror.cli.wrapped_server import build_wrap_config, describe_remote  # noqa: PLC0415  # it imports the gateway
 
-    return build_wrap_config(name, describe_remote(url), {}, None, os.environ)
+    return build_wrap_config(name, describe_remote(url), {}, None, os.environ).upstreams
 
 
 async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show) -> str:

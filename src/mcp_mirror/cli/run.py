@@ -209,8 +209,7 @@ def exit_with_error(error: BaseException, print_error: Callable[[str], None] = p
 def answering_client(*, has_client: bool = True) -> Iterator[None]:
     """Print an error that ends the context, answer the client on stdio with it until the client leaves, and exit.
 
-    Args:
-        has_client: There is such a client; otherwise the error is raised.
+    Without such a client (`has_client`), the error is raised.
     """
     try:
         yield

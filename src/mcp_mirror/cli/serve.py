@@ -74,9 +74,10 @@ def _serve_workers(serving: Serving, count: int) -> None:
         listen(host, port).close()  # sockets that share an address do not notice those of another gateway
         first = listen(host, port, is_shared=True)
         others = [listen(host, first.getsockname()[1], is_shared=True) for _ in range(1, count)]
-        code = Supervisor([first, *others], run_worker, serving.print_line, serving.print_warning).run()
+        warn = partial(serving.print_line, level="warning")
+        code = Supervisor([first, *others], run_worker, serving.print_line, warn).run()
     except MirrorError as error:
-        exit_with_error(error, serving.print_error)
+        exit_with_error(error, partial(serving.print_line, level="error"))
     raise typer.Exit(code)
 
 

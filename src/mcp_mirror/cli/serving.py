@@ -60,11 +60,9 @@ def read_file_version(path: Path) -> FileVersion | None:
 
 def _check_readable_again(path: Path) -> None:
     """Refuse a pipe, in which some tools pass secrets: opening it again would wait forever."""
-    is_pipe = False
     with suppress(OSError):  # such as that of a folder of another user, which reading reports
-        is_pipe = path.is_fifo()
-    if is_pipe:
-        raise ConfigError(f"{path} is a pipe, which can be read once. To reload, serve a file.")
+        if path.is_fifo():
+            raise ConfigError(f"{path} is a pipe, which can be read once. To reload, serve a file.")
 
 
 class _Reloading(msgspec.Struct, frozen=True):
@@ -79,10 +77,8 @@ class _Reloading(msgspec.Struct, frozen=True):
     def reload(self, *, is_quiet: bool = False) -> None:
         """Read the file again and continue with its configuration; report an unusable one and keep the old one.
 
-        The audit log is reopened in both cases, because it may have been rotated.
-
-        Args:
-            is_quiet: Report only an unusable one.
+        The audit log is reopened in both cases, because it may have been rotated. `is_quiet`: report only an unusable
+        one.
         """
         if self.application.audit:
             self.application.audit.reopen()
@@ -124,8 +120,7 @@ class _Reloading(msgspec.Struct, frozen=True):
     async def _follow_file(self, known: FileVersion | None) -> None:
         """Reload whenever the file has changed. This checks the path, because editors replace the file.
 
-        Args:
-            known: The version of the file before its configuration in use was read.
+        `known` is the version of the file before its configuration in use was read.
         """
         while True:
             await anyio.sleep(_POLL_INTERVAL)
@@ -163,17 +158,9 @@ class Serving(msgspec.Struct, frozen=True):
     watches: bool = False
     """Reload the file when it changes."""
 
-    def print_line(self, line: str) -> None:
-        """Print a line for the operator, in the log format."""
-        print_status(self.config, line)
-
-    def print_error(self, line: str) -> None:
-        """Print the error that ends the gateway, in the log format."""
-        print_status(self.config, line, level="error")
-
-    def print_warning(self, line: str) -> None:
-        """Print a warning for the operator, in the log format and for every verbosity."""
-        print_status(self.config, line, level="warning")
+    def print_line(self, line: str, *, level: str = "info") -> None:
+        """Print a line for the operator, in the log format and for every verbosity."""
+        print_status(self.config, line, level=level)
 
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
         """Serve in this process until a signal; `announce` gets the URL once clients can connect.
@@ -185,7 +172,8 @@ class Serving(msgspec.Struct, frozen=True):
         """
         shutdown = anyio.Event()
         failures: list[MirrorError] = []
-        config = self._configure_worker(start) if start else self.config
+        config = start.share_state_keys(start.reloaded or self.config) if start else self.config
+        configure_logging(self.verbosity, config)
         signals = open_signals(config, version("mcp-mirror"), os.environ)
 
         async def serve_all() -> None:
@@ -210,17 +198,13 @@ class Serving(msgspec.Struct, frozen=True):
 
         try:
             with writing_in_background(), closing(signals):
-                run_until_signal(serve_all(), shutdown, config.server.drain, print_error=self.print_error)
+                run_until_signal(
+                    serve_all(), shutdown, config.server.drain, print_error=partial(self.print_line, level="error")
+                )
         except typer.Exit:
             if failures and not self.address:
                 answer_client(str(failures[0]))
             raise
-
-    def _configure_worker(self, start: "WorkerStart") -> Config:
-        """Return the configuration with which a worker starts, and log with it."""
-        config = start.share_state_keys(start.reloaded or self.config)
-        configure_logging(self.verbosity, config)
-        return config
 
     async def _open(
         self, stack: AsyncExitStack, config: Config, signals: Signals, failures: list[MirrorError]

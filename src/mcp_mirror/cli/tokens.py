@@ -1,6 +1,5 @@
 """The command `mcp-mirror tokens`: how many tokens texts cost a model."""
 
-import mmap
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ import typer
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import TokenProvider
+from mcp_mirror.system.files import map_file
 from mcp_mirror.tokens import PROVIDERS, estimate_tokens
 from mcp_mirror.tokens.exact import count_tokens
 
@@ -52,9 +52,6 @@ def _count(text: memoryview | bytes, provider: TokenProvider, tokenizer: Path | 
 def _read(path: Path) -> memoryview | bytes:
     """Map the file, because the estimate reads only parts of a large one; read a pipe, which has no size, whole."""
     try:
-        with path.open("rb") as file:
-            if not path.stat().st_size:
-                return file.read()
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return map_file(path) if path.stat().st_size else path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Name a text file.") from None

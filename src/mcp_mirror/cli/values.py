@@ -28,7 +28,7 @@ from mcp_mirror.memory.lookup_errors import unknown_path_error
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
-from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, find_older, read_graph, title_of
+from mcp_mirror.observability.lineage import CallNode, Direction, Graph, Node, read_lineage, title_of
 from mcp_mirror.paths import strip_wrapping, tool_slug
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.sanitize import sanitize_to_lines
@@ -81,8 +81,7 @@ class _StoredValues(msgspec.Struct, frozen=True):
             ToolError: Neither the store nor the event log has the value; the message names similar paths.
         """
         if path := read_path(text):
-            graph = await read_graph(self.store, self.namespace, path.base)
-            lineage = await find_older(self.store, self.namespace, graph.lineage_of(path.base))
+            lineage = await read_lineage(self.store, self.namespace, path.base)
             if lineage.nodes:
                 return lineage, path.base
         raise await self._unknown_path_error(text)
@@ -215,7 +214,7 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
 
 
 @values_app.command()
-def clear(  # typer reads the options from the parameters
+def clear(
     older_than: Annotated[
         str, typer.Option(help="Only values stored longer ago than this, such as 12h or 7d.", metavar="AGE")
     ] = "",
@@ -240,8 +239,11 @@ def clear(  # typer reads the options from the parameters
         found = [(owner, one) for owner in owners for one in await values.store.list(owner) if one.created <= before]
         size = format_bytes(sum(one.size for _, one in found))
         whose = format_count(len(owners), "namespace") if of_all else values.namespace
-        if found and not yes:
-            _confirm(f"{format_count(len(found), 'value')}, {size}, of {whose}")
+        what = f"{format_count(len(found), 'value')}, {size}, of {whose}"
+        if found and not (yes or reads_terminal()):
+            raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
+        if found and not yes and not typer.confirm(f"Delete {what}?", err=True):
+            raise MirrorError("Nothing was deleted.")
         deleted = [await values.store.delete(owner, one.base) for owner, one in found]
         others = "" if of_all or found else await values.name_others()
         print_note(f"Deleted {format_count(sum(deleted), 'value')}.{others}")
@@ -257,28 +259,12 @@ def _run(
     """Run a command over the store of the options `--config` and `--store`."""
 
     async def run(store: Store) -> None:
-        await work(_StoredValues(store, await _find_namespace(store, namespace)))
+        namespaces = await store.namespaces()
+        named = [one for one in namespaces if name_principal(one) == namespace]
+        is_principal = namespace not in namespaces and len(named) == 1
+        await work(_StoredValues(store, named[0] if is_principal else namespace))
 
     read_store(load_store_config(*chosen), run)
-
-
-async def _find_namespace(store: Store, given: str) -> str:
-    """Return the namespace that a user means: itself, or that of the only principal with this name."""
-    namespaces = await store.namespaces()
-    meant = [one for one in namespaces if name_principal(one) == given]
-    return meant[0] if given not in namespaces and len(meant) == 1 else given
-
-
-def _confirm(what: str) -> None:
-    """Ask for confirmation on the terminal.
-
-    Raises:
-        MirrorError: Standard input is not a terminal, or the user declines.
-    """
-    if not reads_terminal():
-        raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
-    if not typer.confirm(f"Delete {what}?", err=True):
-        raise MirrorError("Nothing was deleted.")
 
 
 def _build_table(found: Iterable[Descriptor]) -> Table:

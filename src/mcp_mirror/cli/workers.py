@@ -109,11 +109,8 @@ class Supervisor:
     ) -> None:
         """Prepare the workers.
 
-        Args:
-            listening: A listening socket for each worker, all on one address.
-            run_worker: Serves in the new process, and returns the exit code.
-            print_line: Prints a line for the operator.
-            print_warning: Prints a warning for the operator.
+        Each worker has one of the listening sockets, which all have one address. `run_worker` serves in the new
+        process, and returns the exit code.
         """
         self._listening, self._run_worker = listening, run_worker
         self._print_line, self._print_warning = print_line, print_warning
@@ -143,7 +140,9 @@ class Supervisor:
             raise NotImplementedError
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         while self._stopped_by is None or any(slot.process is not None for slot in self._slots):
-            self._start_due()
+            for number, slot in enumerate(self._slots):
+                if self._stopped_by is None and slot.process is None and time.monotonic() >= slot.restart_at:
+                    self._start(number, slot)
             received = signal.sigtimedwait(_SIGNALS, self._find_pause())
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._forward(signal.Signals(received.si_signo))
@@ -159,11 +158,6 @@ class Supervisor:
     @property
     def _is_starting(self) -> bool:
         return self._urls.count(b"\n") < len(self._slots)
-
-    def _start_due(self) -> None:
-        for number, slot in enumerate(self._slots):
-            if self._stopped_by is None and slot.process is None and time.monotonic() >= slot.restart_at:
-                self._start(number, slot)
 
     def _start(self, number: int, slot: _WorkerSlot) -> None:
         slot.started, slot.starts = time.monotonic(), slot.starts + 1
@@ -193,8 +187,9 @@ class Supervisor:
     def _announce(self) -> None:
         """Print the address once all workers serve."""
         was_starting = self._is_starting
-        reported = _read(self._ready)  # later too: a replacement would wait for ever to report to a full pipe
-        self._urls += reported if was_starting else b""
+        with suppress(BlockingIOError):  # later too: a replacement would wait for ever to report to a full pipe
+            reported = os.read(self._ready, 4096)
+            self._urls += reported if was_starting else b""
         if was_starting and not self._is_starting:
             self._print_line(f"mcp-mirror serves {self._urls.split()[0].decode()}")
 
@@ -317,10 +312,3 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
 
 def _report(pipe: int, url: str) -> None:
     os.write(pipe, url.encode() + b"\n")
-
-
-def _read(pipe: int) -> bytes:
-    try:
-        return os.read(pipe, 4096)
-    except BlockingIOError:
-        return b""

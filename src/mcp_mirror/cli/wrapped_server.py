@@ -77,12 +77,8 @@ def serve_wrapped(
 ) -> None:
     """Serve one server to a client on standard input and output, until the client leaves.
 
-    Args:
-        server: The server.
-        name: Its name; None: derived from its command or address.
-        mirror: The section `mirror` of the configuration.
-        store: The folder of the store; None for the user's.
-        verbosity: How much the log contains.
+    Without a name, it is derived from the command or the address. `mirror` is that section of the configuration.
+    `store` is the folder of the store; None: the user's.
 
     Raises:
         typer.Exit: A signal or an error ended the gateway.
@@ -115,12 +111,8 @@ def build_wrap_config(
 ) -> Config:
     """Return the configuration of a gateway that replaces one server in the client.
 
-    Args:
-        name: The name of the server.
-        server: Its section of a configuration.
-        mirror: The section `mirror`.
-        store: The folder of the store; None for the user's.
-        environ: The environment, which a program gets whole.
+    `server` and `mirror` are sections of a configuration. `store` is the folder of the store; None: the user's. A
+    program gets the whole `environ`.
 
     Raises:
         ConfigError: An option cannot be used.
@@ -174,11 +166,8 @@ def describe_remote(
 ) -> dict[str, Any]:
     """Return the section of a remote server.
 
-    Args:
-        url: The address of the server.
-        headers: `NAME: VALUE` each.
-        sse: The server uses the HTTP+SSE transport; None: by the path of the address.
-        uses_login: The tokens of `mcp-mirror login` authorize the gateway, unless a header does.
+    Each header is `NAME: VALUE`. `sse`: the server uses the HTTP+SSE transport; None: by the path of the address.
+    `uses_login`: the tokens of `mcp-mirror login` authorize the gateway, unless a header does.
 
     Raises:
         ConfigError: A header is not `NAME: VALUE`.

@@ -197,11 +197,6 @@ def _check_flows(config: Config, names: set[str]) -> Iterator[_Problem]:
         ("flows", "files"): config.flows.files,
         **{("upstreams", one.name): one.place for one in config.upstreams},
     }
-    yield from _find_wrong_levels(config, places)
-    yield from _find_wrong_names(_list_rule_names(config, places), places, names)
-
-
-def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[_Problem]:
     levels = config.flows.levels
     if len(set(levels)) < len(levels):
         yield _Problem(("flows", "levels"), "expected each level once")
@@ -210,6 +205,7 @@ def _find_wrong_levels(config: Config, places: dict[Path, PlacePolicy]) -> Itera
             if level is not None and level not in levels:
                 message = f"expected one of 'flows.levels': {', '.join(levels)}"
                 yield _Problem((*path, key, "confidentiality"), message)
+    yield from _find_wrong_names(_list_rule_names(config, places), places, names)
 
 
 def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
@@ -239,14 +235,9 @@ def _find_wrong_names(
             expected = f"one of {listed}" if zones else "a place with a 'zone'"
             yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
         elif zone is None and side not in known and not _GLOB & set(side):
-            expected = f"one of {', '.join(_list_sides(names))}, or a glob"
-            yield _Problem(path, f"unknown upstream '{side}'; expected {expected}")
-
-
-def _list_sides(names: set[str]) -> list[str]:
-    """Return each place that a rule may name, in the form that is not ambiguous."""
-    places = {word: name if word in names else word for word, name in WORDS.items()}
-    return sorted({*places.values(), *map(_write_unambiguously, names)})
+            words = {name if word in names else word for word, name in WORDS.items()}
+            listed = ", ".join(sorted({*words, *map(_write_unambiguously, names)}))
+            yield _Problem(path, f"unknown upstream '{side}'; expected one of {listed}, or a glob")
 
 
 def _write_unambiguously(name: str) -> str:

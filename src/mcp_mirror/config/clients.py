@@ -22,9 +22,7 @@ CLIENT_BLOCKS: Final[Mapping[str, str]] = {
 }
 """Top-level keys of clients' servers, with the clients."""
 
-IGNORED_TOP: Final[Mapping[str, str]] = {
-    "inputs": "the gateway cannot ask a person; set environment variables and write ${VAR}",
-}
+_INPUTS: Final = "the gateway cannot ask a person; set environment variables and write ${VAR}"
 
 RENAMED: Final[Mapping[str, str]] = {
     "type": "transport",
@@ -90,14 +88,11 @@ def gather_upstreams(root: YamlMapping, findings: Findings) -> tuple[Mapping[str
                 line = gathered[chosen].location.line
                 findings.report(node.location, f"line {line} has an upstream of the same name; rename one")
             gathered.setdefault(chosen, _translate(node, findings))
-    for key in IGNORED_TOP.keys() & root.members.keys():
-        findings.warn(root.members[key].location, IGNORED_TOP[key])
-    sections = {key: node for key, node in root.members.items() if not _is_moved(key)}
+    if inputs := root.members.get("inputs"):
+        findings.warn(inputs.location, _INPUTS)
+    moved = {"upstreams", "inputs", "$schema", *CLIENT_BLOCKS}
+    sections = {key: node for key, node in root.members.items() if key not in moved and not key.startswith("x-")}
     return sections, YamlMapping(root.members.get("upstreams", root).location, gathered)
-
-
-def _is_moved(key: str) -> bool:
-    return key in ("upstreams", "$schema") or key in CLIENT_BLOCKS or key in IGNORED_TOP or key.startswith("x-")
 
 
 def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:

@@ -41,13 +41,11 @@ def read_file(path: Path) -> Lock | None:
         raise ConfigError(f"The lock file cannot be used: {error}") from None
     except FileNotFoundError:
         return None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-    except ValueError as error:
-        reason = str(error)
-    raise ConfigError(
-        f"The lock file {path} cannot be used: {reason}. Restore it, or remove it and run `mcp-mirror lock`."
-    )
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            f"The lock file {path} cannot be used: {reason}. Restore it, or remove it and run `mcp-mirror lock`."
+        ) from None
 
 
 def write_file(path: Path, lock: Lock) -> None:

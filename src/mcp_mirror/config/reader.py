@@ -86,7 +86,9 @@ class Reader(msgspec.Struct, frozen=True):
     def _read_section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:
         mapping = _convert_to_mapping(value, node if is_entry else _replace_nothing(node))
         if mapping is None:
-            return self._reject(node, _describe_section(value))
+            short = value.shorthand
+            list_key = f", or a list for {short.key!r}" if short and short.value.is_list else ""
+            return self._reject(node, f"a mapping{list_key}")
         keys = list_keys(value.kind, value.mark(Without))
         nodes = dict(self._find_nodes(mapping, keys))
         found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
@@ -166,12 +168,6 @@ def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) ->
 
 def _replace_nothing(node: Node) -> Node:
     return YamlMapping(node.location, {}) if isinstance(node, Scalar) and node.kind == "nothing" else node
-
-
-def _describe_section(value: Value) -> str:
-    """Return what the value of a section may be: a mapping, and the shorthand if that is a list."""
-    short = value.shorthand
-    return f"a mapping, or a list for {short.key!r}" if short and short.value.is_list else "a mapping"
 
 
 def _convert_to_mapping(value: Value, node: Node) -> YamlMapping | None:

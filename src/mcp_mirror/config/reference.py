@@ -136,13 +136,6 @@ def _write_upstreams() -> Iterator[str]:
     yield "    enabled: false"
 
 
-def _write_example_section(section: Value, indent: str) -> list[str]:
-    lines: list[str] = []
-    for one in list_keys(section.kind, section.mark(Without)):
-        lines += _write_key(one, indent)
-    return lines
-
-
 def _write_key(one: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
     """Return the lines of one key; `is_upstream` makes its example active."""
     if one.group:
@@ -176,7 +169,9 @@ def _write_example_value(one: Field, indent: str, *, is_active: bool = False) ->
 
 
 def _write_inner_section(one: Field, inner: Value, indent: str) -> list[str]:
-    lines = _write_example_section(inner, indent + ("  " if one.value.is_section else "    "))
+    inner_indent = indent + ("  " if one.value.is_section else "    ")
+    keys = list_keys(inner.kind, inner.mark(Without))
+    lines = [line for key in keys for line in _write_key(key, inner_indent)]
     if _find_entry(one.value):
         example = one.value.mark(Example)
         name = example.value if example else "NAME"

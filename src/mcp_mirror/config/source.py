@@ -174,7 +174,9 @@ def read_yaml(text: str, findings: Findings) -> Node:
         root = yaml.compose(_replace_json_tabs(text), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        root, location, message = None, YamlLocation(mark.line + 1 if mark else 1), _explain(error)
+        root, location = None, YamlLocation(mark.line + 1 if mark else 1)
+        known = (advice for words, advice in _SYNTAX if words in f"{error.context} {error.problem}")
+        message = next(known, "not valid YAML; check the indentation, quotes and colons here")
     except yaml.reader.ReaderError as error:
         root, location = None, YamlLocation(text.count("\n", 0, error.position) + 1)
         message = "there is a control character here; remove it"
@@ -196,14 +198,6 @@ def _replace_json_tabs(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     return text.replace("\t", " ")
-
-
-def _explain(error: yaml.MarkedYAMLError) -> str:
-    message = f"{error.context} {error.problem}"
-    return next(
-        (advice for words, advice in _SYNTAX if words in message),
-        "not valid YAML; check the indentation, quotes and colons here",
-    )
 
 
 def _line_number(node: yaml.Node) -> int:
@@ -237,7 +231,9 @@ class _NodeReader(msgspec.Struct):
 
     def _read_scalar(self, node: yaml.ScalarNode, location: YamlLocation) -> Scalar:
         kind = _KINDS.get(node.tag)
-        text = _join_surrogates(node.value)
+        text = node.value
+        if _SURROGATE.search(text):  # JSON escapes a character above U+FFFF as two, which PyYAML does not join
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         if kind is None:
             return self._reject_node(location, "YAML tags (such as !name) are not used here; remove it")
         if "\0" in text or _SURROGATE.search(text):
@@ -281,13 +277,6 @@ class _NodeReader(msgspec.Struct):
             return mapping.members if isinstance(mapping, YamlMapping) else {}
         self.findings.report(YamlLocation(_line_number(base), location.path), "expected a mapping to merge after '<<'")
         return {}
-
-
-def _join_surrogates(text: str) -> str:
-    """Join surrogates: JSON escapes a character above U+FFFF as two, which PyYAML does not join."""
-    if not _SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def expand(node: Node, variables: Mapping[str, str], findings: Findings) -> Node:

@@ -20,7 +20,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_mirror.dashboard.calls import MAX_PAGE, CallFilter, Calls
-from mcp_mirror.dashboard.lineage import read_lineage
 from mcp_mirror.dashboard.savings import (
     LATER_STEPS,
     PRICES_READ,
@@ -34,6 +33,8 @@ from mcp_mirror.dashboard.services import DashboardServices, Viewer, describe_pr
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
 from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.memory.tools.lookup import read_path
+from mcp_mirror.observability.lineage import read_lineage
 from mcp_mirror.stores.event_log import DAY
 
 _logger = logging.getLogger(__name__)
@@ -95,11 +96,10 @@ class DashboardRequest(msgspec.Struct, frozen=True):
         return Values(self.services, self.viewer, self._select_namespace())
 
     def _select_namespace(self) -> str:
-        return self.viewer.select_namespace(self.text("principal"))
-
-    async def select_calls(self) -> Calls:
-        """Return the calls of the namespaces that the request names."""
-        return Calls(self.services, self.viewer, await self.list_namespaces())
+        asked, own = self.text("principal"), self.viewer.namespace
+        if asked and asked != own and not self.viewer.is_operator:
+            raise ToolError("Only an operator sees other principals. Select your own values.")
+        return asked or own
 
     async def list_namespaces(self) -> tuple[str, ...]:
         """Return the namespaces of a list of calls: the viewer's, the named one, or all for an operator."""
@@ -140,14 +140,12 @@ class DashboardApi(msgspec.Struct):
             return refuse(404, "The dashboard has no such address.")
         try:
             return await endpoint(DashboardRequest(self.services, viewer, request.query_params))
+        except ForbiddenError as error:
+            return refuse(403, str(error))
+        except ToolError as error:
+            return refuse(404, str(error))
         except MirrorError as error:
-            return refuse(_find_status(error), str(error))
-
-
-def _find_status(error: MirrorError) -> int:
-    if isinstance(error, ForbiddenError):
-        return 403
-    return 404 if isinstance(error, ToolError) else 503
+            return refuse(503, str(error))
 
 
 def _check_request(request: Request) -> Response | None:
@@ -256,7 +254,7 @@ async def _forget(request: DashboardRequest) -> Response:
 
 
 async def _list_calls(request: DashboardRequest) -> Response:
-    calls = await request.select_calls()
+    calls = Calls(request.services, request.viewer, await request.list_namespaces())
     wanted = CallFilter(
         tool=request.text("tool").strip(),
         upstream=request.text("upstream"),
@@ -270,15 +268,20 @@ async def _list_calls(request: DashboardRequest) -> Response:
 
 
 async def _find_call(request: DashboardRequest) -> Response:
-    calls = await request.select_calls()
+    calls = Calls(request.services, request.viewer, await request.list_namespaces())
     return respond(await calls.find(request.text("id")))
 
 
 async def _read_lineage(request: DashboardRequest) -> Response:
-    values = request.values
-    may_read = request.viewer.may_read(values.namespace)
-    graph = await read_lineage(request.services.store, values.namespace, request.text("path"), include_parts=may_read)
-    return respond(graph)
+    namespace, text = request.values.namespace, request.text("path")
+    path = read_path(text) if text else None
+    if text and path is None:
+        raise ToolError("This is not a memory path. Open a value, and follow its link.")
+    graph = await read_lineage(request.services.store, namespace, path.base if path else "")
+    if not request.viewer.may_read(namespace):  # the parts that calls used contain keys of the values
+        edges = dict.fromkeys(msgspec.structs.replace(edge, part="") for edge in graph.edges)
+        graph = msgspec.structs.replace(graph, edges=tuple(edges))
+    return respond(graph.to_json())
 
 
 async def _read_savings(request: DashboardRequest) -> Response:

@@ -73,11 +73,8 @@ class Calls(msgspec.Struct, frozen=True):
     ) -> Mapping[str, Any]:
         """Return the calls that pass a filter, the newest first.
 
-        Args:
-            wanted: The filter.
-            before: The `next` of the previous page; None for the newest calls.
-            after: The `newest` of an earlier answer: only later calls.
-            limit: The size of the page.
+        `before` is the `next` of the previous page; None for the newest calls. `after` is the `newest` of an earlier
+        answer: only later calls.
 
         Returns:
             `calls`, `next` (None on the last page), `newest` (the cursor for later calls) and `searched`.

@@ -192,6 +192,9 @@ def rebuild_notice(known: Descriptor, blob: Buffer, mirror: MirrorPolicy, estima
 
     The arguments of the call, texts and media beside the value, and excerpts of errors are missing.
     """
+    shown = None
+    if known.tokens <= mirror.inline_budget and known.preview and known.kind != "binary":  # the model read it whole
+        shown = msgspec.json.decode(blob, type=str) if known.kind == "text" else str(blob, "utf-8")
     stored = NoticeInput(
         path=known.base,
         tool=known.provenance.tool,
@@ -200,14 +203,7 @@ def rebuild_notice(known: Descriptor, blob: Buffer, mirror: MirrorPolicy, estima
         kind=known.kind,
         estimate=estimate,
         members=known.members,
-        shown=_find_shown(known, blob, mirror),
+        shown=shown,
         preview=known.preview,
     )
     return write_notice(stored, mirror.notice)
-
-
-def _find_shown(known: Descriptor, blob: Buffer, mirror: MirrorPolicy) -> str | None:
-    """The value itself if the model could read it whole."""
-    if known.tokens > mirror.inline_budget or not known.preview or known.kind == "binary":
-        return None
-    return msgspec.json.decode(blob, type=str) if known.kind == "text" else str(blob, "utf-8")

@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.callers import LOCAL, name_principal
-from mcp_mirror.errors import ToolError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import strip_invisible
@@ -51,16 +50,6 @@ class Viewer(msgspec.Struct, frozen=True):
     """An operator who may also read the values of others."""
     reads_hidden: bool = False
     """The flow policy does not apply: the person can read the store's files anyway."""
-
-    def select_namespace(self, asked: str) -> str:
-        """Return the namespace that a request names, the viewer's own by default.
-
-        Raises:
-            ToolError: The namespace belongs to another principal.
-        """
-        if asked and asked != self.namespace and not self.is_operator:
-            raise ToolError("Only an operator sees other principals. Select your own values.")
-        return asked or self.namespace
 
     def may_read(self, namespace: str) -> bool:
         """Whether the viewer may read values, arguments and notices of a namespace."""

@@ -50,9 +50,7 @@ def read_static() -> Mapping[str, tuple[str, bytes, str]]:
 def serve_static(request: Request, *, needs_token: bool = False) -> Response:
     """Return the static file of a request; 404 for other paths, 405 for other methods than GET and HEAD.
 
-    Args:
-        request: The request.
-        needs_token: The page itself has the status 401: it contains no data, and its form asks for the token.
+    `needs_token`: the page itself has the status 401. It contains no data, and its form asks for the token.
     """
     if request.method not in ("GET", "HEAD"):
         return Response("Use GET.", 405, {**SECURITY_HEADERS, "allow": "GET, HEAD"}, "text/plain")

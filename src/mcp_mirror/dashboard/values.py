@@ -89,7 +89,11 @@ class ValueFilter(msgspec.Struct, frozen=True):
 
 
 class Values(msgspec.Struct, frozen=True):
-    """The values of one namespace, as a viewer sees them."""
+    """The values of one namespace, as a viewer sees them.
+
+    Methods that read a value raise `ForbiddenError` if the viewer may not read it, and `ToolError` if its path has no
+    value.
+    """
 
     services: DashboardServices
     viewer: Viewer
@@ -138,11 +142,7 @@ class Values(msgspec.Struct, frozen=True):
         return known if isinstance(known, Descriptor) else None
 
     async def describe(self, text: str) -> Mapping[str, Any]:
-        """Return the facts of a value; with its shape if the viewer may read it.
-
-        Raises:
-            ToolError: The path has no value.
-        """
+        """Return the facts of a value; with its shape if the viewer may read it."""
         path = await self._parse(text)
         known = await self.services.store.describe(self.namespace, path.base)
         if isinstance(known, Descriptor) and (refusal := self._explain_hidden(known)):
@@ -161,12 +161,7 @@ class Values(msgspec.Struct, frozen=True):
         }
 
     async def read_part(self, text: str, offset: int, limit: int) -> Mapping[str, Any]:
-        """Return a part of a value; see `PartQuery`.
-
-        Raises:
-            ForbiddenError: The viewer may not read the value.
-            ToolError: The path has no value, or the offset is past its end.
-        """
+        """Return a part of a value; see `PartQuery`."""
         found = await self._find(text)
         part: Mapping[str, Any] = await self._run(found, PartQuery(max(offset, 0), min(max(limit, 1), MAX_ROWS)))
         return part
@@ -175,8 +170,7 @@ class Values(msgspec.Struct, frozen=True):
         """Return the media type and the bytes of a raster image.
 
         Raises:
-            ForbiddenError: The viewer may not read the value.
-            ToolError: The path has no value, or the value is not a raster image.
+            ToolError: Also if the value is not a raster image.
         """
         found = await self._find(text)
         media_type = peek_raster_type(read_media(found.blob)) if found.kind == "binary" else None
@@ -188,8 +182,7 @@ class Values(msgspec.Struct, frozen=True):
         """Return the notice that a model read in place of a value, by the present configuration.
 
         Raises:
-            ForbiddenError: The viewer may not read the value.
-            ToolError: The path has no value, or the value cannot be decoded.
+            ToolError: Also if the value cannot be decoded.
         """
         found = await self._find(str(MemoryPath((await self._parse(text)).base)))
         mirror = self.services.config.mirror
@@ -200,12 +193,7 @@ class Values(msgspec.Struct, frozen=True):
             raise ToolError("The notice of this value cannot be written. Open the value instead.") from None
 
     async def open_download(self, text: str) -> tuple[str, Iterator[bytes]]:
-        """Return a safe file name and the bytes of a value: text as UTF-8, media decoded, other values as JSON.
-
-        Raises:
-            ForbiddenError: The viewer may not read the value.
-            ToolError: The path has no value.
-        """
+        """Return a safe file name and the bytes of a value: text as UTF-8, media decoded, other values as JSON."""
         found = await self._find(text)
         return _name_file(found), encode_file(found, from_base64=False)
 
@@ -277,12 +265,7 @@ class Values(msgspec.Struct, frozen=True):
         raise await unknown_path_error(self.services.store, self.namespace, strip_wrapping(text))
 
     async def _find(self, text: str) -> FoundValue:
-        """Return the value of a path, after its audit record is written.
-
-        Raises:
-            ForbiddenError: The viewer may not read the value.
-            ToolError: The path has no value; the message names the nearest paths.
-        """
+        """Return the value of a path, after its audit record is written."""
         path = await self._parse(text)
         services = self.services
         known = await services.store.describe(self.namespace, path.base)

@@ -85,20 +85,14 @@ class Structure:
         return sum(table.GetAtomicNumber(symbol) for symbol in self.elements) - sum(self.charges)
 
 
-def _read_smiles(smiles: str) -> Chem.Mol | None:
-    """Return the molecule; None if the text is not a SMILES, which RDKit then does not log."""
-    with rdBase.BlockLogs():
-        mol: Chem.Mol | None = Chem.MolFromSmiles(smiles.strip())
-    return mol
-
-
 def parse_smiles(smiles: str) -> Chem.Mol:
     """Return the molecule with explicit hydrogens.
 
     Raises:
         MoleculeError: The text is not a SMILES, or has several molecules, too many atoms, or an unknown element.
     """
-    mol = _read_smiles(smiles)
+    with rdBase.BlockLogs():  # RDKit logs a text that is not a SMILES
+        mol: Chem.Mol | None = Chem.MolFromSmiles(smiles.strip())
     if not mol or not mol.GetNumAtoms():
         raise MoleculeError(
             f"{smiles[:80]!r} is neither a valid SMILES nor a name in the library. "

@@ -87,11 +87,6 @@ def is_head(line: str) -> bool:
     return all({part, "".join(parts)} & HEADER_WORDS for parts in words for part in parts)
 
 
-def is_table_head(line: str) -> bool:
-    """Whether a line is the head of a composition table: it names CAS numbers and amounts, and has only such words."""
-    return bool(_AMOUNT_HEAD.match(line)) and is_head(line)
-
-
 def is_noise(line: str) -> bool:
     """Whether a line does not belong to an ingredient: a page footer, a table head, a remark, a sentence."""
     if is_head(line) or _DROPPED.match(line):
@@ -201,11 +196,11 @@ def group_fields(rows: list[list[Field]]) -> list[Group]:
 
     If rows begin with the CAS number, one stray name before them shifts all names by one; cutting completes one more.
     """
-    return max(fill_groups(rows), cut_groups(rows), key=_count_complete)
 
+    def count_complete(groups: list[Group]) -> int:
+        return sum({"name", "cas", "concentration"} <= group.keys() for group in groups)
 
-def _count_complete(groups: list[Group]) -> int:
-    return sum({"name", "cas", "concentration"} <= group.keys() for group in groups)
+    return max(fill_groups(rows), cut_groups(rows), key=count_complete)
 
 
 def _clashes(group: Group, field: Field) -> bool:
@@ -318,7 +313,8 @@ def split_composition(lines: list[str]) -> tuple[list[str], list[str]]:
     others: list[str] = []
     composition: list[str] = []
     for line in lines:
-        if is_heading(line, _COMPOSITION) or is_table_head(line):
+        # The head of a table names CAS numbers and amounts, and has only such words.
+        if is_heading(line, _COMPOSITION) or (_AMOUNT_HEAD.match(line) and is_head(line)):
             inside = True
         elif is_heading(line, _OTHER_SECTION) or _BARE_SECTION.match(line):
             inside = False

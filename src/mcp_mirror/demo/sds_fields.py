@@ -283,15 +283,13 @@ def _split_fields(line: str) -> list[Field]:
     position = 0
     for mark in marks:
         if mark.start() >= position:
-            fields += [*_name_fields(line[position : mark.start()].replace("\0", kept)), _value_field(mark)]
+            if mark.re is CAS_SHAPE:
+                value = Field("cas" if is_cas_number(mark[0]) else "bad_cas", mark[0])
+            else:
+                value = Field("concentration", tidy_concentration(mark[0]))
+            fields += [*_name_fields(line[position : mark.start()].replace("\0", kept)), value]
             position = mark.end()
     return fields + _name_fields(line[position:].replace("\0", kept))
-
-
-def _value_field(mark: re.Match[str]) -> Field:
-    if mark.re is not CAS_SHAPE:
-        return Field("concentration", tidy_concentration(mark[0]))
-    return Field("cas" if is_cas_number(mark[0]) else "bad_cas", mark[0])
 
 
 def _hide_polymer_content(line: str) -> tuple[str, str]:

@@ -17,8 +17,8 @@ from mcp_mirror.errors import ConfigError
 _FRONT: Final = re.compile(r"\A---\n(?P<front>.*?\n)---\n(?P<body>.*)\Z", re.DOTALL)
 PATH_VARIABLE: Final = re.compile(r"\$\{(?:PATH|MANGLED)_([1-9][0-9]*)\}")
 """A variable in a text: the path of the n-th stored result, exact or mistyped."""
-_SHORT: Final = 80
-"""Characters of a wrong value that an error shows."""
+_SHORT: Final = 90
+"""Characters of a wrong value that a message shows."""
 
 
 def _as_tuple(value: object) -> object:
@@ -182,7 +182,8 @@ def read_case(file: str, text: str, examples: Callable[[str], Any]) -> Case:
     front = read_mapping(file, match["front"], first_line=2)
     if not (prompt := match["body"].strip()):
         raise ConfigError(f"{file}: the prompt is missing; write it below the second line '---'.")
-    own = {"name": _stem(file), "file": file, "prompt": prompt, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    name = file.replace("\\", "/").rpartition("/")[2].removesuffix(".md")
+    own = {"name": name, "file": file, "prompt": prompt, "digest": hashlib.sha256(text.encode()).hexdigest()}
     if taken := sorted(own.keys() & front.keys()):
         raise ConfigError(f"{file}: {taken[0]}: unknown key. The prompt is the text below the front matter.")
     if isinstance(named := front.get("few_shot"), str):
@@ -228,14 +229,11 @@ def _describe_problem(file: str, model: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{file}: {key}: the key is missing."
     reason = problem["msg"].removeprefix("Value error, ")
-    got = "" if reason != problem["msg"] else f", got {_shorten(problem['input'])}"
+    got = "" if reason != problem["msg"] else f", got {shorten(problem['input'])}"
     return f"{file}: {key}: {reason[:1].lower()}{reason[1:]}{got}."
 
 
-def _shorten(value: object) -> str:
+def shorten(value: object) -> str:
+    """Return a value for a message."""
     shown = repr(value)
     return shown if len(shown) <= _SHORT else f"{shown[:_SHORT]}..."
-
-
-def _stem(file: str) -> str:
-    return file.replace("\\", "/").rpartition("/")[2].removesuffix(".md")

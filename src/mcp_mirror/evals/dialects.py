@@ -165,12 +165,9 @@ def _text_of(message: Mapping[str, Any]) -> str:
     """The text of a message; some endpoints return it in parts."""
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(part["text"] for part in content if isinstance(part, dict) and _is_text(part.get("text")))
-    return str(_replace_surrogates(content)) if _is_text(content) else ""
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+        texts = (part.get("text") for part in content if isinstance(part, dict))
+        content = "".join(text for text in texts if isinstance(text, str))
+    return str(_replace_surrogates(content)) if isinstance(content, str) else ""
 
 
 def _describe_tools(tools: Sequence[Tool]) -> str:

@@ -24,8 +24,6 @@ _TOO_LONG: Final = frozenset({400, 413, 422})
 _CONTEXT_EXCEEDED: Final = re.compile(r"context|too (?:long|large|many tokens)|maximum .*tokens", re.IGNORECASE)
 _JSON: Final = {"Content-Type": "application/json"}
 _SHOWN: Final = 300
-_SERVER_ERROR: Final = 500
-_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class Endpoint:
             raise EndpointError(
                 f"{url} cannot be reached: {type(error).__name__} {error}".strip(), retry_after=0
             ) from None
-        if response.status_code != _OK:
+        if response.status_code != httpx2.codes.OK:
             raise _status_error(url, response)
         return _read(url, response)
 
@@ -83,7 +81,7 @@ def _status_error(url: str, response: httpx2.Response) -> EndpointError:
     message = f"{url} answered with status {status}: {response.text[:_SHOWN]}"
     is_exceeded = status in _TOO_LONG and _CONTEXT_EXCEEDED.search(response.text) is not None
     retry_after = None
-    if status in _TEMPORARY or status >= _SERVER_ERROR:
+    if status in _TEMPORARY or response.is_server_error:
         header = response.headers.get("retry-after", "")
         retry_after = float(header) if header.isdecimal() else 0.0
     return EndpointError(message, retry_after=retry_after, is_context_exceeded=is_exceeded)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mcp_mirror import Mirror
+from mcp_mirror.config import NoticeStyle
 from mcp_mirror.evals.cases import Turn
 from mcp_mirror.evals.few_shot import path_of, with_values
-from mcp_mirror.evals.matrix import Style
 
 
-async def write_notices(turns: Iterable[Turn], style: Style) -> Sequence[str]:
+async def write_notices(turns: Iterable[Turn], style: NoticeStyle) -> Sequence[str]:
     """Return the notice of each stored result of an example, with the path that the example gives it."""
     stored = [turn for turn in turns if turn.stored is not None]
     values = {turn.tool: turn.stored for turn in stored}

@@ -26,10 +26,8 @@ def write_example(
 ) -> tuple[Entry, ...]:
     """Write an example conversation.
 
-    Args:
-        turns: The example in the case.
-        notices: The notice of each stored result; None: no gateway, so results are the values themselves.
-        listed_as: Returns the name under which a tool is listed.
+    `notices` are those of the stored results; None: no gateway, so results are the values themselves. `listed_as`
+    returns the name under which a tool is listed.
     """
     paths: list[str] = []
     values: list[Any] = []

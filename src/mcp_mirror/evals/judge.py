@@ -98,26 +98,31 @@ class _Match:
 
 def judge(case: Case, run: Run) -> Verdict:
     """Judge a run."""
-    matches = [_match(expected, run) for expected in case.calls if _is_applicable(expected, run)]
+    # Without the gateway, calls of its own tools are not expected.
+    expected_calls = [one for one in case.calls if run.gateway or not OWN_TOOLS.issuperset(one.tool)]
+    matches = [_match(expected, run) for expected in expected_calls]
     pointers = [pointer for match in matches for pointer in _judge_pointers(match, run)] if run.gateway else []
     checks = (
         _check_end(run.transcript),
         *(_check_count(match, run) for match in matches),
         *((_check_order(matches),) if case.order and len(matches) > 1 else ()),
-        *(_check_pointer(match, name, judged) for match, name, judged in pointers),
+        *(
+            Check(f"path for {_title(match.expected)}.{name}", judged.path is not None, judged.reason)
+            for match, name, judged in pointers
+        ),
         *(_check_stored(match, run) for match in matches if run.gateway and match.expected.pointer_result is not None),
         *(_check_forbidden(glob, run) for glob in case.forbid),
         *_check_answer(case, run.transcript.answer),
         *(_check_file(name, wanted, run) for name, wanted in case.files.expected.items()),
     )
     exact = all(judged.form == "exact" for _, _, judged in pointers) if pointers else None
-    received = _all_received(matches, run) if any(match.expected.pointers for match in matches) else None
+    judged_arguments = [
+        match.judged_call is not None and _is_received(run, match.judged_call, name, source)
+        for match in matches
+        for name, source in match.expected.pointers.items()
+    ]
+    received = all(judged_arguments) if judged_arguments else None
     return Verdict(checks, exact, received)
-
-
-def _is_applicable(expected: ExpectedCall, run: Run) -> bool:
-    """Whether a call is expected in this run: without the gateway, calls of its own tools are not."""
-    return run.gateway or not OWN_TOOLS.issuperset(expected.tool)
 
 
 def _match(expected: ExpectedCall, run: Run) -> _Match:
@@ -188,10 +193,6 @@ def _judge_pointers(match: _Match, run: Run) -> list[tuple[_Match, str, JudgedPo
     ]
 
 
-def _check_pointer(match: _Match, name: str, judged: JudgedPointer) -> Check:
-    return Check(f"path for {_title(match.expected)}.{name}", judged.path is not None, judged.reason)
-
-
 def _check_stored(match: _Match, run: Run) -> Check:
     wanted = match.expected.pointer_result
     name = f"{_title(match.expected)} {'is' if wanted else 'is not'} stored"
@@ -239,7 +240,8 @@ def _check_file(name: str, wanted: str | ResultOf, run: Run) -> Check:
     texts = [wanted] if isinstance(wanted, str) else [*_values_of(wanted, run)]
     if not texts:
         return Check(title, passed=False, reason="the expected tool returned no result for it")
-    if any(_is_content(found, text) for text in texts):
+    # A text is compared byte for byte, any other value as JSON.
+    if any(found == text.encode() if isinstance(text, str) else _parse(found) == text for text in texts):
         return Check(title, passed=True)
     return Check(title, passed=False, reason=f"it contains {_cut(found.decode(errors='replace'))}")
 
@@ -257,24 +259,6 @@ def _replaced(value: Any, replace: Mapping[str, str]) -> Any:
     return value
 
 
-def _is_content(found: bytes, value: Any) -> bool:
-    """Whether a file contains a value: a text byte for byte, any other value as JSON."""
-    if isinstance(value, str):
-        return found == value.encode()
-    try:
-        return bool(json.loads(found) == value)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _all_received(matches: Iterable[_Match], run: Run) -> bool:
-    return all(
-        match.judged_call is not None and _is_received(run, match.judged_call, name, source)
-        for match in matches
-        for name, source in match.expected.pointers.items()
-    )
-
-
 def _is_received(run: Run, index: int, name: str, source: str) -> bool:
     """Whether the upstream received the value. Without records of upstreams, an accepted path counts."""
     made = run.transcript.made_calls[index]
@@ -285,7 +269,8 @@ def _is_received(run: Run, index: int, name: str, source: str) -> bool:
     expected = [*_expected_values(run, judged, source)]
     if received is None or not expected:
         return judged.path is not None
-    return any(_is_same(received, value) for value in expected)
+    # One may be the JSON text of the other: the gateway converts values for arguments.
+    return any(received == value or _parse(received) == _parse(value) for value in expected)
 
 
 def _expected_values(run: Run, judged: JudgedPointer, source: str) -> Iterable[Any]:
@@ -297,13 +282,9 @@ def _expected_values(run: Run, judged: JudgedPointer, source: str) -> Iterable[A
     return _values_of(ResultOf(result_of=tool, at=below), run)
 
 
-def _is_same(received: Any, value: Any) -> bool:
-    """Whether values are equal, or one is the JSON text of the other: the gateway converts values for arguments."""
-    return bool(received == value) or _parse(received) == _parse(value)
-
-
 def _parse(value: Any) -> Any:
-    if not isinstance(value, str):
+    """A JSON text as its value; any other value unchanged."""
+    if not isinstance(value, str | bytes):
         return value
     try:
         return json.loads(value)

@@ -38,7 +38,8 @@ class Log:
                 for number, line in enumerate(lines, 1):
                     record = _read(path, number, line)
                     self._records[record["key"]] = record
-                if not _is_incomplete(rest):
+                # The beginning of a record: the process ended while it wrote the line.
+                if not (rest.startswith(_OPENING) or _OPENING.startswith(rest)):
                     raise _not_a_run(path, len(lines) + 1)
                 file.truncate(file.tell() - len(rest))
         except OSError as error:
@@ -68,11 +69,6 @@ def _read(path: Path, number: int, line: bytes) -> Record:
     except (ValueError, KeyError):
         pass
     raise _not_a_run(path, number)
-
-
-def _is_incomplete(line: bytes) -> bool:
-    """Whether a line is the beginning of a record, since the process ended while it wrote the line."""
-    return line.startswith(_OPENING) or _OPENING.startswith(line)
 
 
 def _not_a_run(path: Path, number: int) -> ConfigError:

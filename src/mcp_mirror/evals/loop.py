@@ -67,7 +67,12 @@ class _Conversation:
                 return "answered"
             if self.usage.total > self.setup.limits.tokens:
                 return "tokens"
-            if end := self._report_problem(reply) or await self._make_calls(reply.calls):
+            if reply.problem:
+                self.malformed += 1
+                self.entries.append(User(reply.problem))
+                if self.malformed >= _MAX_MALFORMED:
+                    return "malformed"
+            if end := await self._make_calls(reply.calls):
                 return end
 
     async def _next_reply(self) -> Reply:
@@ -83,13 +88,6 @@ class _Conversation:
         self.entries.append(reply)
         return reply
 
-    def _report_problem(self, reply: Reply) -> End | None:
-        if not reply.problem:
-            return None
-        self.malformed += 1
-        self.entries.append(User(reply.problem))
-        return "malformed" if self.malformed >= _MAX_MALFORMED else None
-
     async def _make_calls(self, calls: Sequence[Call]) -> End | None:
         for call in calls:
             if len(self.made_calls) >= self.setup.limits.calls:
@@ -97,14 +95,12 @@ class _Conversation:
             made = MadeCall(Result(call, call.problem, is_error=True)) if call.problem else await self.make_call(call)
             self.made_calls.append(made)
             self.entries.append(made.result)
-            if made.result.is_error and self._failed_too_often(call):
-                return "repeated"
+            if made.result.is_error:
+                key = f"{call.name} {json.dumps(call.arguments, sort_keys=True)}"
+                self.failures[key] += 1
+                if self.failures[key] >= _MAX_SAME_FAILURES:
+                    return "repeated"
         return None
-
-    def _failed_too_often(self, call: Call) -> bool:
-        key = f"{call.name} {json.dumps(call.arguments, sort_keys=True)}"
-        self.failures[key] += 1
-        return self.failures[key] >= _MAX_SAME_FAILURES
 
 
 async def run_conversation(setup: ConversationSetup, complete: Complete, make_call: MakeCall) -> Transcript:

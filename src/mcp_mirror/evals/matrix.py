@@ -6,7 +6,7 @@ Pure. A key is a digest of everything that influences the measurement, so that a
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Annotated, Any, ClassVar, Final, get_args
 
@@ -17,8 +17,7 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.dialects import ToolsMode
 
-Style = NoticeStyle
-STYLES: Final[tuple[Style, ...]] = get_args(NoticeStyle)
+STYLES: Final[tuple[NoticeStyle, ...]] = get_args(NoticeStyle)
 PLAIN: Final = "-"
 """The name of the variant without changes, and of the notice style without the gateway."""
 
@@ -60,17 +59,9 @@ class Model:
 
         The URL is not one of them, so that a log can continue with another port.
         """
-        return {
-            "name": self.name,
-            "model": self.model or self.name,
-            "tools": self.tools,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "system": self.system,
-            "extra": dict(self.extra),
-            "harness": self.harness,
-            **({"vision": True} if self.vision else {}),
-        }
+        unmeasured = {"base_url", "api_key_env", "timeout"} | (set() if self.vision else {"vision"})
+        measured = {name: value for name, value in asdict(self).items() if name not in unmeasured}
+        return {**measured, "model": self.model or self.name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ Pure. A model can know the paths in the results before the call.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from mcp_mirror.evals.cases import shorten
 from mcp_mirror.evals.conversation import MadeCall
 from mcp_mirror.paths import (
     MemoryPath,
@@ -22,8 +23,6 @@ from mcp_mirror.paths import (
 )
 
 Form = Literal["exact", "forgiven", "wrong", "missing"]
-
-_SHOWN: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +55,18 @@ def judge_pointer(value: Any, known: Mapping[str, str], source: str, name: str =
         name: The name of the argument; of an object that does not fit, the argument gets the key with this name.
     """
     if not isinstance(value, str):
-        return JudgedPointer("wrong", f"a value instead of a path: {_shorten(value)}")
+        return JudgedPointer("wrong", f"a value instead of a path: {shorten(value)}")
     path = _intended_path(value, known)
     if path is None:
-        return JudgedPointer("wrong", f"not a path: {_shorten(value)}")
+        return JudgedPointer("wrong", f"not a path: {shorten(value)}")
     if path.base not in known:
-        return JudgedPointer("wrong", f"a path that no result contained: {_shorten(value)}")
+        return JudgedPointer("wrong", f"a path that no result contained: {shorten(value)}")
     if wrong := _wrong_source(path, source):
         is_object = source and not _wrong_source(path.child(name), source)
         return JudgedPointer("forgiven", wrong, path) if is_object else JudgedPointer("wrong", wrong)
     if value == str(path) and parse_path(value) == path:
         return JudgedPointer("exact", path=path)
-    return JudgedPointer("forgiven", f"more text than the path: {_shorten(value)}", path)
+    return JudgedPointer("forgiven", f"more text than the path: {shorten(value)}", path)
 
 
 def _intended_path(value: str, known: Mapping[str, str]) -> MemoryPath | None:
@@ -106,8 +105,3 @@ def value_at(value: Any, tokens: Iterable[str]) -> Any:
             case _:
                 raise LookupError(token)
     return value
-
-
-def _shorten(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

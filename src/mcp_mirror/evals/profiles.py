@@ -58,11 +58,8 @@ def read_matrix(
 ) -> Matrix:
     """Combine the options of a command line with a profile; the options override the profile.
 
-    Args:
-        cases: Case files, folders or globs; empty: those of the profile.
-        profile: FILE:NAME.
-        model: Members of a `Model`.
-        changes: Members of a `MatrixProfile`.
+    `cases` are files, folders or globs, by default those of the profile, which is FILE:NAME. `model` has members of a
+    `Model`, and `changes` has members of a `MatrixProfile`.
 
     Raises:
         ConfigError: A file, a case or a name in it cannot be used, or an option is missing.

@@ -118,15 +118,6 @@ def wilson(successes: int, runs: int) -> tuple[float, float]:
     return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
-_LABELS: Final[Mapping[str, str]] = {
-    "case": "case",
-    "model": "model",
-    "notice": "notice",
-    "variant": "variant",
-    "few-shot": "few_shot",
-    "gateway": "gateway",
-}
-"""The columns of labels, and the label of each."""
 _FIGURES: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("success", lambda row: _share(row.success, row.runs)),
     ("95 %", lambda row: "{:.0%} to {:.0%}".format(*wilson(row.success, row.runs))),
@@ -141,8 +132,6 @@ _FIGURES: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
     ("failed", lambda row: f"{row.means['failed_calls']:.1f}"),
     ("void", lambda row: str(row.void or "")),
 )
-_OPTIONAL: Final = frozenset({"model", "notice", "variant", "few-shot", "gateway"})
-"""Columns that are left out if all rows have the same value. Empty columns are always left out."""
 
 
 def _write_label(label: object) -> str:
@@ -156,11 +145,17 @@ def _share(count: int, runs: int) -> str:
 
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
-    """The columns to show: name, cells, and whether they are numbers."""
-    labels = [(name, [_write_label(row.labels[label]) for row in rows], False) for name, label in _LABELS.items()]
-    figures = [(name, [_cell(name, write, row) for row in rows], True) for name, write in _FIGURES]
-    columns = [*labels, *figures]
-    return [one for one in columns if any(one[1]) and (one[0] not in _OPTIONAL or len({*one[1]} - {""}) > 1)]
+    """The columns that are not empty: name, cells, and whether they are numbers.
+
+    Columns of settings are left out if all rows have the same value.
+    """
+    columns: list[tuple[str, list[str], bool]] = []
+    for label in ("case", *_SETTING):
+        cells = [_write_label(row.labels[label]) for row in rows]
+        if label == "case" or len({*cells} - {""}) > 1:
+            columns.append((label.replace("_", "-"), cells, False))
+    columns += [(name, [_cell(name, write, row) for row in rows], True) for name, write in _FIGURES]
+    return [column for column in columns if any(column[1])]
 
 
 def _cell(name: str, write: Callable[[Row], str], row: Row) -> str:

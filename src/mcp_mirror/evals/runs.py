@@ -47,11 +47,7 @@ def check_matrix(matrix: Matrix) -> tuple[Setting, ...]:
 async def run_all(settings: Sequence[Setting], log: Log, jobs: int, done: Callable[[Record], None]) -> None:
     """Perform each run that is not in the log, until `MAX_CONSECUTIVE_FAILURES` runs in a row were void.
 
-    Args:
-        settings: The settings of all runs.
-        log: Has earlier runs and gets new ones.
-        jobs: The number of concurrent runs.
-        done: Called with the record of each new run.
+    At most `jobs` runs are concurrent. `done` gets the record of each new run.
 
     Raises:
         ConfigError: The environment has no API key for a model.

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,44 +37,28 @@ _MAX_OUTPUT: Final = 500
 """Characters of a server's standard error in an error message."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
     """The folder of one run, and the values of the configuration's variables."""
 
-    folder: Path
-    cases: Path
-    """The folder of the case file: `${CASES}`."""
-
-    @property
-    def files(self) -> Path:
+    def __init__(self, folder: Path, cases: Path) -> None:
+        """Name the files; `cases` is the folder of the case file."""
+        self.store: Path = folder / "store"
+        self.files: Path = folder / "files"
         """The working directory of the servers: `${WORK}`."""
-        return self.folder / "files"
-
-    @property
-    def config(self) -> Path:
+        self.config: Path = folder / "mirror.yaml"
         """The file with the gateway's configuration."""
-        return self.folder / "mirror.yaml"
-
-    @property
-    def witness(self) -> Path:
+        self.witness: Path = folder / "witness.jsonl"
         """The file in which upstreams record the calls that they receive."""
-        return self.folder / "witness.jsonl"
-
-    @property
-    def log(self) -> Path:
+        self.log: Path = folder / "stderr.log"
         """The file with the servers' standard error."""
-        return self.folder / "stderr.log"
+        own = {"CASES": str(cases.absolute()), "WORK": str(self.files), WITNESS: str(self.witness)}
+        self.environ: dict[str, str] = {"PYTHON": sys.executable, **os.environ, **own}
+        """The environment of the servers, which the configuration can use."""
 
     @property
     def server_output(self) -> str:
         """The end of the servers' standard error."""
         return self.log.read_text(errors="replace").strip()[-_MAX_OUTPUT:]
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """The environment of the servers, which the configuration can use."""
-        own = {"CASES": str(self.cases.absolute()), "WORK": str(self.files), WITNESS: str(self.witness)}
-        return {"PYTHON": sys.executable, **os.environ, **own}
 
     def prepare(self, config: Mapping[str, Any], files: Mapping[str, str]) -> Config:
         """Write and load the configuration, and write the files. A run has a store of its own in its folder.
@@ -89,8 +73,9 @@ class RunFolder:
             path = self.files / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-        config = _with_store(_with_recording(config), self.folder / "store")
-        self.config.write_text(json.dumps(config, indent=1))
+        store = config.get("store") or {}
+        own_store = {"path": str(self.store), **store} if isinstance(store, dict) else store
+        self.config.write_text(json.dumps({**_with_recording(config), "store": own_store}, indent=1))
         return load_config(self.config, self.environ)
 
 
@@ -100,20 +85,11 @@ def _with_recording(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(upstreams, dict):
         return dict(config)
     recording = {
-        name: _with_witness(upstream) if isinstance(upstream, dict) and "command" in upstream else upstream
+        name: {"cwd": "${WORK}", **upstream, "env": {WITNESS: f"${{{WITNESS}}}", **(upstream.get("env") or {})}}
         for name, upstream in upstreams.items()
+        if isinstance(upstream, dict) and "command" in upstream
     }
-    return {**config, "upstreams": recording}
-
-
-def _with_store(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The configuration with a folder for its store, unless it names one."""
-    store = config.get("store") or {}
-    return {**config, "store": {"path": str(folder), **store} if isinstance(store, dict) else store}
-
-
-def _with_witness(upstream: Mapping[str, Any]) -> dict[str, Any]:
-    return {"cwd": "${WORK}", **upstream, "env": {WITNESS: f"${{{WITNESS}}}", **(upstream.get("env") or {})}}
+    return {**config, "upstreams": {**upstreams, **recording}}
 
 
 @dataclass(slots=True)
@@ -187,7 +163,9 @@ class Servers:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             raise UpstreamError(f"The connection to the server was lost in {call.name!r}.") from error
         else:
-            result = Result(call, text_of(answered), is_error=bool(answered.is_error), images=images_of(answered))
+            blocks = (block for block in answered.content if isinstance(block, types.ImageContent))
+            images = tuple(Image(block.mime_type, block.data) for block in blocks)
+            result = Result(call, _text_of(answered), is_error=bool(answered.is_error), images=images)
         return MadeCall(result, self._received_calls(), time.perf_counter() - started)
 
     def _received_calls(self) -> tuple[ReceivedCall, ...]:
@@ -202,17 +180,11 @@ class Servers:
         return tuple(ReceivedCall(**json.loads(line)) for line in complete)
 
 
-def text_of(result: types.CallToolResult) -> str:
+def _text_of(result: types.CallToolResult) -> str:
     """The text of a result for a model: structured content if present, as in most clients, else the blocks."""
     if result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(map(_block_text, result.content))
-
-
-def images_of(result: types.CallToolResult) -> tuple[Image, ...]:
-    """The images of a result."""
-    blocks = (block for block in result.content if isinstance(block, types.ImageContent))
-    return tuple(Image(block.mime_type, block.data) for block in blocks)
 
 
 def _block_text(block: types.ContentBlock) -> str:
@@ -236,8 +208,10 @@ async def start_servers(
         log = stack.enter_context(run_folder.log.open("w"))
         connector = _Connector(stack, run_folder, log, User(elicitation))
         try:
-            start = _with_gateway if gateway else _without_gateway
-            servers = await start(connector, config)
+            program = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config)))
+            itself = UpstreamPolicy("gateway", program, timeout=_LONGEST)
+            upstreams, suffix = ((itself,), config.mirror.suffix) if gateway else (config.upstreams, "")
+            servers = await _connect_all(connector, upstreams, suffix)
         except (MCPError, OSError, BaseExceptionGroup, anyio.ClosedResourceError) as error:
             message = f"The servers do not start ({type(error).__name__}). {run_folder.server_output}"
             raise UpstreamError(message) from error
@@ -277,27 +251,18 @@ class _Connector:
         return stdio_client(command, errlog=self.log)
 
 
-async def _with_gateway(connector: _Connector, config: Config) -> Servers:
-    folder = connector.run_folder
-    command = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(folder.config)))
-    client = await connector.connect(UpstreamPolicy("gateway", command, timeout=_LONGEST))
-    tools = await _tools_of(client)
-    clients = {tool.name: client for tool in tools}
-    return Servers(folder, tools, client.instructions or "", clients, connector.user, config.mirror.suffix)
-
-
-async def _without_gateway(connector: _Connector, config: Config) -> Servers:
+async def _connect_all(connector: _Connector, upstreams: Iterable[UpstreamPolicy], suffix: str) -> Servers:
     tools: dict[str, Tool] = {}
     clients: dict[str, Client] = {}
     instructions: list[str] = []
-    for upstream in config.upstreams:
+    for upstream in upstreams:
         client = await connector.connect(upstream)
         instructions.append(client.instructions or "")
         for tool in await _tools_of(client):
             if upstream.admits(tool.name) and tool.name not in tools:
                 tools[tool.name], clients[tool.name] = tool, client
     text = "\n\n".join(filter(None, instructions))
-    return Servers(connector.run_folder, tuple(tools.values()), text, clients, connector.user)
+    return Servers(connector.run_folder, tuple(tools.values()), text, clients, connector.user, suffix)
 
 
 async def _tools_of(client: Client) -> tuple[Tool, ...]:

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
 from mcp_mirror import OWN_TOOLS
+from mcp_mirror.config import NoticeStyle
 from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.evals.cases import Case
 from mcp_mirror.evals.conversation import CALL_TOOL, Call, Entry, MadeCall, Reply, Transcript, User
@@ -18,7 +19,7 @@ from mcp_mirror.evals.few_shot import with_paths, write_example
 from mcp_mirror.evals.judge import Run, Verdict, judge
 from mcp_mirror.evals.log import Record
 from mcp_mirror.evals.loop import ConversationSetup, run_conversation
-from mcp_mirror.evals.matrix import Model, Setting, Style
+from mcp_mirror.evals.matrix import Model, Setting
 from mcp_mirror.evals.pointers import bases_in_results
 from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
 from mcp_mirror.tokens import estimate_tokens
@@ -45,21 +46,16 @@ async def run_setting(setting: Setting, endpoint: Endpoint) -> Record:
             async with start_servers(
                 run_folder, config, gateway=setting.gateway, elicitation=setting.case.elicitation
             ) as servers:
-                done.append(await _run_or_void(servers, setting, endpoint))
+                try:
+                    done.append(await run_on(servers, setting, endpoint))
+                except MirrorError as error:  # it would leave the context of the servers as a group
+                    done.append(_void(setting, error))
         except UpstreamError as error:
             done.append(_void(setting, error))
         except ExceptionGroup:  # a server that fails while it stops does not affect the run
             if not done:
                 raise
     return done[0]
-
-
-async def _run_or_void(servers: Servers, setting: Setting, endpoint: Endpoint) -> Record:
-    """Perform a run. Errors are handled here, because they would leave the context of the servers as a group."""
-    try:
-        return await run_on(servers, setting, endpoint)
-    except MirrorError as error:
-        return _void(setting, error)
 
 
 def _void(setting: Setting, error: MirrorError) -> Record:
@@ -77,19 +73,21 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
     earlier = await _make_earlier_calls(case, servers)
     paths = _first_paths(earlier.made_calls)
     turns = case.few_shot if setting.few_shot else ()
-    notices = await write_notices(turns, cast("Style", setting.style)) if setting.gateway and turns else None
+    notices = await write_notices(turns, cast("NoticeStyle", setting.style)) if setting.gateway and turns else None
     example = write_example(turns, notices, servers.listed_as)
+    sampling = {"temperature": setting.model.temperature, "max_tokens": setting.model.max_tokens, "seed": setting.seed}
     setup = ConversationSetup(
         system="\n\n".join(filter(None, (setting.model.system or SYSTEM, servers.instructions))),
         tools=servers.tools,
         entries=(*example, *earlier.entries, User(with_paths(case.prompt, paths))),
         dialect=dialect,
-        sampling=_sampling(setting),
+        sampling={key: value for key, value in sampling.items() if value is not None},
         limits=case.limits,
         with_images=setting.model.vision,
     )
     transcript = await run_conversation(setup, endpoint.complete, servers.make_call)
-    files = {name: _bytes_of(servers.run_folder.files / name) for name in case.files.expected}
+    paths_by_name = {name: servers.run_folder.files / name for name in case.files.expected}
+    files = {name: path.read_bytes() if path.is_file() else None for name, path in paths_by_name.items()}
     run = Run(transcript, files, servers.name_of, setting.gateway, earlier.made_calls, earlier.known_bases)
     messages = _write_messages(setting.model, transcript)
     costs = {
@@ -145,16 +143,6 @@ async def _make_earlier_calls(case: Case, servers: Servers) -> _Earlier:
 def _first_paths(made_calls: tuple[MadeCall, ...]) -> list[str]:
     """The first path in the result of each call that has one."""
     return [base for made in made_calls for base in sorted(bases_in_results([made]), key=made.result.text.index)[:1]]
-
-
-def _sampling(setting: Setting) -> dict[str, Any]:
-    model = setting.model
-    given = {"temperature": model.temperature, "max_tokens": model.max_tokens, "seed": setting.seed}
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def _bytes_of(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
 
 
 def record(

@@ -39,10 +39,7 @@ def describe_arguments(arguments: bytes, *, with_values: bool) -> str:
     """Return arguments as JSON text of at most 2,000 characters.
 
     Keys, memory paths, true, false and null are kept. What is left out is described, such as `<3 more items>`.
-
-    Args:
-        arguments: A JSON object as text.
-        with_values: Keep texts and numbers; else their kind and length replace them.
+    `with_values`: keep texts and numbers; else their kind and length replace them.
     """
     try:
         value = msgspec.json.decode(arguments)
@@ -65,13 +62,9 @@ def explain_unused_paths(
 ) -> tuple[tuple[str, str, str], ...]:
     """Return the strings that resemble memory paths and were not used as such: location, text and reason of each.
 
-    A path that was not used because the call was refused is not among them: the error of the refusal names it.
-
-    Args:
-        arguments: A JSON object as text.
-        labels: The slugs of this gateway's paths.
-        used: The memory paths whose values were used.
-        with_values: Return each string; else only the part of it that is a path.
+    A path that was not used because the call was refused is not among them: the error of the refusal names it. `labels`
+    are the slugs of this gateway's paths, and `used` the memory paths whose values were used. `with_values`: return
+    each string; else only the part of it that is a path.
     """
     if not has_candidates(arguments):
         return ()

@@ -134,31 +134,24 @@ class EventRecorder:
     def __init__(self, log: EventLog, policy: EventsPolicy, clock: Callable[[], float], pause: float = _PAUSE) -> None:
         """Start without calls.
 
-        Args:
-            log: The event log.
-            policy: How many calls are kept, and what of their arguments.
-            clock: Seconds since the epoch.
-            pause: Seconds between two writes to the log.
+        The clock returns seconds since the epoch. `pause` is the time between two writes to the log in seconds.
         """
         self._log, self._policy, self._clock, self._pause = log, policy, clock, pause
         self._finished: list[FinishedCall] = []
         self._held_bytes = 0
         self._batches: dict[str, _Batch] = {}
         """What is ready to be written, by namespace."""
-        self._lost = self._reported_lost = 0
+        self.lost: int = 0
+        """Calls that are counted in the sums but missing among the entries."""
+        self._reported_lost = 0
         self._outages = OutageLog(_logger)
         self._writing = anyio.Lock()
-
-    @property
-    def lost(self) -> int:
-        """The number of calls that are counted in the sums but missing among the entries."""
-        return self._lost
 
     def add(self, call: FinishedCall) -> None:
         """Collect a call that has just ended."""
         call.began = self._clock() - call.event.milliseconds / 1000
         if len(self._finished) >= _MAX_PENDING:
-            self._lost += 1
+            self.lost += 1
             self._batches.setdefault(call.namespace, _Batch()).count(call)
             return
         if call.arguments is not None:
@@ -214,10 +207,10 @@ class EventRecorder:
         return batches
 
     def _report_recovery(self) -> None:
-        lost = self._lost - self._reported_lost
+        lost = self.lost - self._reported_lost
         rest = f" {_count_calls(lost)} counted in its sums and missing among its entries." if lost else ""
         if self._outages.recover("Calls are added to the event log again.%s", rest):
-            self._reported_lost = self._lost
+            self._reported_lost = self.lost
 
     def _keep(self, namespace: str, batch: _Batch, error: StoreError) -> None:
         """Keep a batch that could not be written; without its entries if too many wait."""
@@ -229,7 +222,7 @@ class EventRecorder:
         waiting = sum(len(entry) for one in self._batches.values() for entry in one.entries)
         if waiting > _MAX_UNWRITTEN_BYTES:
             for one in self._batches.values():
-                self._lost += len(one.entries)
+                self.lost += len(one.entries)
                 one.entries.clear()
 
 

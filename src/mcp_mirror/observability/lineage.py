@@ -6,7 +6,6 @@ have any more.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, Final, Literal
 
 import anyio.to_thread
@@ -23,6 +22,8 @@ _READ: Final = 10_000
 """Calls and values that a graph is built from, the newest."""
 _READ_NEWEST: Final = 1_000
 """Values that the graph of the newest calls is built from; older inputs of these calls are read one by one."""
+_NEWEST: Final = 60
+"""Nodes of the graph of the newest calls and values, without the neighbours of these nodes."""
 _LABEL_CHARACTERS: Final = 80
 
 Direction = Literal["up", "down"]
@@ -93,9 +94,7 @@ class Graph(msgspec.Struct, frozen=True):
     def lineage_of(self, path: str, limit: int = MAX_NODES) -> "Graph":
         """The values and calls that a value was made of, and those that were made of it; empty for an unknown path.
 
-        Args:
-            path: The base of the value.
-            limit: The maximum number of nodes, the nearest first.
+        `limit` is the maximum number of nodes, the nearest first.
         """
         start = _value_id(path)
         if start not in self.nodes:
@@ -119,6 +118,23 @@ class Graph(msgspec.Struct, frozen=True):
         nodes = {name: self.nodes[name] for name in kept}
         edges = tuple(edge for edge in self.edges if edge.source in nodes and edge.target in nodes)
         return Graph(nodes, edges, is_cut)
+
+    def select_newest(self, limit: int) -> "Graph":
+        """The newest nodes that have edges, at most `limit`, with the neighbours of calls."""
+
+        def find_time(name: str) -> float:
+            node = self.nodes[name]
+            return node.at if isinstance(node, CallNode) else node.created
+
+        connected = {name for edge in self.edges for name in (edge.source, edge.target)}
+        newest = dict.fromkeys(sorted(connected, key=find_time, reverse=True)[:limit])
+        kept = dict(newest)
+        for edge in self.edges:
+            for one, other in ((edge.source, edge.target), (edge.target, edge.source)):
+                if one in newest and isinstance(self.nodes[one], CallNode):
+                    kept[other] = None
+        edges = tuple(edge for edge in self.edges if edge.source in kept and edge.target in kept)
+        return Graph({name: self.nodes[name] for name in kept}, edges, self.is_cut or len(kept) < len(connected))
 
     def to_json(self) -> dict[str, Any]:
         """The graph as JSON objects: `nodes` with their `id` and `type`, `edges`, `cut`."""
@@ -156,9 +172,7 @@ class Graph(msgspec.Struct, frozen=True):
     def walk(self, path: str, direction: Direction) -> Iterator[tuple[int, Node, str]]:
         """The nodes above or below a value as a tree: depth, node and the used part; each node once.
 
-        Args:
-            path: The base of the value, which is not part of the result.
-            direction: up: what the value was made of. down: what was made of it.
+        up: what the value was made of. down: what was made of it. The value itself is not part of the result.
         """
         nexts, start = self._list_neighbours(direction), _value_id(path)
         seen, stack = {start}, [(1, *one) for one in reversed(nexts[start])]
@@ -189,10 +203,7 @@ def title_of(node: Node) -> str:
 def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_cut: bool = False) -> Graph:
     """Return the graph of calls and values.
 
-    Args:
-        calls: The calls. Those without stored values and inputs are skipped.
-        values: The values.
-        is_cut: There are more calls or values than these.
+    Calls without stored values and inputs are skipped. `is_cut`: there are more calls or values than these.
     """
     events = {one.id: one for one in sorted(calls, key=lambda one: one.at)}
     described = {one.base: one for one in sorted(values, key=lambda one: one.created)}
@@ -205,7 +216,10 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
             node = CallNode(event.id, event.tool, event.upstream, event.at, event.outcome)
             nodes[node.id] = node
             makers |= {event.path: node} if event.path else {}
-            edges |= dict.fromkeys(_connect_event(node, event, is_nested=event.parent in events))
+            edges |= dict.fromkeys(_connect(node, event.path, event.inputs))
+        if event.parent in events:
+            result = _value_id(event.path) if event.path else node.id
+            edges[Edge(result, f"call {event.parent}")] = None
     for base, maker in _find_makers(described, makers).items():
         nodes[maker.id] = maker
         inputs = described[base].provenance.inputs if maker.call == base else ()
@@ -216,13 +230,10 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
     return Graph(nodes, tuple(edges), is_cut)
 
 
-async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
-    """Return the graph of the newest calls and values of a namespace.
+async def read_lineage(store: Store, namespace: str, path: str = "", newest: int = _NEWEST) -> Graph:
+    """Return the lineage of a value by its base, also of values that it was made of and that are older than the log.
 
-    Args:
-        store: The store.
-        namespace: The owner of the values.
-        path: The base of a value; the graph also has the older values that it was made of. Empty: the newest calls.
+    Without a base: the newest calls and values, at most `newest` without their neighbours.
 
     Raises:
         StoreError: The store failed.
@@ -233,7 +244,19 @@ async def read_graph(store: Store, namespace: str, path: str = "") -> Graph:
     is_cut = len(found) > _READ or len(values) > most
     calls = [event for _, event in found[:_READ]]
     older = await _read_sources(store, namespace, path, calls, values[:most]) if path else ()
-    return await anyio.to_thread.run_sync(partial(build_graph, calls, (*values[:most], *older), is_cut=is_cut))
+
+    def select() -> Graph:
+        graph = build_graph(calls, (*values[:most], *older), is_cut=is_cut)
+        return graph.lineage_of(path) if path else graph.select_newest(newest)
+
+    graph = await anyio.to_thread.run_sync(select)
+    nodes = dict(graph.nodes)
+    for name, node in graph.nodes.items():  # some are not removed, but older than the values that were read
+        if isinstance(node, ValueNode) and node.is_removed:
+            stored = await store.describe(namespace, node.path)
+            if isinstance(stored, Descriptor):
+                nodes[name] = _build_value_node(stored)
+    return Graph(nodes, graph.edges, graph.is_cut)
 
 
 async def _read_sources(
@@ -256,21 +279,6 @@ async def _read_sources(
     return older
 
 
-async def find_older(store: Store, namespace: str, graph: Graph) -> Graph:
-    """Return a small graph with the facts of values that are not removed, but older than those that were read.
-
-    Raises:
-        StoreError: The store failed.
-    """
-    nodes = dict(graph.nodes)
-    for name, node in graph.nodes.items():
-        if isinstance(node, ValueNode) and node.is_removed:
-            stored = await store.describe(namespace, node.path)
-            if isinstance(stored, Descriptor):
-                nodes[name] = _build_value_node(stored)
-    return Graph(nodes, graph.edges, graph.is_cut)
-
-
 def _build_value_node(one: Descriptor) -> ValueNode:
     return ValueNode(one.base, one.provenance.tool, one.kind, one.shown_size, one.created)
 
@@ -287,12 +295,6 @@ def _find_makers(described: Mapping[str, Descriptor], makers: Mapping[str, CallN
         known = makers.get(main) or found.get(main)
         found[base] = known or CallNode(main, origin.tool, origin.upstream, one.created, "stored")
     return found
-
-
-def _connect_event(call: CallNode, event: CallEvent, *, is_nested: bool) -> Iterator[Edge]:
-    yield from _connect(call, event.path, event.inputs)
-    if is_nested:
-        yield Edge(_value_id(event.path) if event.path else call.id, f"call {event.parent}")
 
 
 def _connect(call: CallNode, path: str, inputs: Iterable[str]) -> Iterator[Edge]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
 from mcp_mirror.observability.standard_error import write_line
-from mcp_mirror.security.redaction import HIDDEN, encode_secret, find_secrets, list_secret_forms
+from mcp_mirror.security.redaction import HIDDEN, compile_secrets, encode_secret, find_secrets
 from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
 from mcp_mirror.settings.upstreams import HttpEndpoint
@@ -46,9 +46,7 @@ class SecretFilter:
     def __init__(self, path_hasher: PathHasher, secrets: Iterable[str] = ()) -> None:
         """Compile the patterns; `secrets` are redacted in every form in which programs quote them."""
         self._path_hasher = path_hasher
-        found = {form for secret in secrets for form in list_secret_forms(secret) if len(form) >= _SHORTEST}
-        words = sorted(found, key=len, reverse=True)
-        self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
+        self._secrets, _ = compile_secrets(secrets, _SHORTEST)
 
     def clean(self, text: str) -> str:
         """The redacted text on one line, with bounded length."""
@@ -60,18 +58,23 @@ class SecretFilter:
         return cut(sanitize(self._path_hasher.replace_paths(text)), _LONGEST)
 
 
-class _SafeFormatter(logging.Formatter):
+class SafeFormatter(logging.Formatter):
     """Formats the gateway's own messages, and of library messages only the origin and the kind of error."""
 
-    def __init__(self, config: Config | None, form: LogFormat | None) -> None:
+    def __init__(self, config: Config | None, form: LogFormat | None = None) -> None:
         """Prepare the formatting; without `form`, a line is the message without time, level and logger."""
         super().__init__()
         self._secret_filter = SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the redacted line."""
         ours = record.name.split(".")[0] == OWN_LOGGER
-        message = self._secret_filter.clean(_format_own_message(record) if ours else _describe_origin(record))
+        error = record.exc_info[1] if record.exc_info else None
+        cause = f" ({summarize_traceback(error)})" if error else ""
+        message = self._secret_filter.clean(
+            f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error)
+        )
         if self._form is None:
             return message
         return _format_line(self._form, record.created, record.levelname.lower(), record.name, message)
@@ -85,16 +88,10 @@ def _format_line(form: LogFormat, created: float, level: str, source: str, messa
     return f"{time:%Y-%m-%dT%H:%M:%S}Z {level} {source}: {message}"
 
 
-def _format_own_message(record: logging.LogRecord) -> str:
-    """The message; of an attached error its kind and place."""
-    error = record.exc_info[1] if record.exc_info else None
-    return f"{record.getMessage()} ({summarize_traceback(error)})" if error else record.getMessage()
-
-
-def _describe_origin(record: logging.LogRecord) -> str:
+def _describe_origin(record: logging.LogRecord, error: BaseException | None) -> str:
     """The origin of a library's message, and the shortage that caused it. The message itself may quote data."""
     origin = f"(library) a message from {record.funcName}, line {record.lineno}"
-    if not record.exc_info or (error := record.exc_info[1]) is None:
+    if error is None:
         return origin
     shortage = explain_shortage(error)
     return f"{origin}, on {type(error).__name__}{f': {shortage}' if shortage else ''}"
@@ -111,22 +108,15 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
 def configure_logging(verbosity: int, config: Config | None = None) -> None:
     """Send logs to standard error.
 
-    Args:
-        verbosity: 0 for warnings, 1 for events, 2 for debugging.
-        config: The configuration with the log format and the secrets to redact; None before it is read. They apply to
-            other handlers of the gateway's own logger too.
+    The verbosity is 0 for warnings, 1 for events, 2 for debugging. The configuration has the log format and the secrets
+    to redact; None before it is read. They apply to other handlers of the gateway's own logger too.
     """
     handler = _StandardErrorHandler()
-    handler.setFormatter(_SafeFormatter(config, config.server.log_format if config else "text"))
+    handler.setFormatter(SafeFormatter(config, config.server.log_format if config else "text"))
     for other in logging.getLogger(OWN_LOGGER).handlers:
-        other.setFormatter(create_message_formatter(config))
+        other.setFormatter(SafeFormatter(config))
     logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)
     logging.getLogger(OWN_LOGGER).setLevel(_LEVELS.get(verbosity, logging.DEBUG))
-
-
-def create_message_formatter(config: Config | None) -> logging.Formatter:
-    """Return a formatter for handlers of the gateway's own logger: the redacted message without time and level."""
-    return _SafeFormatter(config, None)
 
 
 def print_status(config: Config, line: str, *, level: str = "info") -> None:

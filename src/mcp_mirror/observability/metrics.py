@@ -5,7 +5,7 @@ Names and attributes follow the OpenTelemetry conventions for MCP where they exi
 bounded: tools have the names of the catalog, up to a limit, and no label contains a principal, a path or a value.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -45,16 +45,6 @@ class State(msgspec.Struct, frozen=True):
         return family
 
 
-class _StateCollector(Collector):
-    """Exports states from the snapshot that was taken last, so that another thread can encode them."""
-
-    def __init__(self) -> None:
-        self.families: tuple[Metric, ...] = ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self.families
-
-
 class _CallChildren(msgspec.Struct, frozen=True):
     """The time series of one tool and one class of errors."""
 
@@ -64,7 +54,7 @@ class _CallChildren(msgspec.Struct, frozen=True):
     kept_out: Callable[[float], None]
 
 
-class Metrics:
+class Metrics(Collector):
     """All instruments of one gateway process."""
 
     def __init__(self, version: str) -> None:
@@ -73,8 +63,9 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._states: list[State] = []
         self._refreshers: list[Callable[[], Awaitable[None]]] = []
-        self._state_collector = _StateCollector()
-        self.registry.register(self._state_collector)
+        self._families: tuple[Metric, ...] = ()
+        """The states that were read last, so that another thread can encode them."""
+        self.registry.register(self)
         self._info = InfoMetricFamily("mcp_mirror_build", "Version of the gateway.", {"version": version})
         self.inflight_calls: int = 0
         self._tools: set[str] = set()
@@ -121,17 +112,17 @@ class Metrics:
         """Read all states. Afterwards any thread may collect the registry."""
         for refresh in self._refreshers:
             await refresh()
-        self._state_collector.families = (self._info, *(state.collect() for state in self._states))
+        self._families = (self._info, *(state.collect() for state in self._states))
+
+    def collect(self) -> tuple[Metric, ...]:
+        """Return the states that were read last, for the registry."""
+        return self._families
 
     def record_call(self, tool: str, error: str, seconds: float, sizes: tuple[int, int, int], refusal: str) -> None:
         """Count a call that the gateway has answered.
 
-        Args:
-            tool: The name of the tool in the catalog, or a placeholder.
-            error: The class of the error; empty if the call succeeded.
-            seconds: The duration.
-            sizes: Bytes of the result, tokens that the model reads, and tokens that a path replaces.
-            refusal: Why the gateway refused the call; empty if it did not.
+        `error` is the class of the error, and `refusal` the reason why the gateway refused the call; each may be empty.
+        `sizes` are the bytes of the result, the tokens that the model reads, and the tokens that a path replaces.
         """
         children = self._calls.get((tool, error)) or self._create_call_children(tool, error)
         children.seconds(seconds)

@@ -31,7 +31,7 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span, set_span_in_cont
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from mcp_mirror.observability.logging import OWN_LOGGER, create_message_formatter
+from mcp_mirror.observability.logging import OWN_LOGGER, SafeFormatter
 from mcp_mirror.observability.metrics import Metrics
 from mcp_mirror.observability.signals import Signals
 from mcp_mirror.observability.tracing import Tracing
@@ -108,10 +108,7 @@ class MetricExport:
 def convert_metrics(families: Iterable[Metric], began: int, now: int) -> Iterator[sdk.Metric]:
     """Yield metrics of Prometheus as metrics of OpenTelemetry.
 
-    Args:
-        families: The metrics: counters, gauges, histograms and information.
-        began: The start of counting in nanoseconds since 1970.
-        now: The present time in the same unit.
+    `began` is the start of counting, and `now` the present time, in nanoseconds since 1970.
     """
     for family in families:
         unit, name = ("s", _DURATIONS[family.name]) if family.name in _DURATIONS else ("", family.name)
@@ -247,11 +244,7 @@ class ExportFailures(logging.Handler):
 def open_exports(wanted: Collection[str], config: Config, version: str, environ: Mapping[str, str]) -> Signals:
     """Return the signals that are exported.
 
-    Args:
-        wanted: `METRICS`, `TRACES`, `LOGS` or some of them.
-        config: The configuration with the secrets that the log redacts.
-        version: The version of the gateway.
-        environ: The environment.
+    `wanted` has `METRICS`, `TRACES`, `LOGS` or some of them. The log redacts the secrets of the configuration.
     """
     is_named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({"service.version": version} | ({} if is_named else {"service.name": "mcp-mirror"}))
@@ -261,5 +254,5 @@ def open_exports(wanted: Collection[str], config: Config, version: str, environ:
         metrics,
         Tracing(resource, version) if "TRACES" in wanted else None,
         MetricExport(metrics, resource, version, environ) if metrics else None,
-        LogExport(create_message_formatter(config), resource) if "LOGS" in wanted else None,
+        LogExport(SafeFormatter(config), resource) if "LOGS" in wanted else None,
     )

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -34,13 +33,10 @@ class Tracing:
         parent = self._propagator.extract({key: meta[key] for key in _FIELDS if isinstance(meta.get(key), str)})
         return self._start(tool, parent, SpanKind.SERVER)
 
-    def start_script_span(self, tool: str, parent: Span | None) -> Span:
-        """Return the span of a call that a script makes, a child of the span of the script."""
-        return self._start(tool, _select_parent(parent), SpanKind.INTERNAL)
-
-    def start_client_span(self, tool: str, parent: Span | None) -> Span:
-        """Return the span of a call of an upstream."""
-        return self._start(tool, _select_parent(parent), SpanKind.CLIENT)
+    def start_child_span(self, tool: str, parent: Span | None, *, is_client: bool) -> Span:
+        """Return the span of a call of an upstream (`is_client`), or of a call that a script makes."""
+        context = trace.set_span_in_context(parent) if parent is not None else None
+        return self._start(tool, context, SpanKind.CLIENT if is_client else SpanKind.INTERNAL)
 
     def use(self, span: Span) -> AbstractContextManager[Span]:
         """Make a span the current one during the context, for the log."""
@@ -54,9 +50,7 @@ class Tracing:
 
     def format_context(self, span: Span) -> str:
         """Return the context of a span as a `traceparent`, to store it with a value."""
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, trace.set_span_in_context(span))
-        return carrier.get("traceparent", "")
+        return str(self.inject({}, span).get("traceparent", ""))
 
     def link(self, span: Span, traceparent: str) -> None:
         """Link a span to the call that produced one of its input values."""
@@ -82,7 +76,3 @@ class Tracing:
             "gen_ai.tool.name": tool,
         }
         return self._tracer.start_span(f"{_METHOD} {tool}", context, kind, attributes)
-
-
-def _select_parent(parent: Span | None) -> Context | None:
-    return trace.set_span_in_context(parent) if parent is not None else None

@@ -50,12 +50,8 @@ class Redactor:
             self._compile()
 
     def _compile(self) -> None:
-        secrets = (*self._given, *self._learned)
-        forms = {form for secret in secrets for form in list_secret_forms(secret) if len(form) >= _SHORTEST}
-        longest_first = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
-        self.longest: int = max(map(len, forms), default=0)
-        """Characters of the longest redacted text."""
+        """Set the pattern, and `longest`, the number of characters of the longest redacted text."""
+        self._pattern, self.longest = compile_secrets((*self._given, *self._learned), _SHORTEST)
 
     def clean(self, text: str) -> str:
         """Redact each secret in a text, in any quoted form."""
@@ -78,7 +74,14 @@ class Redactor:
         return f"{head[: len(head) - self.longest]}{_OMITTED}{tail[self.longest :]}"
 
 
-def list_secret_forms(secret: str) -> Iterator[str]:
+def compile_secrets(secrets: Iterable[str], shortest: int) -> tuple[re.Pattern[str] | None, int]:
+    """The pattern of all forms of secrets with `shortest` characters or more, or None, and the size of the longest."""
+    forms = {form for secret in secrets for form in _list_secret_forms(secret) if len(form) >= shortest}
+    longest_first = sorted(forms, key=len, reverse=True)
+    return (re.compile("|".join(map(re.escape, longest_first))), len(longest_first[0])) if forms else (None, 0)
+
+
+def _list_secret_forms(secret: str) -> Iterator[str]:
     """The forms in which programs print a secret."""
     for part in (secret, *secret.splitlines()):
         data = encode_secret(part)

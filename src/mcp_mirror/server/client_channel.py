@@ -50,7 +50,7 @@ class Session(msgspec.Struct, eq=False):
     """Set when the first request to the client waits for it, or was sent."""
     log_level: str | None = None
     protocol_version: str | None = None
-    """The protocol version of the session; None until the SDK has accepted a tool call or a list of it."""
+    """The protocol version of the session; None until its first message after the handshake that the SDK accepted."""
     direct_requests: CancelScopes = msgspec.field(default_factory=CancelScopes)
     """The cancel scopes of the direct requests over HTTP, by their ids as the SDK compares ids."""
     client_responses: "dict[RequestId | None, asyncio.Future[ClientResponse]]" = msgspec.field(default_factory=dict)

@@ -1,6 +1,6 @@
 """The direct path of tool calls and lists of tools, which does not enter the SDK.
 
-The SDK handles handshakes, and the first tool call of each session or envelope. The direct path then answers the
+The SDK handles handshakes, and of 2026-07-28 the first tool call with each envelope. The direct path then answers the
 further requests: it opens the message once, calls the same handler as the SDK, and writes the response. Everything else
 takes the SDK's path: requests with parameters that the SDK validates, such as `requestState`; requests with an envelope
 that the SDK has not accepted yet; large, deeply nested and invalid messages. This is decided before any work.
@@ -168,7 +168,7 @@ class DirectPath:
         return open_direct_request(frame, limits.max_depth) if len(frame) <= limits.max_envelope_bytes else None
 
     def find_sender(self, opened: DirectRequest, request: HttpRequest | None = None) -> Sender | None:
-        """Return the sender of a request if the SDK has accepted an earlier one; `request` is None on stdio."""
+        """Return the sender of a request if the SDK accepted its handshake or envelope; `request` is None on stdio."""
         scopes = None if request is None else read_scopes(request.scope)
         if opened.envelope:
             if (accepted := self._handlers.accepted_envelopes.find(opened.envelope)) is None:

@@ -119,8 +119,6 @@ class Handlers(msgspec.Struct):
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         _refuse_cursor(params)
-        if session := self.sessions.session_of(context):
-            session.protocol_version = context.protocol_version  # the direct path answers its next requests
         return self._keep_list("tools", await self.list_tools(self.sessions.caller_of(context)))
 
     async def list_tools(self, caller: Caller) -> ClientList:
@@ -145,9 +143,7 @@ class Handlers(msgspec.Struct):
             members = self.pending_payloads.take_params(meta, context.params)
         except ToolError as error:
             return self.pending_payloads.keep_result({"content": []}, build_error_reply(str(error)), meta)
-        if channel.session_channel:  # the SDK has accepted the call: the direct path answers the client's next ones
-            channel.session_channel.protocol_version = context.protocol_version
-        elif channel.caller.is_stateless:
+        if channel.caller.is_stateless:  # the SDK has accepted the call: the direct path answers the client's next ones
             self.accepted_envelopes.add(members, context, channel.caller.capabilities)
         input_round = read_round(members.get("inputResponses"), params.request_state)
         arguments, headers = members.get("arguments", b"{}"), _headers_of(context)

@@ -82,8 +82,9 @@ async def add_overview(gateway: Gateway, namespace: str, reply: ToolResult) -> T
 
 
 async def _build_overview(gateway: Gateway, namespace: str) -> str:
-    from mcp_mirror.dashboard.lineage import read_lineage  # noqa: PLC0415  # only for clients with views
+    # Only for clients with views.
     from mcp_mirror.dashboard.savings import Assumptions, build_savings, find_price, merge_prices  # noqa: PLC0415
+    from mcp_mirror.observability.lineage import read_lineage  # noqa: PLC0415
 
     store, policy = gateway.services.writer.store, gateway.state.config.dashboard
     stats = await store.stats(namespace)
@@ -98,6 +99,6 @@ async def _build_overview(gateway: Gateway, namespace: str) -> str:
         "total": {key: value for key, value in savings["total"].items() if key != "name"},
         "by_tool": [{key: row[key] for key in ("name", "calls", "kept_out")} for row in savings["by_tool"][:_ROWS]],
     }
-    lineage = await read_lineage(store, namespace, "", newest=_NODES)
+    lineage = (await read_lineage(store, namespace, newest=_NODES)).to_json()
     whole = msgspec.json.encode({**overview, "lineage": lineage})
     return (whole if len(whole) <= _MAX_BYTES else msgspec.json.encode(overview)).decode()

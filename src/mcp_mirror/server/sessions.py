@@ -141,6 +141,8 @@ class Sessions:
         session.caller = with_scopes(session.caller, _read_scopes(context))
         if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
             session.ready.set()
+            if context.session.client_params:
+                session.protocol_version = context.protocol_version
         return session
 
     def find(self, key: str) -> Session | None:

@@ -81,26 +81,16 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.stalls: Stalls = Stalls()
-        self._watch = _Watch(self.stalls)
-        super().__init__(_MeasuredSelector(self._watch))
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the loop measures its stalls now."""
-        return self._watch.is_running
-
-    def measure(self) -> None:
-        """Measure stalls from now on, until the loop stops; it must be running."""
-        if not self._watch.is_running:
-            self._watch.start()
+        self.watch: _Watch = _Watch(self.stalls)
+        super().__init__(_MeasuredSelector(self.watch))
 
     def run_forever(self) -> None:
         """Run until stopped."""
         try:
             super().run_forever()
         finally:
-            if self._watch.is_running:
-                self._watch.stop()
+            if self.watch.is_running:
+                self.watch.stop()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -111,14 +101,14 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def measure_stalls() -> None:
     """Measure the stalls of the running loop from now on, if it can. The gateway calls this when it begins to serve."""
     loop = asyncio.get_running_loop()
-    if isinstance(loop, MeasuredLoop):
-        loop.measure()
+    if isinstance(loop, MeasuredLoop) and not loop.watch.is_running:
+        loop.watch.start()
 
 
 def find_stalls() -> Stalls | None:
     """Return the stalls of the running loop; None if it does not measure them."""
     loop = asyncio.get_running_loop()
-    return loop.stalls if isinstance(loop, MeasuredLoop) and loop.is_measured else None
+    return loop.stalls if isinstance(loop, MeasuredLoop) and loop.watch.is_running else None
 
 
 class _MeasuredSelector(selectors.DefaultSelector):

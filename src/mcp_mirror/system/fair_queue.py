@@ -41,9 +41,7 @@ class FairQueue:
     def try_enter(self, key: str, share: int) -> bool:
         """Take a place, which `release` frees, and return True; return False if the key must wait.
 
-        Args:
-            key: The key.
-            share: The most places that the key may take.
+        The key may take at most `share` places.
         """
         return not self._waiting.get(key) and self._take(key, share)
 
@@ -57,12 +55,7 @@ class FairQueue:
     ) -> bool:
         """Wait for a place, as for `try_enter`, and return True; return False if none became free in time.
 
-        Args:
-            key: The key.
-            share: The most places that the key may take.
-            seconds: The longest wait; None for no limit.
-            check: Called during the wait.
-            every: Seconds between two calls of `check`.
+        `seconds` is the longest wait; None for no limit. `check` is called every `every` seconds.
         """
         waiter = anyio.Event()
         self._waiting.setdefault(key, deque()).append(waiter)

@@ -1,4 +1,4 @@
-"""Files that only this user may use, files written by rename, maps of files, and the removal of large files.
+"""Files that only this user may use, locks, files written by rename, maps of files, and the removal of large files.
 
 The gateway revokes the access of others to this user's files, and refuses links and files of others. Permissions are
 those of POSIX systems. On Windows nothing is checked: folders there inherit their access lists.
@@ -13,18 +13,18 @@ import shutil
 import stat
 import sys
 import threading
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.types import Buffer, FileSpan
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 _logger = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _LOG: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _DEVICES: Final = ("/dev/", "/proc/")
 """Folders with links that the system made, such as `/dev/stdout`."""
+NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
+"""The errors of file systems that cannot lock files, such as some of networks."""
 UNFINISHED_NAMES: Final = ".*.part"
 """A glob of the names of unfinished files, which a killed process leaves behind."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -46,10 +48,8 @@ _LARGE: Final = 1 << 22
 """Bytes from which a file is large."""
 _DELAY: Final = 0.2
 """Seconds in which the program drops its maps of a removed file."""
-_MOST: Final = 64
+_waiting: Final = threading.BoundedSemaphore(64)
 """Descriptors that wait; further ones are closed at once, so that they do not use up the handles of the process."""
-_IDLE: Final = 5.0
-"""Seconds without a removed file after which the thread ends."""
 
 
 class UnsafePathError(MirrorError):
@@ -59,10 +59,8 @@ class UnsafePathError(MirrorError):
 def open_folder(folder: Path, own_names: Collection[str]) -> None:
     """Create a folder that only this user may use, or revoke the access of others to a folder of this user.
 
-    Args:
-        folder: Created with its parents if it does not exist.
-        own_names: Globs of the names that the gateway itself puts into the folder. The permissions of a folder with
-            other names are not changed.
+    Missing parents are created too. `own_names` are globs of the names that the gateway itself puts into the folder;
+    the permissions of a folder with other names are not changed.
 
     Raises:
         UnsafePathError: The folder is a link or belongs to another user; or others can write to it and it has other
@@ -211,6 +209,27 @@ def _refuse_foreign(path: Path, found: os.stat_result) -> None:
         )
 
 
+def try_lock(file: int) -> None:
+    """Lock an open file between processes until its descriptor is closed, or its process ends.
+
+    Raises:
+        OSError: Another process has locked the file, or the file system cannot lock files (`NO_LOCKS`).
+    """
+    if sys.platform == "win32":
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def open_lock(path: Path) -> int:
+    """Open a file to be locked, which only this user can open; create it if it does not exist.
+
+    Raises:
+        OSError: The path is a link, or cannot be opened or created.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
 def claim_folder(folder: Path) -> int | None:
     """Lock a folder, so that `remove_unclaimed` of other processes does not remove it.
 
@@ -232,9 +251,7 @@ def claim_folder(folder: Path) -> int | None:
 def create_claimed_folder(parent: Path | None, prefix: str) -> tuple[Path, int | None]:
     """Create a folder that only this user can open, and claim it.
 
-    Args:
-        parent: Will contain the folder; None: the folder of temporary files.
-        prefix: The beginning of its name.
+    Its name begins with `prefix`. `parent` will contain the folder; None: the folder of temporary files.
 
     Returns:
         The folder, and what `claim_folder` returned for it.
@@ -257,9 +274,7 @@ def create_claimed_folder(parent: Path | None, prefix: str) -> tuple[Path, int |
 def remove_unclaimed(parent: Path, prefix: str) -> None:
     """Remove folders of this user that no process has locked: those of killed processes.
 
-    Args:
-        parent: Contains the folders; it may be open to all users, or not exist.
-        prefix: The beginning of their names.
+    Their names begin with `prefix`. `parent` may be open to all users, or not exist.
     """
     if sys.platform == "win32":
         return
@@ -273,7 +288,7 @@ def _remove_unless_claimed(folder: Path) -> None:
     opened = os.open(folder, _FOLDER)
     try:
         if os.fstat(opened).st_uid == os.geteuid():
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(opened)
             shutil.rmtree(folder)
     finally:
         os.close(opened)
@@ -320,42 +335,6 @@ def atomic_write(
     return size
 
 
-class _Closer:
-    """Closes descriptors in a thread, each a moment after it was added."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[float, int]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._is_running = False
-
-    def add(self, descriptor: int) -> None:
-        """Close a descriptor soon."""
-        if self._queue.qsize() >= _MOST:
-            os.close(descriptor)
-            return
-        with self._lock:
-            self._queue.put((time.monotonic() + _DELAY, descriptor))
-            if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._run, name="large-files", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                due, descriptor = self._queue.get(timeout=_IDLE)
-            except Empty:
-                with self._lock:
-                    if self._queue.empty():
-                        self._is_running = False
-                        return
-                continue
-            time.sleep(max(0.0, due - time.monotonic()))
-            os.close(descriptor)
-
-
-_CLOSER: Final = _Closer()
-
-
 def create_private(path: Path) -> None:
     """Create an empty file that only this user may use, if it does not exist.
 
@@ -388,10 +367,17 @@ def unlink_large(path: Path) -> None:
     if descriptor < 0:
         return
     status = os.fstat(descriptor)
-    if status.st_size >= _LARGE and not status.st_nlink:
-        _CLOSER.add(descriptor)
-    else:
+    if status.st_size < _LARGE or status.st_nlink or not _waiting.acquire(blocking=False):
         os.close(descriptor)
+        return
+    timer = threading.Timer(_DELAY, _close_waiting, (descriptor,))
+    timer.daemon = True
+    timer.start()
+
+
+def _close_waiting(descriptor: int) -> None:
+    os.close(descriptor)
+    _waiting.release()
 
 
 class FileMap(mmap.mmap):

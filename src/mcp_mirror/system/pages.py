@@ -25,21 +25,9 @@ _LINE_BREAKS: Final = (ord("\n"), ord("\r"))
 
 
 class _PyBuffer(ctypes.Structure):
-    """CPython's `Py_buffer` (https://docs.python.org/3/c-api/buffer.html)."""
+    """CPython's `Py_buffer` (https://docs.python.org/3/c-api/buffer.html): its first member, and room for more."""
 
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.py_object),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
+    _fields_ = (("buf", ctypes.c_void_p), ("others", ctypes.c_void_p * 10))
 
 
 class _Vector(ctypes.Structure):

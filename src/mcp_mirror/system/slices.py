@@ -31,8 +31,7 @@ class Pacer:
     def __init__(self, rest: float = 0.0) -> None:
         """Start without work.
 
-        Args:
-            rest: Seconds of rest for each second of work. With 0, other tasks get one turn.
+        `rest` is the time to rest in seconds for each second of work. With 0, other tasks get one turn.
         """
         self._rest = rest
         self._began: float | None = None

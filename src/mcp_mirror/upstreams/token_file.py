@@ -19,8 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.system.file_locks import NO_LOCKS, open_lock, try_lock
-from mcp_mirror.system.files import UnsafePathError, atomic_write, open_secret
+from mcp_mirror.system.files import NO_LOCKS, UnsafePathError, atomic_write, open_lock, open_secret, try_lock
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""

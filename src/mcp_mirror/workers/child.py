@@ -29,8 +29,7 @@ def do_nothing() -> None:
 def main(memory: int | None = None) -> None:
     """Run tasks from standard input until it ends. A task is a callable without arguments.
 
-    Args:
-        memory: Bytes of data that this process may allocate.
+    `memory` is the number of bytes of data that this process may allocate.
     """
     if memory is not None and sys.platform != "win32":
         import resource  # noqa: PLC0415  # missing on Windows

@@ -100,11 +100,7 @@ def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss | None:
 def lift(frame: Buffer, token: str, max_depth: int, most: int) -> Lifted | None:
     """Check a client's message, and lift the parameters out of it; None for a message that is not passed on.
 
-    Args:
-        frame: The message.
-        token: The mark of the stub.
-        max_depth: Levels of nesting that the message may have.
-        most: Bytes that it may have without its parameters.
+    `token` marks the stub. The message may have `max_depth` levels of nesting, and `most` bytes without its parameters.
 
     Raises:
         WireError: The message is not a JSON-RPC message, or is over a limit.

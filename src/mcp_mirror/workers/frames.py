@@ -69,10 +69,7 @@ class FrameScanner:
     ) -> ProcessedResult | RejectedFrame:
         """Process a response in a file. The bytes of the result are memory-mapped from the file.
 
-        Args:
-            frame: The response.
-            options: How to process its result.
-            principal: The caller. Principals share the worker processes fairly.
+        Principals share the worker processes fairly.
 
         Raises:
             WireError: The frame is not a JSON-RPC response, or exceeds a limit.
@@ -83,11 +80,7 @@ class FrameScanner:
     async def lift(self, frame: SpooledFrame, token: str, limits: WirePolicy, principal: str) -> Lifted | None:
         """Lift the parameters out of a client's message in a file; None for a message that is not passed on.
 
-        Args:
-            frame: The message.
-            token: The mark of the stub.
-            limits: The limits on messages.
-            principal: The client. Principals share the worker processes fairly.
+        `token` marks the stub. Principals share the worker processes fairly.
 
         Raises:
             WireError: The message is not a JSON-RPC message, or is over a limit.
@@ -114,10 +107,7 @@ class FrameScanner:
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
         """Split a page of a list that is in a file.
 
-        Args:
-            frame: The response.
-            member: The member of the result that contains the list.
-            most: Bytes that all items may have.
+        `member` of the result contains the list, whose items may have `most` bytes together.
 
         Raises:
             WireError: The frame is not a JSON-RPC response, or has too many values.

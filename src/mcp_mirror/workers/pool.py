@@ -32,9 +32,7 @@ class WorkerProcess:
     def __init__(self, child_watchdog: ChildWatchdog, memory: int | None = None) -> None:
         """Create the worker without starting its process.
 
-        Args:
-            child_watchdog: Kills the process if the gateway dies.
-            memory: Bytes of data that the process may allocate; None for no limit.
+        The process may allocate `memory` bytes of data; None for no limit.
         """
         self._child_watchdog = child_watchdog
         self._memory = memory
@@ -134,10 +132,7 @@ class WorkerPool:
     ) -> None:
         """Create an empty pool.
 
-        Args:
-            child_watchdog: Kills the processes if the gateway dies.
-            size: The limits of the pool.
-            prepare: The first task of each process, outside all deadlines. It imports the module of its jobs there.
+        `prepare` is the first task of each process, outside all deadlines. It imports the module of its jobs there.
         """
         self._prepare = prepare or do_nothing
         self._child_watchdog = child_watchdog
@@ -151,11 +146,8 @@ class WorkerPool:
     ) -> Answer:
         """Run a task in a process and return its result.
 
-        Args:
-            principal: The owner of the task. Principals take turns.
-            task: A callable without arguments. It and its result can be pickled.
-            seconds: The deadline, without the start of the process; None for no deadline.
-            max_wait: Seconds to wait for a process; None for no limit.
+        Principals take turns. The task and its result can be pickled. `seconds` is the deadline, without the start of
+        the process, and `max_wait` the longest wait for a process; None for no limit.
 
         Raises:
             PoolError: The task has no result; the subclass names the cause.
@@ -167,9 +159,7 @@ class WorkerPool:
     async def reserve(self, principal: str, max_wait: float | None = None) -> AsyncIterator[Run]:
         """Reserve one process. Yields a function that runs a task there, within a number of seconds.
 
-        Args:
-            principal: The owner of the tasks. Principals take turns.
-            max_wait: Seconds to wait for a process; None for no limit.
+        Principals take turns. `max_wait` is the longest wait for a process in seconds; None for no limit.
 
         Raises:
             PoolError: A task has no result; the subclass names the cause.

@@ -33,12 +33,7 @@ class QueryRunner:
     """Runs queries inline, in threads or in worker processes."""
 
     def __init__(self, child_watchdog: ChildWatchdog, spool: Spool) -> None:
-        """Create the runner.
-
-        Args:
-            child_watchdog: Kills the worker processes if the gateway dies.
-            spool: The directory for large values without a file, and for large results.
-        """
+        """Create the runner. The spool gets large values without a file, and large results."""
         self._pool = WorkerPool(child_watchdog, _SIZE)
         self._spool = spool
 
@@ -54,13 +49,8 @@ class QueryRunner:
     ) -> Answer_co:
         """Run a query inline, in a thread or in a worker process, by the size of the value.
 
-        Args:
-            blob: The value.
-            file: A file with the same bytes.
-            query: The query.
-            seconds: The deadline.
-            principal: The caller. Principals share threads and worker processes fairly.
-            cost: Bytes of a value with which an ordinary query takes as long; None: those of the value.
+        `file` has the same bytes as the value. Principals share threads and worker processes fairly. `cost` is the size
+        in bytes of a value with which an ordinary query takes as long; None: that of this value.
 
         Raises:
             ToolError: The query failed, or its deadline passed.
@@ -109,10 +99,7 @@ class QueryRunner:
 def explain_failure(error: PoolError, seconds: float, advice: str) -> str:
     """Return the error of a query without a result: the cause, and what to try.
 
-    Args:
-        error: The cause.
-        seconds: The deadline of the query.
-        advice: A sentence that says how to query less.
+    `advice` is a sentence that says how to query less.
     """
     limit = f"{seconds:g} s (`memory_tools.timeout`)"
     if isinstance(error, BusyPoolError):

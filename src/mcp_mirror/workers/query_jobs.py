@@ -29,29 +29,16 @@ class Query(Protocol[Answer_co]):
 def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, result_file: str = "") -> object:
     """Run a query in the worker process.
 
-    Args:
-        value: The value.
-        query: The query.
-        seconds: The deadline.
-        result_file: A new file for a large result; empty for queries with small results.
+    `result_file` is a new file for a large result; empty for queries with small results.
 
     Returns:
         The result, `FileRemoved`, `InResultFile`, or the error.
     """
-    result = _run(value, query, seconds)
-    if result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
-        with suppress(OSError):  # a full disk
-            Path(result_file).write_bytes(result)
-            return InResultFile()
-    return result
-
-
-def _run(value: FileSpan | bytes, query: Query[Any], seconds: float) -> object:
     sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
     gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
     try:
         with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
-            return run_query(map_span(value), query, seconds)
+            result = run_query(map_span(value), query, seconds)
     except MirrorError as error:
         return error
     except OSError:
@@ -60,6 +47,11 @@ def _run(value: FileSpan | bytes, query: Query[Any], seconds: float) -> object:
         return ToolError(f"The query failed: {type(error).__name__}.")
     finally:
         gc.enable()
+    if result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
+        with suppress(OSError):  # a full disk
+            Path(result_file).write_bytes(result)
+            return InResultFile()
+    return result
 
 
 class InResultFile:

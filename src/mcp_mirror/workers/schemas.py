@@ -91,10 +91,7 @@ class SchemaWorkers:
     async def validate(self, tool: InspectedTool, arguments: bytes, principal: str) -> str | None:
         """The error in the arguments of a call; None if they are valid or cannot be validated in time.
 
-        Args:
-            tool: The tool.
-            arguments: A JSON object.
-            principal: The caller. Principals take turns.
+        Principals take turns.
         """
         if tool.schema_error is not None:
             return None
@@ -113,11 +110,8 @@ class SchemaWorkers:
         """Examine the tools of a listing without blocking the event loop.
 
         Known definitions are not examined again. A tool whose examination takes too long is not served. Arguments of a
-        tool whose schema takes too long to compile are not validated.
-
-        Args:
-            policy: The policy of the upstream. Only tools that it admits are examined.
-            items: The tools, JSON text.
+        tool whose schema takes too long to compile are not validated. Only tools that the policy of the upstream admits
+        are examined.
         """
         listing, pacer = _Listing(policy), Pacer()
         found: list[InspectedTool] = []
@@ -144,7 +138,11 @@ class SchemaWorkers:
         if one is None:
             one, is_lasting = await self._examine_in_worker(listing, item)
         if is_lasting:
-            self._remember(key, one, len(item))
+            self._size += len(item) - self._sizes.get(key, 0)
+            self._known[key], self._sizes[key] = one, len(item)
+            while self._size > _KNOWN_BYTES:
+                oldest, _ = self._known.popitem(last=False)
+                self._size -= self._sizes.pop(oldest)
         return one
 
     async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> tuple[InspectedTool, bool]:
@@ -170,13 +168,6 @@ class SchemaWorkers:
             return found.without_validation(why), is_lasting
         finally:
             listing.seconds_left -= monotonic() - began
-
-    def _remember(self, key: bytes, one: InspectedTool, size: int) -> None:
-        self._size += size - self._sizes.get(key, 0)
-        self._known[key], self._sizes[key] = one, size
-        while self._size > _KNOWN_BYTES:
-            oldest, _ = self._known.popitem(last=False)
-            self._size -= self._sizes.pop(oldest)
 
     async def aclose(self) -> None:
         """Stop the worker processes."""

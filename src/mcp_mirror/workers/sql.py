@@ -61,9 +61,7 @@ class SqlWorkers:
     async def run(self, call: SqlCall, spool: Spool) -> AsyncIterator[Buffer | SqlFailure]:
         """Run a query. Yields the rows, a JSON array of objects, or the failure.
 
-        Args:
-            call: The query.
-            spool: The directory for the files of large values and results, which are removed when the context ends.
+        The files of large values and results are in the spool, and are removed when the context ends.
 
         Raises:
             ToolError: No worker process became free in time, or another principal needed it.

@@ -40,11 +40,7 @@ class TransferFiles:
     async def place(self, blob: Buffer, file: FileSpan | None = None) -> FileSpan | bytes:
         """Return a value as a worker process gets it; a thread writes a large value without a file to one.
 
-        If the disk cannot be used, a large value is sent through the pipe.
-
-        Args:
-            blob: The value.
-            file: A file with the same bytes.
+        If the disk cannot be used, a large value is sent through the pipe. `file` has the same bytes as the value.
         """
         if len(blob) <= _SENT_BYTES:
             return bytes(blob)

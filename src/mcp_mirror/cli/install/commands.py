@@ -110,7 +110,10 @@ def _plan_client(client: str, servers: Sequence[str], *, with_memory: bool) -> l
     targets, program = find_named(client, current_machine()), find_program()
     plans: list[Plan] = []
     for target in targets:
-        chosen = _choose_servers(target, servers, len(targets))
+        chosen = servers
+        if servers and len(targets) > 1:  # each has only some of them
+            names = {entry.name for entry in target.list_entries()}
+            chosen = [name for name in servers if name in names]
         if chosen or not servers:
             plans.append(plan_wrapping(target, program, chosen, with_memory=with_memory))
     if not plans:
@@ -142,14 +145,6 @@ def _plan_all(*, is_everything: bool) -> tuple[list[Plan], bool]:
             print_note(f"mcp-mirror: {error}")
             has_failed = True
     return [plan for plan in plans if plan.changed], has_failed
-
-
-def _choose_servers(target: Target, servers: Sequence[str], count: int) -> Sequence[str]:
-    """Return the servers of a file that the user named; of several files, each has only some of them."""
-    if count == 1:
-        return servers
-    names = {entry.name for entry in target.list_entries()}
-    return [name for name in servers if name in names]
 
 
 def _ask(plans: list[Plan], memory: bool | None) -> tuple[list[Plan], bool | None]:  # noqa: FBT001  # an option

@@ -273,14 +273,12 @@ def _read_headers(entry: Mapping[str, Any]) -> dict[str, str]:
         raise _UnwrappableError("it has request options, which mcp-mirror does not support")
     headers = options.get("headers") if isinstance(options, dict) else None
     headers = headers or entry.get("headers") or entry.get("http_headers") or {}
-    if not isinstance(headers, dict) or not all(map(_is_header, headers.items())):
+    if not isinstance(headers, dict) or not all(
+        _HEADER_NAME.fullmatch(name) and isinstance(value, str | int | float) and not isinstance(value, bool)
+        for name, value in headers.items()
+    ):
         raise _UnwrappableError("its headers have an unknown form")
     return {name: str(value) for name, value in headers.items()}
-
-
-def _is_header(header: tuple[Any, Any]) -> bool:
-    name, value = header
-    return bool(_HEADER_NAME.fullmatch(name)) and isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def _read_variables(entry: Mapping[str, Any]) -> dict[str, str]:

@@ -28,11 +28,7 @@ def plan_wrapping(
 ) -> Plan:
     """Plan to wrap the servers of a file that are not wrapped yet.
 
-    Args:
-        target: The file.
-        program: The command of mcp-mirror.
-        chosen: Names of the servers to wrap; empty: all.
-        with_memory: Add the memory tools as one more server.
+    `chosen` has the names of the servers to wrap; empty: all. `with_memory` adds the memory tools as one more server.
 
     Raises:
         ConfigError: The file cannot be read, was installed with `--merge`, or has no server of a name in `chosen`.
@@ -96,11 +92,8 @@ def find_changed(target: Target) -> list[str]:
     if backup is None:
         return []
     old = _by_key(target.list_entries(backup))
-    changed: list[str] = []
-    for key, entry in _by_key(target.list_entries(document)).items():
-        if entry.is_wrapped and not _is_wrap_of(old.get(key), entry):
-            changed.append(entry.label)
-    return changed
+    wrapped = {key: entry for key, entry in _by_key(target.list_entries(document)).items() if entry.is_wrapped}
+    return [entry.label for key, entry in wrapped.items() if not _is_wrap_of(old.get(key), entry)]
 
 
 def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> tuple[Document, dict[Location, str]]:

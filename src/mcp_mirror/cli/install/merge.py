@@ -54,10 +54,8 @@ def find_mergeable(word: str) -> Target:
 def plan_merging(target: Target, config: Path | None, environ: Mapping[str, str]) -> Plan:
     """Plan to replace the servers of a file by the gateway.
 
-    Args:
-        target: The file.
-        config: The configuration to write, which must not exist yet; None: the default of the file.
-        environ: Variables that the servers may refer to.
+    `config` is the configuration to write, which must not exist yet; None: the default of the file. The servers may
+    refer to variables of `environ`.
 
     Raises:
         ConfigError: The file cannot be read, has the gateway already, or has no usable servers; or another file would

@@ -76,17 +76,13 @@ def find_targets(machine: Machine) -> list[Target]:
     for client, place, file in each_file(machine):
         if is_file(file) and resolve_path(file) not in found:
             target = Target(client, place, file)
-            if has_servers(target) or has_file(target.backup):
+            try:
+                has_servers = bool(target.list_entries())
+            except ConfigError:  # a later error reports it
+                has_servers = True
+            if has_servers or has_file(target.backup):
                 found[resolve_path(file)] = target
     return list(found.values())
-
-
-def has_servers(target: Target) -> bool:
-    """Return whether a file has servers; also if it cannot be read, so that a later error reports it."""
-    try:
-        return bool(target.list_entries())
-    except ConfigError:
-        return True
 
 
 def find_chosen(word: str | None, machine: Machine) -> list[Target]:

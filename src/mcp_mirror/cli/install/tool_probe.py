@@ -37,12 +37,7 @@ async def list_tools(
 ) -> list[str]:
     """Start a program, return the names of its tools, and end it.
 
-    Args:
-        words: The program and its arguments.
-        env: Its environment.
-        folder: Its working directory.
-        errors: The file for its standard error.
-        running: Contains the number of the process while it runs.
+    `errors` is the file for its standard error. `running` contains the number of the process while it runs.
 
     Raises:
         MirrorError: The program answers with an error, with something else than a list, or not at all.

@@ -54,7 +54,7 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         if call.script is None:
             span = self.tracing.start_server_span(name_tool(call), call.meta)
         else:
-            span = self.tracing.start_script_span(name_tool(call), call.script.span)
+            span = self.tracing.start_child_span(name_tool(call), call.script.span, is_client=False)
         call.trace.span, call.trace.traceparent = span, self.tracing.format_context(span)
         return self.tracing.use(span)
 
@@ -99,7 +99,7 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         """
         span = None
         if self.tracing is not None:
-            span = self.tracing.start_client_span(entry.tool, call.trace.span)
+            span = self.tracing.start_child_span(entry.tool, call.trace.span, is_client=True)
             span.set_attribute("mcp_mirror.upstream", entry.upstream)
             request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
         began, error = time.perf_counter(), CANCELLED

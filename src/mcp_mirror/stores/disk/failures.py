@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.system.file_locks import NO_LOCKS
+from mcp_mirror.system.files import NO_LOCKS
 
 _FULL: Final = (
     "Its disk is full: free some space there, or delete values with `mcp-mirror values clear`. A lower "

@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from mcp_mirror.system.file_locks import NO_LOCKS, open_lock, try_lock
-from mcp_mirror.system.files import identify_file
+from mcp_mirror.system.files import NO_LOCKS, identify_file, open_lock, try_lock
 
 _PREFIX: Final = "live-"
 _LOCK: Final = "lock"

@@ -3,13 +3,13 @@
 import copy
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Array, InlineTable
+from tomlkit.items import InlineTable
 
 from mcp_mirror.cli.install.formats.document import (
     UNSAFE,
@@ -99,7 +99,7 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
             if at[-1] in _walk(root, at[:-1]):
                 del _walk(root, at[:-1])[at[-1]]
         case Prepend(at, new):
-            _put_array(root, at, _prepend(_walk(root, at).as_string(), new))
+            _walk(root, at[:-1])[at[-1]] = tomlkit.value(_prepend(_walk(root, at).as_string(), new))
         case DropFirst(at, count):
             array = _walk(root, at)
             for _ in range(count):
@@ -168,12 +168,7 @@ def _put(root: Any, at: Location, value: Any) -> None:
     if not isinstance(value, dict):
         _walk(root, at[:-1])[at[-1]] = value
         return
-    table = _walk(root, at)
-    for key in [key for key in table if key not in value]:
-        del table[key]
-    for key, member in value.items():
-        if key not in table or table[key].unwrap() != member:
-            table[key] = _inline(member)
+    _replace_members(_walk(root, at), {key: tomlkit.item(_inline(member)) for key, member in value.items()})
 
 
 def _add(table: Any, key: str, value: Any, after: str) -> None:
@@ -198,11 +193,16 @@ def _restore(root: Any, at: Location, source: Any) -> None:
     if isinstance(table, InlineTable):
         _walk(root, at[:-1])[at[-1]] = copy.deepcopy(source)
         return
-    for key in [key for key in table if key not in source]:
+    _replace_members(table, source)
+
+
+def _replace_members(table: Any, members: Mapping[str, Any]) -> None:
+    """Give a table other members; equal ones keep their comments and layout."""
+    for key in [key for key in table if key not in members]:
         del table[key]
-    for key in source:
-        if key not in table or table[key].unwrap() != source[key].unwrap():
-            table[key] = copy.deepcopy(source[key])
+    for key, member in members.items():
+        if key not in table or table[key].unwrap() != member.unwrap():
+            table[key] = copy.deepcopy(member)
 
 
 def _nest(at: Location, value: Any) -> tomlkit.TOMLDocument:
@@ -216,12 +216,6 @@ def _nest(at: Location, value: Any) -> tomlkit.TOMLDocument:
     table.update(value)
     inner.add(str(at[-1]), table)
     return document
-
-
-def _put_array(root: Any, at: Location, text: str) -> None:
-    array = tomlkit.value(text)
-    assert isinstance(array, Array)  # noqa: S101  # the text of one, with more items
-    _walk(root, at[:-1])[at[-1]] = array
 
 
 def _prepend(text: str, new: tuple[str, ...]) -> str:

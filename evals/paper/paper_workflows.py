@@ -1,4 +1,4 @@
-"""Runs both workflows of the memory-pointer paper three times: `python -m mcp_mirror.demo.workflows`.
+"""Runs both workflows of the memory-pointer paper three times: `make run`.
 
 The first run uses a gateway with our notices, the second one with the notices of the paper. The third calls the servers
 directly, so the model would copy every value itself. Servers, gateways and clients are real processes; the model is a
@@ -141,11 +141,6 @@ def text_of(result: CallToolResult) -> str:
     return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
 
 
-def value_of(result: CallToolResult) -> Any:
-    """Return the value that a program would pass to the next tool."""
-    return text_of(result) if result.structured_content is None else result.structured_content
-
-
 def path_in(notice: str, key: str) -> str:
     """Return the memory path in a notice.
 
@@ -182,7 +177,7 @@ async def without_gateway(workflow: Workflow, clients: Mapping[str, Client]) -> 
     for step in workflow.steps:
         arguments = step.arguments(lambda index: values[index][workflow.key] if workflow.key else values[index])
         result = checked(await clients[step.server].call_tool(step.tool, arguments))
-        values.append(value_of(result))
+        values.append(text_of(result) if result.structured_content is None else result.structured_content)
         trace.texts += [f"{step.tool}({json.dumps(arguments)})", text_of(result)]
     trace.seconds = time.perf_counter() - started
     return trace
