@@ -33,7 +33,7 @@ class MirrorTool(BaseTool):
 
 def as_tool(definition: dict[str, Any]) -> MirrorTool:
     return MirrorTool(
-        name=definition["name"], description=definition["description"], args_schema=definition["inputSchema"]
+        name=definition["name"], description=definition.get("description", ""), args_schema=definition["inputSchema"]
     )
 
 

@@ -19,7 +19,11 @@ def as_tool(definition: dict[str, Any]) -> FunctionTool:
         return str(await mirror.call(name, arguments))
 
     return FunctionTool(
-        name, definition["description"], definition["inputSchema"], on_invoke_tool=call, strict_json_schema=False
+        name,
+        definition.get("description", ""),
+        definition["inputSchema"],
+        on_invoke_tool=call,
+        strict_json_schema=False,
     )
 
 

@@ -19,7 +19,7 @@ def as_tool(definition: dict[str, Any]) -> Tool:
     async def call(**arguments: Any) -> str:
         return str(await mirror.call(name, arguments))
 
-    return Tool.from_schema(call, name, definition["description"], definition["inputSchema"])
+    return Tool.from_schema(call, name, definition.get("description", ""), definition["inputSchema"])
 
 
 async def main() -> None:

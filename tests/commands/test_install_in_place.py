@@ -643,16 +643,31 @@ def test_without_a_client_a_script_must_say_all_and_yes(write: Write) -> None:
     assert file.read_bytes() == before
 
 
-def test_a_file_that_cannot_be_written_is_reported_after_those_that_were(write: Write) -> None:
+def test_a_file_that_cannot_be_written_leaves_the_other_clients(write: Write) -> None:
     text = '{"mcpServers": {"files": {"command": "x"}}}'
     cursor, gemini = write(".cursor/mcp.json", text), write(".gemini/settings.json", text)
-    gemini.with_name(gemini.name + BACKUP_SUFFIX).mkdir()
+    cursor.with_name(cursor.name + BACKUP_SUFFIX).mkdir()
     ran = run("install", "--all", "--yes")
-    assert ran.exit_code == 2
-    assert gemini.read_text() == text
-    assert f"Cursor ({cursor}):\n  wrapped: files\nRestart Cursor. " in ran.stderr
-    assert ran.stderr.splitlines()[-2:][0] == "To undo: mcp-mirror uninstall cursor"
-    assert "Gemini" not in ran.stderr
+    assert ran.exit_code == 1
+    assert cursor.read_text() == text
+    assert f"mcp-mirror: {cursor}{BACKUP_SUFFIX} cannot be read: Is a directory." in ran.stderr
+    assert f"Gemini CLI ({gemini}):\n  wrapped: files\nRestart Gemini CLI. " in ran.stderr
+    assert ran.stderr.splitlines()[-1] == "To undo: mcp-mirror uninstall gemini"
+
+
+@pytest.mark.parametrize("path", [".cursor/mcp.json", f".cursor/mcp.json{BACKUP_SUFFIX}"])
+def test_all_uninstalls_the_clients_whose_files_can_be_read(path: str, write: Write) -> None:
+    servers = '{"mcpServers": {"files": {"command": "x"}}}'
+    write(".cursor/mcp.json", servers)
+    gemini = write(".gemini/settings.json", servers)
+    assert run("install", "cursor", "--merge", "--no-connect").exit_code == 0
+    assert run("install", "gemini").exit_code == 0
+    write(path, "{")
+    ran = run("uninstall", "--all")
+    assert ran.exit_code == 1
+    assert "cannot be read as JSON" in ran.stderr
+    assert gemini.read_text() == servers
+    assert run("uninstall", "cursor").exit_code == 2
 
 
 def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,6 +229,18 @@ async def test_downloads_are_attachments_without_a_type(
     assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
 
 
+@pytest.mark.parametrize("call", ["download", "image"])
+async def test_media_that_cannot_be_decoded_are_an_error_with_their_path(page: Page, call: str) -> None:
+    block = image_block(png() + bytes(1 << 20), "image/png")
+    broken = block.replace(b'","mimeType', b'#","mimeType')
+    assert broken != block
+    path = await put(page.store, broken, "t", 1, kind="binary")
+    answer = await page.send("GET", call, path=path)
+    assert answer.status_code == 404
+    assert f'The value is not valid base64. Give the path of its text: "{path}/data".' == answer.json()["error"]
+    assert len((await page.send("GET", "download", path=f"{path}/data")).content) > 1 << 16
+
+
 async def test_a_download_of_a_part_names_its_key_safely(page: Page) -> None:
     key = 'a"; filename=evil.html\r\nx: y'
     path = await put(page.store, {key: "v"}, "t", 1)

@@ -37,7 +37,7 @@ _CLI_END: Final = """\
 |---|---|
 | 0 | success |
 | 1 | `check` found a problem; `lock` could not reach an upstream; `lock --check` found a difference; `call` failed |
-| 1 | `doctor` found a problem; `install --all` could not read the file of one client and changed the others |
+| 1 | `doctor` found a problem; `install --all` or `uninstall --all` left a file that it cannot read or write |
 | 2 | the configuration or the command line cannot be used |
 | 130 | stopped by Ctrl-C |
 

@@ -48,13 +48,21 @@ def open_mirror() -> SyncMirror:
         return "\n".join(f"{number:05} info request took {number % 7} ms" for number in range(4000))
 
     @mirror.tool
+    def get_prices(symbol: str) -> dict[str, Any]:
+        days = [f"2025-{month:02}-{day:02}" for month in range(1, 13) for day in range(1, 29)]
+        return {"symbol": symbol, "daily": {day: {"open": 17.2, "close": 17.4} for day in days}}
+
+    @mirror.tool
     def get_city(name: str) -> dict[str, Any]:
         return {"name": name, "population": 330000}
 
     return mirror
 
 
-@pytest.mark.parametrize(("tool", "arguments"), [("list_orders", {}), ("read_log", {}), ("get_city", {"name": "Bonn"})])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("list_orders", {}), ("read_log", {}), ("get_prices", {"symbol": "ACME"}), ("get_city", {"name": "Bonn"})],
+)
 def test_the_page_shows_the_notice_of_a_tool(tool: str, arguments: dict[str, Any]) -> None:
     with open_mirror() as mirror:
         notice = mirror.call(f"{tool}_mirrored", arguments).text

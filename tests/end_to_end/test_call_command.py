@@ -114,3 +114,24 @@ async def test_only_the_content_of_a_result_is_printed(configured: Configured, r
     result = '{"content":[{"type":"text","text":"5"}],"structuredContent":{"n":' + "9" * 5000 + "}}"
     ended = await run("call", "--config", config, "say_mirrored", "--arg", f"result={json.dumps(result)}")
     assert (ended.code, ended.out, ended.err) == (0, "5\n", "")
+
+
+@pytest.mark.parametrize(
+    ("result", "printed"),
+    [
+        ("{}", ""),
+        ('{"content":[]}', ""),
+        ('{"content":[],"structuredContent":{"n":5}}', '{"n":5}\n'),
+        ('{"structuredContent":{"n":5},"isError":true}', '{"n":5}\n'),
+        (
+            '{"content":[{"type":"text","text":null},{"type":"text"}]}',
+            '{"type": "text", "text": null}\n{"type": "text"}\n',
+        ),
+    ],
+)
+async def test_a_result_without_text_is_printed(
+    result: str, printed: str, configured: Configured, run: Run, raw: Any
+) -> None:
+    config = str(configured({"raw": raw()}, mirror={"capture": "never"}))
+    ended = await run("call", "--config", config, "say_mirrored", "--arg", f"result={json.dumps(result)}")
+    assert (ended.code, ended.out, ended.err) == (int("isError" in result), printed, "")

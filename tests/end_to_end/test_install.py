@@ -200,14 +200,16 @@ async def test_doctor_names_a_file_without_a_known_client_by_its_path(raw: Any, 
 
 
 async def test_doctor_prints_each_problem_once_and_a_summary(raw: Any, write: Callable[..., Path], run: Run) -> None:
-    write(good=raw(), none={"command": "/nowhere/server"}, bad=raw("exits"))
+    named = {"command": sys.executable, "args": ["-c", "raise SystemExit('no key')", "named"]}  # its name is redacted
+    write(good=raw(), none={"command": "/nowhere/server"}, bad=raw("exits"), named=named)
     assert (await run("install", "claude-desktop", "--memory")).code == 0
     ended = await run("doctor")
     assert ended.code == 1
     assert "claude-desktop: mcp-mirror: ready, " in ended.out
     assert ended.err.count("the command '/nowhere/server' does not exist") == 1
-    assert ended.err.count("It ended the connection before it answered") == 1
-    assert ended.err.splitlines()[-1] == "2 of 4 servers are ready."
+    assert ended.err.count("It ended the connection before it answered") == 2
+    assert ended.err.count("no key") == 1
+    assert ended.err.splitlines()[-1] == "2 of 5 servers are ready."
 
 
 async def test_doctor_waits_for_the_server_and_not_for_its_last_listing(

@@ -698,7 +698,7 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
     with pytest.raises(MirrorError, match=r"This Mirror is closed: use it within `async with mirror:`"):
         await mirror.put(1)
     with pytest.raises(MirrorError, match="A tool with the name 'average' exists already"):
-        mirror.tool(name="average")(path_in)
+        mirror.tool(path_in, name="average")
 
 
 CONFIGURATION_AS_STORE = r"^Mirror\(store\): this is a configuration. Give it as `upstreams`: Mirror\(upstreams=...\).$"
@@ -1194,6 +1194,33 @@ async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
         assert rows.text == "1"
         nothing = await mirror.call("count_mirrored", {"orders": f"{base}{advised}/0/id"})
         assert nothing.text.endswith("Pass another path that fits, or a literal value.")
+
+
+@pytest.mark.parametrize(
+    ("wrap", "container"),
+    [
+        (lambda path: {"memory_path": path}, "object"),
+        (lambda path: {"type": "text", "text": path}, "object"),
+        (lambda path: {"content": [{"type": "text", "text": path}], "isError": False}, "object"),
+        (lambda path: [path], "array"),
+        (lambda path: {"note": f"literal:{path}", "path": path}, "object"),
+    ],
+)
+async def test_a_path_within_an_object_where_a_text_fits_is_refused(
+    wrap: Callable[[str], object], container: str
+) -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def measure(text: str) -> int:
+        return len(text)
+
+    async with mirror:
+        path = await mirror.put({"content": "a long text " * 500})
+        refused = await mirror.call("measure_mirrored", {"text": wrap(f"{path}/content")})
+        assert refused.is_error
+        assert refused.text.endswith(f"Pass the path itself, not an {container} with the path.")
+        assert (await mirror.call("measure_mirrored", {"text": f"{path}/content"})).text == "6000"
 
 
 @pytest.mark.parametrize("text", ["/1", "path", "path/0", '"/1"', "the orders", "count_mirrored/0"])

@@ -170,6 +170,31 @@ async def test_rows_that_python_printed_are_rows_in_scripts() -> None:
         assert "are parsed already" in evaluated.text
 
 
+async def test_json_in_a_text_of_a_value_is_parsed_in_scripts() -> None:
+    async with with_tools() as mirror:
+        output = json.dumps({"rows": [{"id": 7}] * 3}, indent=1)
+        path = await mirror.put({"status": "success", "output": output})
+        assert (await mirror.run("len(out['rows'])", {"out": f"{path}/output"})).value == 3
+        assert (await mirror.run("len(both[0]['rows'])", {"both": [f"{path}/output"]})).value == 3
+        assert (await mirror.run("open('/memory/out').read()", {"out": f"{path}/output"})).value == output
+        assert (await mirror.run("value['output']", {"value": path})).value == output
+        loaded = await mirror.run("import json\njson.loads(out)", {"out": f"{path}/output"})
+        assert "use them without json.loads" in loaded.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("Found \u00e9 [3]:\n\n```json\n", "\n```\nThat is all."), ("Status: 200 OK\n\n", "")]
+)
+async def test_json_within_a_text_is_read_as_an_error_advises(before: str, after: str) -> None:
+    rows = [{"id": number} for number in range(50)]
+    async with with_tools() as mirror:
+        path = await mirror.put(f"{before}{json.dumps(rows, indent=2)}{after}")
+        reply = await mirror.run("t[0]['id']", {"t": path})
+        advice = re.search(r"after `import json`, its JSON is (.+)\.\n", reply.text)
+        assert advice, reply.text
+        assert (await mirror.run(f"import json\n{advice[1]}", {"t": path})).value == rows
+
+
 async def test_a_value_that_is_only_a_file_is_not_parsed() -> None:
     async with with_tools(code={"memory": "8MiB"}) as mirror:
         path = await mirror.put([{"key": f"value {number}"} for number in range(60_000)])

@@ -17,7 +17,7 @@ from mcp_mirror import Call, Mirror, Next, SyncMirror, ToolResult
 from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import parse_config
-from mcp_mirror.errors import ConfigError
+from mcp_mirror.errors import ConfigError, ToolError
 from mcp_mirror.security.pins import NO_PINS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quota_stage.py"
@@ -151,6 +151,18 @@ def test_a_stage_that_cannot_be_called_is_an_error_at_once(stages: Any, message:
     with pytest.raises(TypeError) as raised:
         Mirror(stages=stages)
     assert str(raised.value) == message
+
+
+async def test_stages_of_a_generator_are_used_at_each_opening() -> None:
+    async def closed(call: Call, _call_next: Next) -> ToolResult:
+        raise ToolError(f"{call.name} is closed.")
+
+    stages: Any = (stage for stage in [closed])
+    mirror = Mirror(stages=stages)
+    mirror.tool(lambda: 5, name="now")
+    for _ in range(2):
+        async with mirror:
+            assert str(await mirror.call("now_mirrored")) == "now_mirrored is closed."
 
 
 def test_a_synchronous_mirror_takes_stages_too() -> None:

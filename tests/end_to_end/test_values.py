@@ -57,6 +57,8 @@ async def test_list_prints_each_value_with_its_provenance(stored: tuple[str, dic
     assert rows[0][-2:] in (["6", "d"], ["7", "d"])
     values = json.loads((await run("values", "list", "--config", config, "--json", "--limit", "2")).out)
     assert [one["path"] for one in values] == [paths["image"], paths["json"]]
+    ended = await run("values", "list", "--config", config, "--tool", "told")
+    assert ended.out == "No values of tool 'told' are stored for local.\n"
     assert values[1].keys() >= {"tool", "upstream", "kind", "bytes", "tokens", "stored", "expires"}
 
 
@@ -159,8 +161,8 @@ async def test_clear_names_the_other_namespaces_or_clears_all(tmp_path: Path, ru
     folder = str(tmp_path / "store")
     provenance = Provenance("up", "tool", "0" * 64)
     async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
-        for name in ("alice", "bob"):
-            described = Descriptor("tool-1", "text", 3, 1, (), time.time(), 9e12, provenance)
+        for name, ahead in {"alice": 0, "bob": 86_400}.items():  # bob's gateway had a wrong clock
+            described = Descriptor("tool-1", "text", 3, 1, (), time.time() + ahead, 9e12, provenance)
             await store.put(f'["token", "{name}"]', described, (b'"a"',))
     ended = await run("values", "clear", "--yes", "--store", folder)
     assert ended.err == "Deleted 0 values. Other namespaces: alice, bob (--namespace).\n"

@@ -13,17 +13,18 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partialmethod
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 from samples import sample
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
-from mcp_mirror.stores.disk.blobs import SYSTEM, SystemCalls
+from mcp_mirror.stores.disk import blobs
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
@@ -55,8 +56,8 @@ async def put(store: DiskStore, base: str, blob: bytes, file: FileSpan | None = 
     await store.put("me", Descriptor(base, "text", len(blob), 7, (), time.time(), 9e12, provenance), (blob,), file)
 
 
-def opened(folder: Path, calls: SystemCalls = SYSTEM, encryption: EncryptionPolicy | None = None) -> DiskStore:
-    return DiskStore(StorePolicy(max_values=KEPT, ttl=9e9, encryption=encryption), time.time, folder, calls)
+def opened(folder: Path, encryption: EncryptionPolicy | None = None) -> DiskStore:
+    return DiskStore(StorePolicy(max_values=KEPT, ttl=9e9, encryption=encryption), time.time, folder)
 
 
 @dataclass
@@ -66,19 +67,27 @@ class Fault:
     name: str
     code: int
     at: int
+    patch: pytest.MonkeyPatch
     calls: int = 0
+
+    def __post_init__(self) -> None:
+        self._call = getattr(Path if self.name in OF_PATHS else os, self.name)
+        if self.name in OF_PATHS:
+            self.patch.setattr(Path, self.name, partialmethod(self))
+        else:
+            self.patch.setattr(blobs, "os", SimpleNamespace(**vars(os) | {self.name: self}))
 
     @property
     def fired(self) -> bool:
         return self.calls >= self.at
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         self.calls += 1
         if self.calls == self.at:
             if self.name == "close":  # the system lets go of a file even where it reports an error
                 os.close(*arguments)
             raise OSError(self.code, os.strerror(self.code))
-        return getattr(SYSTEM, self.name)(*arguments)
+        return self._call(*arguments, **options)
 
 
 @dataclass
@@ -98,13 +107,11 @@ class Attempts:
             self.blobs[base] = blob
 
 
-async def run_through(
-    folder: Path, frame: Path, calls: SystemCalls, encryption: EncryptionPolicy | None = None
-) -> Attempts:
+async def run_through(folder: Path, frame: Path, encryption: EncryptionPolicy | None = None) -> Attempts:
     """A store's life: values written, linked and shared, evicted and forgotten."""
     tried = Attempts()
     frame.write_bytes(b"head" + blob_of("linked"))
-    async with opened(folder, calls, encryption) as store:
+    async with opened(folder, encryption) as store:
         await tried.put(store, "first", blob_of("first"))
         await tried.put(store, "linked", blob_of("linked"), FileSpan(str(frame), Span(4, SIZE)))
         await tried.put(store, "same", blob_of("first"))
@@ -121,7 +128,9 @@ async def run_through(
 
 
 SEALED = EncryptionPolicy(("an example of a secret of 32 characters",))
-CALLS = ("open", "write", "fsync", "close", "link", "rename", "unlink", "mkdir")
+CALLS = ("open", "write", "fsync", "close", "link", "replace", "unlink", "mkdir")
+OF_PATHS = ("replace", "unlink", "mkdir")
+"""Those that are methods of `Path`."""
 SAMPLE = set(zip(CALLS, cycle(ERRORS)))  # one error for each call
 """Failures of `make test`: each call once, with one of the errors."""
 
@@ -131,7 +140,7 @@ SAMPLE = set(zip(CALLS, cycle(ERRORS)))  # one error for each call
     sample(
         [
             *((name, code, None) for name in CALLS for code in ERRORS),
-            *((name, errno.ENOSPC, SEALED) for name in ("write", "fsync", "rename")),
+            *((name, errno.ENOSPC, SEALED) for name in ("write", "fsync", "replace")),
         ],
         lambda case: case[:2] in SAMPLE if case[2] is None else case[0] == "write",
     ),
@@ -141,17 +150,18 @@ async def test_no_failing_system_call_loses_an_acknowledged_value(
 ) -> None:
     failures = 0
     for at in range(1, 200):
-        folder, fault = tmp_path / f"{at}", Fault(name, code, at)
-        calls = replace(SYSTEM, **{name: fault})
-        try:
-            tried = await run_through(folder, tmp_path / "frame", calls, encryption)
-        except StoreError as error:  # at the start
-            tried = await run_through(folder, tmp_path / "frame", calls, encryption)
-            tried.failed.append(str(error))
+        folder = tmp_path / f"{at}"
+        with pytest.MonkeyPatch.context() as patch:
+            fault = Fault(name, code, at, patch)
+            try:
+                tried = await run_through(folder, tmp_path / "frame", encryption)
+            except StoreError as error:  # at the start
+                tried = await run_through(folder, tmp_path / "frame", encryption)
+                tried.failed.append(str(error))
         failures += len(tried.failed)
         assert all(ERRORS[code] in message for message in tried.failed)
         assert len(tried.failed) <= 1
-        async with opened(folder, encryption=encryption) as store:
+        async with opened(folder, encryption) as store:
             for base, blob in tried.blobs.items():
                 assert bytes((await store.read("me", base)) or b"") == blob, (at, base)
             await put(store, "after", blob_of("after"))

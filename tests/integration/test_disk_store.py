@@ -13,18 +13,16 @@ import threading
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from disk_values import BASE, LARGE, SMALL, TTL, Clock, opened, put, read
-from msgspec.structs import replace
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.disk.blobs import SYSTEM
+from mcp_mirror.stores.disk import blobs
 from mcp_mirror.stores.disk.process_dir import lock_folder
-from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
 if TYPE_CHECKING:
@@ -232,17 +230,17 @@ async def test_a_changed_file_is_not_shared_with_a_value_of_its_old_bytes(folder
 
 
 async def test_a_file_that_was_to_be_removed_stays_where_a_new_value_needs_it(
-    folder: Path, clock: Clock, audit: Audit
+    folder: Path, clock: Clock, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_use = [True]
+    in_use, remove = [True], Path.unlink
 
-    def unlink(path: Path) -> None:
+    def unlink(path: Path, **options: Any) -> None:
         if in_use[0] and path.parent.name == "blobs":
             raise PermissionError(13, "in use")
-        path.unlink()
+        remove(path, **options)
 
-    policy = StorePolicy(ttl=TTL)
-    async with DiskStore(policy, clock, folder, replace(SYSTEM, unlink=unlink)) as store:
+    monkeypatch.setattr(Path, "unlink", unlink)
+    async with opened(folder, clock) as store:
         for base, blob in (("t-1", LARGE), ("t-2", LARGE * 2)):
             await put(store, clock, base, blob)
             await store.delete("me", base)
@@ -420,7 +418,9 @@ async def test_room_that_small_values_took_is_given_back_at_the_next_start(folde
     assert (folder / "index.sqlite").stat().st_size < full / 10
 
 
-async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: Path, clock: Clock) -> None:
+async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits, continues = threading.Event(), threading.Event()
 
     def fsync(file: int) -> None:
@@ -429,7 +429,8 @@ async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(folder: 
             assert continues.wait(20)
         os.fsync(file)
 
-    async with DiskStore(StorePolicy(ttl=TTL), clock, folder, replace(SYSTEM, fsync=fsync)) as store:
+    monkeypatch.setattr(blobs, "os", SimpleNamespace(**vars(os) | {"fsync": fsync}))
+    async with opened(folder, clock) as store:
         await put(store, clock, "t-1", SMALL)
         putting = asyncio.create_task(put(store, clock, "t-2", LARGE))
         await asyncio.wait_for(asyncio.to_thread(waits.wait, 20), 20)

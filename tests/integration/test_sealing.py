@@ -18,7 +18,6 @@ from mcp_mirror.stores.encryption import (
     Encryptor,
     Envelope,
     RangeReader,
-    UnknownKeyError,
     clamp_span,
     sealed_size,
     sealed_span,
@@ -151,9 +150,9 @@ def test_the_first_key_seals_and_all_open() -> None:
     assert envelope
     record = envelope.seal_record(b"new")
     assert encryptor(OTHER).open_record("me", "t-2", record) == b"new"
-    with pytest.raises(UnknownKeyError, match=r"not in `store.encryption.keys`"):
+    with pytest.raises(StoreError, match=r"not in `store.encryption.keys`"):
         encryptor().open_record("me", "t-2", record)
-    with pytest.raises(UnknownKeyError, match=r"not in `store.encryption.keys`"):
+    with pytest.raises(StoreError, match=r"not in `store.encryption.keys`"):
         Encryptor().open_record("me", "t-2", record)
 
 

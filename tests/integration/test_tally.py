@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from mcp_mirror.errors import StoreError
+from mcp_mirror.memory import usage
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -69,8 +70,9 @@ async def test_rejected_counts_are_offered_again_and_counted_once(store: Fickle)
     assert (await usage_counter.stats("me")).traffic == Traffic(11, 501)
 
 
-async def test_counts_reach_the_store_with_a_delay(store: Fickle) -> None:
-    usage_counter = UsageCounter(store, pause=0.001)
+async def test_counts_reach_the_store_with_a_delay(store: Fickle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "_PAUSE", 0.001)
+    usage_counter = UsageCounter(store)
     async with asyncio.timeout(60), anyio.create_task_group() as tasks:
         tasks.start_soon(usage_counter.run)
         for total in (1, 2):

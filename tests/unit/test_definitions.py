@@ -26,6 +26,13 @@ def test_each_api_has_its_own_form(form: str, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "mcp"])
+def test_a_tool_without_description_has_none_in_any_form(form: str) -> None:
+    found = format_definition({"name": "now_mirrored", "inputSchema": {"type": "object"}}, form)
+    named = found.get("function", found)
+    assert (named["name"], "description" in named) == ("now_mirrored", False)
+
+
+@pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "mcp"])
 def test_a_definition_is_the_callers_own(form: str) -> None:
     found = format_definition(ADVERT, form)
     definition = found.get("function", found)

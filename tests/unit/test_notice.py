@@ -227,6 +227,67 @@ def test_the_paths_of_the_three_longest_texts_are_named() -> None:
     assert [f'"{BASE}/k{number}"' in notice_of(value) for number in range(5)] == [False, False, True, True, True]
 
 
+def test_short_keys_after_rows_and_long_values_are_listed() -> None:
+    before = {f"setting {number}": {"name": "x" * 20, "value": number} for number in range(3)}
+    page = {"total": 5000, "next": "eyJvZmZzZXQ", "more": True}
+    lines = notice_of({**before, "rows": [{"id": 1, "name": "a"}] * 100, **page}).splitlines()
+    assert lines[1].endswith('"total" 5000, "next" "eyJvZmZzZXQ", "more" true.')
+    assert lines[2] == 'fields of "rows", with first values: id 1, name "a"'
+    assert sum(len(line) // 4 for line in lines[1:3]) <= 150
+    assert '"more" true, and 1 more key.' in notice_of({**before, "k" * 90: ["x" * 9] * 3, **page}, room=85)
+    wide = notice_of({**before, "rows": [{f"field {number}": number for number in range(40)}], **page}).splitlines()
+    assert sum(len(line) // 4 for line in wide[1:3]) <= 150
+
+
+PEOPLE = {f"user-{number}": {"id": number, "name": f"user {number}"} for number in range(300)}
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (PEOPLE, 'Its 300 members are objects; fields with first values: id 0, name "user 0"'),
+        (
+            {"note": "by id", "all users": PEOPLE},
+            '"all users" has 300 objects, the first at "user-0"; fields with first values: id 0, name "user 0"',
+        ),
+        (
+            {"data": {"users": {key: {"id": 0, "name": None} for key in PEOPLE}}},
+            f'"{BASE}/data/users" has 300 objects, the first at "user-0"; fields with first values: id 0, name null',
+        ),
+    ],
+)
+def test_an_object_of_objects_with_the_same_keys_is_described_as_rows(value: Any, line: str) -> None:
+    shown = notice_of(value)
+    assert shown.splitlines()[2] == line
+    assert is_whole_notice(shown)
+    assert sum(len(one.replace(BASE, "")) // 4 for one in shown.splitlines()[1:-1]) <= 150
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"server": {"port": 1, "host": "a" * 40}, "client": {"name": "b" * 40}, "log": {"level": "c" * 40}},
+        {"a": {"id": 1, "name": "x" * 60}, "b": {"id": 2, "name": "y" * 60}, "c": {"id": 3}},  # only a few
+        {"a": {}, "b": {}, "c": {}, "d": "x" * 60},
+        {"a": {"id": 1}, "b": {"id": 2}, "c": "text", "d": "x" * 60},
+        {f"k{number}": {"rows": [[number] * 5_000] * 9} for number in range(9)},  # too large
+    ],
+)
+def test_other_objects_are_not_described_as_rows(value: Any) -> None:
+    assert len(notice_of(value).splitlines()) == 3
+
+
+def test_an_array_of_rows_shows_the_first_row_if_it_has_texts() -> None:
+    table = [["id", "full name", None], *([number, "user", 1.5] for number in range(300))]
+    assert ' array[301x3], 5.92 kB; first row: "id", "full name", null.' in notice_of(table)
+    wide = notice_of([[f"column {number}" for number in range(99)]] * 3)
+    assert re.search(r'; first row: "column 0", .*, and \d+ more\.\n', wide)
+    assert len(wide.splitlines()[1]) // 4 <= 150
+    others: list[list[list[Any]]] = [[[1.5, 2]] * 300, [["a", [1]]] * 300, [["x" * 5000]] * 3, [[]] * 300]
+    for other in others:
+        assert "first row" not in notice_of(other)
+
+
 def test_the_path_of_a_long_text_is_named_after_many_other_keys() -> None:
     value = {f"a long name of a property {number}": number for number in range(90)} | {"content": LONG}
     assert notice_of(value).splitlines()[1].endswith(f', "content" text 2.1 kB at "{BASE}/content", and 75 more keys.')

@@ -565,6 +565,18 @@ def test_an_unknown_format_and_a_wrong_message_are_refused() -> None:
         pruned_paths(["y"], "openai")
 
 
+def test_messages_that_can_be_read_only_once_are_refused() -> None:
+    once: Any = (message for message in [user("x")])
+    expected = r"^The messages are of type generator\. Pass a list of plain dicts\.$"
+    with pytest.raises(TypeError, match=expected):
+        prune_messages(once, 9, "openai")
+    with pytest.raises(TypeError, match=expected):
+        restore_messages(once, dict[str, bytes]().get, "openai")
+    with pytest.raises(TypeError, match=expected):
+        pruned_paths(once, "openai")
+    assert list(once) == [user("x")]
+
+
 def test_the_default_estimate_accepts_values_that_are_not_json() -> None:
     messages = [user("x"), {"role": "user", "content": [{"type": "image", "image": object()}]}]
     assert prune_messages(messages, 1 << 20, "vercel").fits

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.select import explain_broken_json, explain_table, explain_text, select
+from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -126,6 +126,54 @@ def test_an_expression_compares_with_keys_of_the_value(expression: str, found: s
 def test_an_expression_that_finds_nothing_names_the_missing_key(expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=re.escape(message)):
         select(ROWS, expression)
+
+
+WRAPPED = {"data": {"all orders": {"edges": [{"node": {"id": 1}}], "none": None}}, "ok": True}
+BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "advice"),
+    [
+        (WRAPPED, "edges[0].node.id", 'The key "edges" is within other values: begin with data."all orders".edges.'),
+        (WRAPPED, "node.id", 'begin with data."all orders".edges[].node.'),
+        (WRAPPED, "length(edges)", 'length() gets null. The key "edges" is within other values: begin with data.'),
+        (WRAPPED, "sort_by(edges, &no)", 'sort_by() gets null. No object of the value has the key "no".'),
+        (WRAPPED, "[?id == `1`]", "The value is an object, not an array: begin with values(@)."),
+        (WRAPPED["data"], "[0]", "begin with values(@)."),
+        ({"total": 1, "all rows": [{"a": 1}]}, "[].a", 'begin with "all rows".'),
+        (BY_NAME, "[?age > `5`]", "begin with values(@)."),
+        ([{"a": 1}], "a", "The value is an array: begin with [] for all of its items, as in [].a."),
+        ([{"a b": 1}], '"a b" | [0]', 'as in []."a b".'),
+        ({"out": '{"a": "rows"}'}, "out.rows", 'No object of the value has the key "rows".'),
+        ({"/src/a": {"b": 1}}, '"~1src~1a".b', 'It is escaped as in a path: write "/src/a".'),
+        (
+            {"ok": 1, "out": {"a/b": '{"rows": [1]}'}},
+            "out.rows[0]",
+            'The text at "/out/a~1b" contains JSON with this key: add "/out/a~1b" to `memory_path`.',
+        ),
+    ],
+)
+def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, expression: str, advice: str) -> None:
+    with pytest.raises(ToolError, match=re.escape(advice)):
+        select(json.dumps(value).encode(), expression)
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "found"),
+    [
+        (WRAPPED, 'data."all orders".none', "null"),
+        (WRAPPED, "data.*.edges[?node.id == `2`] | []", "[]"),
+        (WRAPPED, "[data][1]", "null"),
+        (WRAPPED, "@.data.none", "null"),
+        ([], "a", "null"),
+        ({"rows": [{"a": 1}] * 3 + [{"b": 1}]}, "b", "null"),  # not in the first row
+        ({"x" * 300: {"b": 1}}, "b", "null"),
+        ([1], "[?@ > `1`]", "[]"),
+    ],
+)
+def test_an_expression_may_find_nothing(value: Any, expression: str, found: str) -> None:
+    assert select(json.dumps(value).encode(), expression) == found.encode()
 
 
 @pytest.mark.parametrize("name", ['"\\ud800"', "k" * 50_000])
@@ -253,16 +301,16 @@ def test_a_whole_text_is_read_as_json_only_if_it_is_a_container(text: str, expec
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [("a,b,c\n1,2,3\n4,5,6\n7,8,9\n", "text (CSV, 3 columns)"), ("plain words", "text")],
+    [("@@ -1,2 +1,2 @@\n-a\n+b\n c\n", "text (diff)"), ("plain words", "text")],
 )
 def test_an_expression_on_text_returns_the_format_of_the_text(value: str, kind: str) -> None:
-    shown = explain_text(json.dumps(value).encode(), "Read it.")
-    assert shown == f"The value is {kind}, not JSON: JMESPath has no keys or items to select. Read it."
+    shown = explain_text(json.dumps(value).encode(), "Read it.", "Use SQL.")
+    assert shown == (f"The value is {kind}, not JSON: JMESPath has no keys or items to select. Read it.", False)
 
 
 def test_only_text_is_explained_as_text() -> None:
-    assert explain_text(b'{"a": 1}', "") is None
-    assert explain_table(b'["a,b", "1,2"]', "") is None
+    assert explain_text(b'{"a": 1}', "", "") == ("", False)
+    assert explain_text(b'["a,b", "1,2"]', "", "") == ("", False)
 
 
 @pytest.mark.parametrize(
@@ -278,9 +326,9 @@ def test_only_text_is_explained_as_text() -> None:
     ],
 )
 def test_a_text_that_begins_as_json_is_explained(value: object, *, is_broken: bool) -> None:
-    explained = explain_broken_json(json.dumps(value).encode(), "Read it.")
+    explained = explain_text(json.dumps(value).encode(), "Read it.", "Use SQL.")
     expected = "The value is text that begins as JSON and is not valid JSON; it may be cut. Read it."
-    assert explained == (expected if is_broken else None)
+    assert (explained == (expected, True)) == explained[1] == is_broken
 
 
 def test_the_outline_of_an_embedded_file_is_that_of_its_text() -> None:
@@ -292,11 +340,13 @@ def test_the_outline_of_an_embedded_file_is_that_of_its_text() -> None:
 
 
 def test_rows_in_a_text_are_explained_with_the_advice() -> None:
-    assert explain_table(json.dumps("a,b\n" + "1,2\n" * 4000).encode(), "Use SQL.") == (
-        "The value is text (CSV, 2 columns), not JSON: JMESPath has no keys or items to select. Use SQL."
+    assert explain_text(json.dumps("a,b\n" + "1,2\n" * 4000).encode(), "Read it.", "Use SQL.") == (
+        "The value is text (CSV, 2 columns), not JSON: JMESPath has no keys or items to select. Use SQL.",
+        True,
     )
-    assert explain_table(json.dumps('{"a":1,"b":2}\n' * 9).encode(), "Use SQL.") == (
+    shown, is_mistake = explain_text(json.dumps('{"a":1,"b":2}\n' * 9).encode(), "Read it.", "Use SQL.")
+    assert is_mistake
+    assert shown == (
         "The value is text (JSON lines, with a line that is not JSON), not JSON: JMESPath has no keys or items to "
         "select. Use SQL."
     )
-    assert explain_table(json.dumps("word " * 9).encode(), "Use SQL.") is None

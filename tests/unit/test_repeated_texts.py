@@ -44,6 +44,11 @@ def others_of(value: Any, *texts: str) -> list[str]:
         ({"options": ["yes"], "default": "yes", "none": []}, ["yes", "Choose."], ["yes", "Choose."]),
         ({"rows": [{"a": 1}]}, ['{"a": 1}', "One row."], ["One row."]),
         (VALUE, [PRETTY.replace("20.0", "21")], [PRETTY.replace("20.0", "21")]),
+        ({"a": [{"b": 1}], "c": None}, [json.dumps({"a": [{"b": 1, "d": None}]})], []),
+        ({"a": [{"b": 1}]}, ["Found:", '{"a": [{"b": 1}], "error": null}'], ["Found:"]),
+        ({"a": [1, 2]}, ['{"a": [1, null, 2]}'], ['{"a": [1, null, 2]}']),
+        (LONG, ["Done."], ["Done."]),
+        (VALUE, [json.dumps({"data": VALUE, "more": 1})], [json.dumps({"data": VALUE, "more": 1})]),  # at other paths
         ({"a": 1}, ["```json\n{broken\n```", "1"], ["```json\n{broken\n```", "1"]),
     ],
 )
@@ -51,11 +56,25 @@ def test_only_texts_that_repeat_the_value_are_left_out(value: Any, texts: list[s
     assert others_of(value, *texts) == others
 
 
-@pytest.mark.parametrize("text", [f"Here they are:\n{PRETTY}", f"Rows:\n```json\n{PRETTY}\n```\nThat is all."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Here they are:\n{PRETTY}",
+        f"Rows:\n```json\n{PRETTY}\n```\nThat is all.",
+        json.dumps({**VALUE, "took_ms": 3}),
+        json.dumps({"items": [{**row, "debug": {"line": 1}} for row in ROWS], "total": 20.0}),
+    ],
+)
 def test_a_text_that_contains_the_whole_value_is_found(text: str) -> None:
     assert find_other_texts(json.dumps(VALUE).encode(), literals(text)) == OtherTexts(
         tuple(literals(text)), include_value=True
     )
+
+
+def test_texts_of_any_depth_are_compared() -> None:
+    deep = '{"a": ' * 800 + "%s" + "}" * 800
+    found = find_other_texts((deep % 1).encode(), literals(deep % 2))
+    assert found == OtherTexts(tuple(literals(deep % 2)))
 
 
 def test_results_over_the_limits_keep_their_texts() -> None:

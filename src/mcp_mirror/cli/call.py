@@ -19,9 +19,9 @@ from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_unt
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.functions.reply import read_reply
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
-from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.upstreams.registry import Upstream
@@ -78,9 +78,8 @@ def call(
                 return request, await application.gateway.state.answer(request)
 
     request, reply = run_until_signal(run())
-    result = {key: json.loads(bytes(contiguous(reply[key]))) for key in ("content", "isError") if key in reply}
-    for block in result["content"]:
-        text = block["text"] if block.get("type") == "text" else json.dumps(block)
+    answer = read_reply(reply)
+    for text in list(map(_write_block, answer.content)) or filter(None, [answer.text]):
         # A terminal gets no characters that control it, which an upstream may send.
         print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
     print_problems(problems)
@@ -88,7 +87,7 @@ def call(
         notes.append(_VALUE_LOST)
     for note in notes:
         print_note(note)
-    raise typer.Exit(1 if result.get("isError") else 0)
+    raise typer.Exit(1 if answer.is_error else 0)
 
 
 class _Status(msgspec.Struct):
@@ -112,6 +111,11 @@ class _ProgressChannel(NullChannel, frozen=True, kw_only=True):
         """Show progress, and drop other notifications."""
         if method == "notifications/progress":
             self.status.state = describe_progress(params)
+
+
+def _write_block(block: Mapping[str, Any]) -> str:
+    text = block.get("text")
+    return text if block.get("type") == "text" and isinstance(text, str) else json.dumps(block)
 
 
 def read_arguments(given: Mapping[str, str], schema: Schema) -> bytes:

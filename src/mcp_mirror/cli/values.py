@@ -5,6 +5,7 @@ these commands can read the store. Models use the memory tools instead.
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -121,7 +122,8 @@ def list_values(
             print(json.dumps([_list_facts(one) for one in found[:limit]], indent=2))
             return
         if not found:
-            print(f"No values are stored for {values.namespace}.{await values.name_others()}")
+            what = f"No values of tool {sanitize_to_lines(tool)!r}" if tool else "No values"
+            print(f"{what} are stored for {values.namespace}.{await values.name_others()}")
             return
         print_table(_build_table(found[:limit]))
         if len(found) > limit:
@@ -230,7 +232,8 @@ def clear(
 
     Example: mcp-mirror values clear --older-than 7d
     """
-    before = time.time() - parse_age(older_than, "--older-than")
+    # Without an age, all values are deleted, also those of a gateway with a clock that is ahead.
+    before = time.time() - parse_age(older_than, "--older-than") if older_than else math.inf
     if of_all and namespace != LOCAL:
         raise MirrorError("Choose one of --all and --namespace.")
 

@@ -39,7 +39,7 @@ def find_embedded_json(blob: Buffer, *, include_lines: bool = False) -> bytes | 
     text = text.removeprefix("\ufeff")  # the byte order mark of a file
     for match in islice(_CONTAINER.finditer(text, 0, _HEAD), _MAX_STARTS):
         rest = text[match.start() :]
-        if (found := _read_container(rest)) is not None:
+        if (found := read_container(rest)) is not None:
             return found
         found, below = _split_container(rest)
         if found is not None:
@@ -75,12 +75,12 @@ def _split_container(text: str) -> tuple[bytes | None, str]:
     line, newline, _ = text.partition("\n")
     if not newline:
         return None, ""
-    if (found := _read_container(line)) is not None:
+    if (found := read_container(line)) is not None:
         return found, text[len(line) :]
     indent = line[: len(line) - len(line.lstrip(" \t"))]
     if (last := re.search(rf"\n{indent}[\]}}][ \t\r]*(?=\n|\Z)", text)) is None:
         return None, ""
-    return _read_container(text[: last.end()]), text[last.end() :]
+    return read_container(text[: last.end()]), text[last.end() :]
 
 
 def _read_lines(text: str) -> bytes | None:
@@ -94,7 +94,7 @@ def _read_lines(text: str) -> bytes | None:
     return b"[" + b",".join(values) + b"]" if is_lines else None
 
 
-def _read_container(text: str) -> bytes | None:
+def read_container(text: str) -> bytes | None:
     """A text that is an object or an array, also as Python prints it, as JSON; None for any other text."""
     return read_json_container(text) or translate_python_literal(text)
 

@@ -1,4 +1,7 @@
-"""Finds what matters in a result: the rows or long texts of an object, and the one large item of an array."""
+"""Finds what matters in a result: the rows or long texts of an object, and the one large item of an array.
+
+The rows are an array of objects, or the members of an object.
+"""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -8,7 +11,7 @@ from mcp_mirror.core.media import find_embedded_text, has_content
 from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of_objects
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
@@ -32,6 +35,14 @@ _MIN_LISTED_TEXT: Final = 160
 """Bytes of the longest of several texts that have a line each."""
 _MAX_SHORT_TEXT_TOKENS: Final = 100
 """Expected tokens of the short texts beside the one large item or beside structured content."""
+
+
+_MIN_RECORDS: Final = 4
+"""Members of an object from which they may be its rows."""
+_SAMPLED_RECORDS: Final = 20
+"""Such members that are examined."""
+_MAX_SAMPLE_BYTES: Final = 1 << 18
+"""Bytes of such members after which no further one is examined."""
 
 
 class MainItem(NamedTuple):
@@ -58,6 +69,18 @@ class Part(NamedTuple):
         """Its memory path for the path of the object; None if the keys are too long or have invisible characters."""
         location = "/".join(map(escape_token, self.keys))
         return f"{path}/{location}" if strip_invisible(location, _MAX_LOCATION) == location else None
+
+
+class Records(NamedTuple):
+    """An object whose members are objects with the same keys."""
+
+    part: Part
+    """Its location, and its first member."""
+    size: int
+    """The number of its members."""
+    first_key: str
+    samples: Sequence[Buffer]
+    """Its first members, JSON text."""
 
 
 def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
@@ -113,6 +136,23 @@ def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = (
     return find_table(blob, inner, (*above, main.key)) if main and inner else None
 
 
+def find_records(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Records | None:
+    """Find an object whose members are objects with the same keys: rows by name, number or date.
+
+    It is the object itself, or the one member that makes up most of it, at any depth; None without one.
+
+    Args:
+        blob: JSON text.
+        known: The members of the object.
+        above: The location of the object in the text.
+    """
+    if len(known) >= _MIN_RECORDS and (samples := _sample_records(blob, known)):
+        return Records(Part(above, known[0].span), len(known), known[0].key, samples)
+    main = _find_main_member(known)
+    inner = _read_members(blob, main, above) if main else ()
+    return find_records(blob, inner, (*above, main.key)) if main and inner else None
+
+
 def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:
     """Find the longest texts of an object, at most three, or those of the one member that makes up most of it.
 
@@ -153,6 +193,21 @@ def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
 def find_text_at(blob: Buffer, span: Span) -> Span | None:
     """The text of the embedded resource at a span; None for any other object, and for a very large one."""
     return find_embedded_text(blob, span) if span.length <= MAX_COUNTED_BYTES else None
+
+
+def _sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
+    """The first members of an object if they are objects and share at least half of their keys with the first one."""
+    view, found, shared = memoryview(blob), list[Buffer](), set[str]()
+    for member in known[:_SAMPLED_RECORDS]:
+        if member.span.stop - known[0].span.start > _MAX_SAMPLE_BYTES:
+            break
+        one = view[member.span.start : member.span.stop]
+        keys = set(slice_members(one)) if kind_at(one, 0) == "object" else set()
+        shared = shared or keys
+        if not keys & shared or 2 * len(keys & shared) < len(keys):
+            return ()
+        found.append(one)
+    return found if len(found) >= _MIN_RECORDS else ()
 
 
 def _find_main_member(known: Sequence[Member]) -> Member | None:

@@ -13,9 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_table
+from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_records, find_table
 from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
-from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_table, preview_value
+from mcp_mirror.core.preview import (
+    MAX_PREVIEW_TOKENS,
+    Preview,
+    TokenBudget,
+    describe_records,
+    describe_table,
+    preview_value,
+)
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
 from mcp_mirror.paths import (
     HIDDEN_TEXT,
@@ -200,9 +207,14 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """
     table = find_table(stored.blob, stored.members) if stored.preview else None
     texts = find_long_texts(stored.blob, stored.members) if stored.preview else ()
-    listed = _list_keys(stored, stored.room // 2 if table else stored.room, texts)
+    records = find_records(stored.blob, stored.members) if stored.preview and not (table or texts) else None
+    listed = _list_keys(stored, stored.room // 2 if table or records else stored.room, texts)
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
     rows = (describe_table(stored.blob, table, room, stored.path),) if table else ()
+    if records:
+        return (f"{_SUBJECT} object: {listed}.", describe_records(records, room, stored.path))
+    if rows:  # keys after the rows say whether there are more of them
+        listed = _list_keys(stored, stored.room // 2 + room.left, texts)
     return (f"{_SUBJECT} object: {listed}.", *rows)
 
 
@@ -237,14 +249,14 @@ def _list_keys(stored: NoticeInput, room: int, texts: Sequence[Part]) -> str:
     shown, left = _format_keys(
         stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
     )
-    room, fitting = room - _OMITTED_TOKENS, 0
+    room -= _OMITTED_TOKENS
+    listed: list[str] = []
     for formatted in shown:
-        room -= stored.estimate(formatted.encode()) + 1
-        if room < 0:
-            break
-        fitting += 1
-    left += len(shown) - fitting
-    listed = shown[:fitting]
+        tokens = stored.estimate(formatted.encode()) + 1
+        if tokens <= room:  # a short key may follow a long one
+            listed.append(formatted)
+            room -= tokens
+    left += len(shown) - len(listed)
     for text in texts:
         if path := text.find_path(stored.path):
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)

@@ -16,6 +16,7 @@ from mcp_mirror.core.main_parts import (
     MAX_LISTED_TEXT,
     MAX_NESTED_BYTES,
     Part,
+    Records,
     find_listed_items,
     find_text_at,
 )
@@ -50,6 +51,8 @@ _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in the line of an item."""
 _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
+_MAX_HEADER_BYTES: Final = 1 << 12
+"""Bytes of the first row of an array of arrays that is shown."""
 _WORD: Final = re.compile(r"[\w.$@/:-]+")
 
 
@@ -130,9 +133,30 @@ def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "")
     is_deep = len(table.keys) > 1  # the outline names only members and their lengths
     length = f", array[{count_items(blob, table.span)}]" if is_deep else ""
     room.take(f'fields of "{named}"{length}, with first values: ')
-    fields = _describe_rows(blob, table.span, room)
+    fields = _describe_rows(sample_items(blob, table.span), room)
     named = (table.find_path(path) if is_deep else None) or named
     return f'fields of "{named}"{length}, with first values: {fields}'
+
+
+def describe_records(records: Records, room: TokenBudget, path: str = "") -> str:
+    """The number, the first key, the fields and first values of an object's members.
+
+    Args:
+        records: The members.
+        room: The tokens of the description, not counting the path; decreases.
+        path: The memory path of the object that contains them, or is their object.
+    """
+    keys = records.part.keys
+    named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
+    first = as_json_string(records.first_key, _MAX_STRING)
+    described = f"has {records.size:,} objects, the first at {first}; fields with first values: "
+    if not keys:
+        described = f"Its {records.size:,} members are objects; fields with first values: "
+    room.take(named + described)
+    if keys:
+        named = (records.part.find_path(path) if len(keys) > 1 else None) or named
+        described = f'"{named}" {described}'
+    return described + _describe_rows(records.samples, room)
 
 
 def describe_media(media: Media) -> str:
@@ -232,22 +256,23 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
         room.take(summary)
         return Preview(summary, tuple(_list_items(blob, listed, room, count, path)))
     if not is_array_of_objects(blob, span):
-        return Preview(f"{describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room))
+        summary, lines = f"{describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room)
+        return Preview(f"{summary}{_show_header(blob, span, room)}", lines)
     number = format_count(count(blob, span), "object") if span.length <= MAX_COUNTED_BYTES else "objects"
     summary = f"array of {number}, {size}"
     room.take(summary)
-    fields = _describe_rows(blob, span, room)
+    fields = _describe_rows(sample_items(blob, span), room)
     return Preview(f"{summary}; fields with first values: {fields}" if fields else summary)
 
 
-def _describe_rows(blob: Buffer, span: Span, room: TokenBudget) -> str:
-    """The fields of an array's objects, with the first object's values as far as there is room, else with their types.
+def _describe_rows(samples: Sequence[Buffer], room: TokenBudget) -> str:
+    """The fields of several objects, with the first object's values as far as there is room, else with their types.
 
     Not as JSON: models copied a first object in JSON in place of the path.
     """
     kinds: dict[str, dict[Kind, None]] = {}
     first: dict[str, Buffer] = {}
-    for one in sample_items(blob, span):
+    for one in samples:
         known = slice_members(one) if kind_at(one, 0) == "object" else {}
         first = first or known
         for key, value in known.items():
@@ -299,6 +324,20 @@ def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str,
             break
         shown.append(cell)
     return (f"first: {', '.join(shown)}",) if shown else ()
+
+
+def _show_header(blob: Buffer, span: Span, room: TokenBudget) -> str:
+    """The first row of an array of arrays if it has texts, as far as there is room: often the names of columns."""
+    row = next(items(blob, span), span)
+    if kind_at(blob, row.start) != "array" or row is span or row.length > _MAX_HEADER_BYTES:
+        return ""
+    cells = tuple(items(blob, row))
+    kinds = {kind_at(blob, cell.start) for cell in cells}
+    if "text" not in kinds or not kinds.isdisjoint(("array", "object")):
+        return ""
+    shown = tuple(takewhile(room.take, (_format_cell(blob, cell) for cell in cells[:_MAX_FIELDS])))
+    more = f", and {len(cells) - len(shown):,} more" if len(shown) < len(cells) else ""
+    return f"; first row: {', '.join(shown)}{more}" if shown else ""
 
 
 def _list_items(blob: Buffer, listed: Sequence[Span], room: TokenBudget, count: CountItems, path: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Finds the texts beside structured content that only repeat it in another form, so that the model reads it once.
 
-Servers send a sentence and the JSON text of the content, JSON in a code block, or a text for each row.
+Servers send a sentence and the JSON text of the content, JSON in a code block, or a text for each row. Some write
+members that are null, or that their output schema does not list, only in the text.
 """
 
 import re
@@ -30,7 +31,7 @@ class OtherTexts(NamedTuple):
     texts: tuple[Buffer, ...]
     """JSON strings."""
     include_value: bool = False
-    """One of them contains the whole content."""
+    """One of them contains the whole content, and perhaps further members."""
 
 
 def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
@@ -46,10 +47,11 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
     parts = [parsed, *(islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ())]
     found = [_read_text(literal) for literal in texts]
     repeated = {at for at, one in enumerate(found) if one in parts and _is_distinct(one)}
+    repeated.update(_find_alike(found, parsed))
     repeated.update(*(_find_run(found, part) for part in parts if isinstance(part, list)))
     others = [literal for at, literal in enumerate(texts) if at not in repeated]
     embedded = (find_embedded_json(literal) for literal in others)
-    return OtherTexts(tuple(others), any(one is not None and _parse(one) == parsed for one in embedded))
+    return OtherTexts(tuple(others), any(one is not None and _includes(_parse(one), parsed) for one in embedded))
 
 
 def _read_text(literal: Buffer) -> Any:
@@ -62,6 +64,47 @@ def _read_text(literal: Buffer) -> Any:
 
 def _is_distinct(one: Any) -> bool:
     return not isinstance(one, str) or len(one) >= _MIN_STRING
+
+
+def _find_alike(found: Sequence[Any], value: Any) -> Sequence[int]:
+    """The positions of texts that equal an object or array apart from members that are null."""
+    if not isinstance(value, dict | list):
+        return ()
+    keys = _list_keys(value)
+    candidates = [at for at, one in enumerate(found) if type(one) is type(value) and _list_keys(one) == keys]
+    try:
+        expected = _omit_nulls(value) if candidates else None
+        return [at for at in candidates if _omit_nulls(found[at]) == expected]
+    except RecursionError:
+        return ()
+
+
+def _list_keys(value: dict[str, Any] | list[Any]) -> set[str] | int:
+    """The keys of an object without those of null members, or the number of items of an array."""
+    return len(value) if isinstance(value, list) else {key for key, member in value.items() if member is not None}
+
+
+def _omit_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _omit_nulls(member) for key, member in value.items() if member is not None}
+    return [*map(_omit_nulls, value)] if isinstance(value, list) else value
+
+
+def _includes(whole: Any, part: Any) -> bool:
+    """Whether an object or array has all of another one, at the same places."""
+    try:
+        return _has_all(whole, part)
+    except RecursionError:
+        return False
+
+
+def _has_all(whole: Any, part: Any) -> bool:
+    """Whether a value equals another one, apart from further members of its objects."""
+    if isinstance(whole, dict) and isinstance(part, dict):
+        return all(key in whole and _has_all(whole[key], member) for key, member in part.items())
+    if isinstance(whole, list) and isinstance(part, list):
+        return len(whole) == len(part) and all(map(_has_all, whole, part))
+    return bool(whole == part)
 
 
 def _find_run(found: Sequence[Any], items: Sequence[Any]) -> range:

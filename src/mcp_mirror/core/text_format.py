@@ -42,6 +42,7 @@ _MIN_WORDS: Final = 4
 """Words of a cell, on average, from which lines are prose; cells of a log have at least half as many."""
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _NUMBER: Final = re.compile(r"\s*[-+]?\d[\d.]*%?\s*")
+_LINE_NUMBER: Final = re.compile(r" *\d{1,9}", re.ASCII)
 _SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
 _LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
 _TIME_WITH_COMMA: Final = re.compile(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
@@ -206,14 +207,18 @@ class _Columns(msgspec.Struct, frozen=True):
 
     @property
     def are_false(self) -> bool:
-        """Whether the first line and most others are prose, code, or lines of a log or list, and not a row."""
+        """Whether the first line and most others are prose, code, or lines of a log, list or file, and not a row."""
         tests = (
             *(_has_one_cell, self._has_open_brackets, self._has_time),
             *(self._is_item, self._is_log_line, self._is_prose),
         )
-        return _repeats_labels(self.rows) or (
-            self.delimiter in _PUNCTUATION
-            and any(test(self.rows[0]) and 2 * sum(map(test, self.rows)) > len(self.rows) for test in tests)
+        return (
+            _repeats_labels(self.rows)
+            or _are_numbered_lines(self.rows)
+            or (
+                self.delimiter in _PUNCTUATION
+                and any(test(self.rows[0]) and 2 * sum(map(test, self.rows)) > len(self.rows) for test in tests)
+            )
         )
 
     def _has_open_brackets(self, row: Sequence[str]) -> bool:
@@ -274,6 +279,14 @@ def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
     """Whether lines have the form `Name: value, Name: value`, with the same names in each."""
     labels = [[cell.partition(": ")[0] if ": " in cell else None for cell in row] for row in rows]
     return None not in labels[0] and labels[:1] == labels[1:2]
+
+
+def _are_numbered_lines(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether lines of a file begin with their numbers, as `cat -n` prints them: aligned to the right, then a tab."""
+    if rows[0][0][:1] != " " or not all(_LINE_NUMBER.fullmatch(row[0]) for row in rows):
+        return False
+    first = int(rows[0][0])
+    return [int(row[0]) for row in rows] == [*range(first, first + len(rows))]
 
 
 def _is_markdown(head: str, lines: Sequence[str]) -> bool:

@@ -58,19 +58,17 @@ def _describe_nesting_excess(bounds: UpstreamBounds) -> str:
     return f"its definition is nested deeper than `limits.max_schema_depth` ({bounds.max_schema_depth})"
 
 
-def _format_function(advert: Definition) -> Definition:
-    return {"name": advert["name"], "description": advert["description"], "parameters": advert["inputSchema"]}
+def _format_function(advert: Definition, schema_key: str) -> Definition:
+    """Return the members of a tool that all APIs have; a description is optional in MCP and in each of them."""
+    named = ((key, advert[key]) for key in ("name", "description") if key in advert)
+    return dict(named) | {schema_key: advert["inputSchema"]}
 
 
 _FORMS: Final[Mapping[str, Callable[[Definition], Definition]]] = {
-    "openai": lambda advert: {"type": "function", "function": _format_function(advert)},
+    "openai": lambda advert: {"type": "function", "function": _format_function(advert, "parameters")},
     # `strict` is true by default there, which rejects optional arguments.
-    "openai-responses": lambda advert: {"type": "function", **_format_function(advert), "strict": False},
-    "anthropic": lambda advert: {
-        "name": advert["name"],
-        "description": advert["description"],
-        "input_schema": advert["inputSchema"],
-    },
+    "openai-responses": lambda advert: {"type": "function", **_format_function(advert, "parameters"), "strict": False},
+    "anthropic": lambda advert: _format_function(advert, "input_schema"),
     "mcp": lambda advert: advert,
 }
 

@@ -4,6 +4,7 @@ Foreign, unknown and deleted paths give the same error. Each read of a value wri
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -170,13 +171,13 @@ class Values(msgspec.Struct, frozen=True):
         """Return the media type and the bytes of a raster image.
 
         Raises:
-            ToolError: Also if the value is not a raster image.
+            ToolError: Also if the value is not a raster image, or cannot be decoded.
         """
         found = await self._find(text)
         media_type = peek_raster_type(read_media(found.blob)) if found.kind == "binary" else None
         if media_type is None:
             raise ToolError("The value is not a PNG, JPEG, GIF or WebP image of up to 20 MiB. Download it instead.")
-        return media_type, encode_file(found, from_base64=False)
+        return media_type, await _open_file(found)
 
     async def write_notice(self, text: str) -> str:
         """Return the notice that a model read in place of a value, by the present configuration.
@@ -193,9 +194,13 @@ class Values(msgspec.Struct, frozen=True):
             raise ToolError("The notice of this value cannot be written. Open the value instead.") from None
 
     async def open_download(self, text: str) -> tuple[str, Iterator[bytes]]:
-        """Return a safe file name and the bytes of a value: text as UTF-8, media decoded, other values as JSON."""
+        """Return a safe file name and the bytes of a value: text as UTF-8, media decoded, other values as JSON.
+
+        Raises:
+            ToolError: Also if the media cannot be decoded.
+        """
         found = await self._find(text)
-        return _name_file(found), encode_file(found, from_base64=False)
+        return _name_file(found), await _open_file(found)
 
     async def forget(self, text: str) -> str:
         """Delete a value and return its base.
@@ -316,6 +321,13 @@ class Values(msgspec.Struct, frozen=True):
             return await services.queries.run(found.blob, found.file, query, seconds, self.viewer.namespace)
         except ValueError:  # a key with half of a surrogate pair
             raise ToolError("This value cannot be shown in parts. Download it instead.") from None
+
+
+async def _open_file(found: FoundValue) -> Iterator[bytes]:
+    """Return the bytes of a value, of which media are decoded twice: errors in the middle come before the response."""
+    if found.kind == "binary":
+        await anyio.to_thread.run_sync(lambda: deque(encode_file(found, from_base64=False), maxlen=0))
+    return encode_file(found, from_base64=False)
 
 
 def _name_file(found: FoundValue) -> str:

@@ -113,7 +113,9 @@ def _read_table(value: Any, form: Form) -> _ColumnTable | None:
     if form == "array" and hasattr(value, "to_frame") and hasattr(value, "index") and _list_index_columns(value.index):
         return _read_pandas_table(value.to_frame(value.name if value.name is not None else "value"))
     if form == "array" and getattr(value.dtype, "names", None) and len(value.shape) == 1:
-        return _record_table(value)
+        names, columns = tuple(value.dtype.names), value.dtype
+        dtypes = tuple(str(columns[name]) for name in names)
+        return _ColumnTable(names, dtypes, len(value), lambda rows: [_read_array(value[name][rows]) for name in names])
     return None
 
 
@@ -175,13 +177,6 @@ def _read_arrow_column(column: Any) -> list[Any]:
         texts = column.cast("int64").cast("string") if str(column.type)[:1] == "d" else column.cast("string")
         return [text if text is None else text.replace(" ", "T", 1) for text in texts.to_pylist()]
     return list(column.to_pylist())
-
-
-def _record_table(array: Any) -> _ColumnTable:
-    """A numpy array of records as a table."""
-    names, dtype = tuple(array.dtype.names), array.dtype
-    dtypes = tuple(str(dtype[name]) for name in names)
-    return _ColumnTable(names, dtypes, len(array), lambda rows: [_read_array(array[name][rows]) for name in names])
 
 
 def _read_array(array: Any) -> Any:

@@ -193,7 +193,10 @@ def _build_content_block(part: object) -> Mapping[str, Any]:
     if isinstance(part, BaseModel) and isinstance(part, BLOCKS):
         return part.model_dump(mode="json", by_alias=True, exclude_none=True)
     if is_pillow_image(type(part)):
-        return _build_media_block(_encode_png(part))
+        picture: Any = part
+        file = BytesIO()
+        picture.save(file, "PNG")
+        return _build_media_block(file.getvalue())
     if _is_media(part):
         return _build_media_block(memoryview(part).tobytes())  # type: ignore[arg-type]  # it supports the buffer protocol
     return {"type": "text", "text": part if isinstance(part, str) else write_json(part).decode()}
@@ -206,12 +209,6 @@ def _build_media_block(data: bytes) -> Mapping[str, Any]:
         return {"type": kind, "data": encoded, "mimeType": media_type}
     uri = f"data:{media_type}"
     return {"type": "resource", "resource": {"uri": uri, "mimeType": media_type, "blob": encoded}}
-
-
-def _encode_png(picture: Any) -> bytes:
-    file = BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()
 
 
 def _encode(value: object) -> bytes:

@@ -104,7 +104,9 @@ def read_function(
     """
     if not callable(function):
         raise MirrorError("Only a function can be a tool: write @mirror.tool, or @mirror.tool(name=...) with options.")
-    source = _find_source(function)
+    unbound = _unbind(function)
+    call: Any = getattr(unbound, "__call__", None)  # noqa: B004  # the method itself is needed
+    source = call if inspect.ismethod(call) else unbound
     named = str(_find_name(function) if name is None else name)
     if not _NAME.fullmatch(named):
         raise MirrorError(
@@ -118,20 +120,14 @@ def read_function(
             f"Function {named!r} cannot be a tool: it returns {type_name}, which cannot be encoded as JSON. "
             "Return JSON's own types, dataclasses, pydantic models, tables, arrays or bytes."
         )
-    text = _read_docstring(function, source) if description is None else description
-    return Function(named, text, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
+    if description is None:  # of an object with `__call__`, that of the method, else that of the class
+        description = inspect.getdoc(source if source.__doc__ else unbound) or ""
+    return Function(named, description, adapter.json_schema(schema_generator=_Schema), function, adapter, policy)
 
 
 def _unbind(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of a partial function; any other function unchanged."""
     return function.func if isinstance(function, functools.partial) else function
-
-
-def _find_source(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function or method with the type hints: of a partial function, or of an object with `__call__`."""
-    function = _unbind(function)
-    call: Any = getattr(function, "__call__", None)  # noqa: B004  # the method itself is needed
-    return call if inspect.ismethod(call) else function
 
 
 def _find_name(function: Callable[..., Any]) -> str:
@@ -145,13 +141,6 @@ def _find_name(function: Callable[..., Any]) -> str:
         kind = type(_unbind(function)).__name__
         raise MirrorError(f"An object of class {kind} has no name. Give one: @mirror.tool(name=...).")
     return str(name)
-
-
-def _read_docstring(function: Callable[..., Any], source: Callable[..., Any]) -> str:
-    """The docstring of a function; of an object with `__call__`, that of the method, else that of the class."""
-    function = _unbind(function)
-    described = function if not source.__doc__ else source
-    return inspect.getdoc(described) or ""
 
 
 def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signature:

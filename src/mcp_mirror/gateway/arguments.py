@@ -16,6 +16,7 @@ from mcp_mirror.core.resolve import (
     EscapedPath,
     Pointer,
     Pointers,
+    TypesAt,
     find_corrections,
     find_refused_text,
     measure_substitution,
@@ -159,12 +160,27 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             location = error.location
             near = await advice(error.wanted, lambda key: bool(types_of((*location, key)))).find_near(error.path)
             return _name_path(error.cause, near) if near else None
+        cause = str(error).removesuffix(_CORRECT).rstrip()
+        if container := _find_refused_container(inputs.found, types_of):
+            return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
         arguments = call.arguments
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
         if refused is None:
             return None
         meant = await advice(refused.wanted).find_meant(refused.text, may_be_any=not refused.is_item)
-        return _name_path(str(error).removesuffix(_CORRECT).rstrip(), meant) if meant else None
+        return _name_path(cause, meant) if meant else None
+
+
+def _find_refused_container(found: Pointers, types_of: TypesAt) -> str | None:
+    """Whether a path is in an `object` or `array` where the tool accepts none: models give the key of the path too."""
+    locations = [one.location for one in found if isinstance(one, Pointer)]
+    for location in locations:
+        for depth, token in enumerate(location[1:], 1):
+            container = "array" if isinstance(token, int) else "object"
+            types = types_of(location[:depth])
+            if types and container not in types:
+                return container
+    return None
 
 
 def _build_misfit_error(entry: CatalogEntry, fault: str | None = None) -> ToolError:

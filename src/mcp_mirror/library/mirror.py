@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import anyio
@@ -96,6 +95,7 @@ class Mirror:
         """
         if callable(stages):
             raise TypeError("`stages` is one stage. Give a list: stages=[...].")
+        stages = tuple(stages)  # a generator can be read once
         for number, stage in enumerate(stages, 1):
             if fault := find_stage_fault(stage):
                 raise TypeError(f"Stage {number} of `stages` {fault}")
@@ -103,11 +103,11 @@ class Mirror:
         for warning in config.warnings:
             _logger.warning("%s", warning)
         self._functions = LocalFunctions()
-        self._task = ApplicationTask(config, self._functions, tuple(stages))
+        self._task = ApplicationTask(config, self._functions, stages)
         self._context: AbstractAsyncContextManager[Application] | None = None
 
     @overload
-    def tool(self, function: Tool, /) -> Tool: ...
+    def tool(self, function: Tool, /, **options: Unpack[ToolOptions]) -> Tool: ...
 
     @overload
     def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[Tool], Tool]: ...
@@ -138,9 +138,7 @@ class Mirror:
         self._context = context
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._context is not None:
             await self._context.__aexit__(None, None, None)
 
@@ -406,9 +404,7 @@ class Mirror:
         )
         value = None if trace.returned is None else json.loads(bytes(trace.returned))
         return ScriptReply(
-            **{one.name: getattr(reply, one.name) for one in fields(reply)},
-            value=value,
-            printed=trace.printed,
+            **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
         )
 
     @property

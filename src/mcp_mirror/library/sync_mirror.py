@@ -7,26 +7,21 @@ import asyncio
 import atexit
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
-from functools import partial
+from functools import partial, wraps
 from threading import Thread, get_ident
 from time import monotonic
-from types import TracebackType
-from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio
 
-from mcp_mirror.callers import LOCAL
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams
 from mcp_mirror.core.tool_inspection import Definition, Format
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.functions.reply import Reply, ScriptReply
 from mcp_mirror.functions.signatures import ToolOptions
 from mcp_mirror.gateway.call import Stage
-from mcp_mirror.library.mirror import GivenConversation, Mirror
-from mcp_mirror.prune import ChatFormat, Estimate, Pruned
-from mcp_mirror.settings.policies import TokenProvider
+from mcp_mirror.library.mirror import Mirror
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -41,9 +36,22 @@ _INTERRUPT_CHECK: Final = 0.5
 _logger = logging.getLogger(__name__)
 
 
+def _block(
+    method: Callable[Concatenate[Mirror, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["SyncMirror", P], T]:
+    """Return a method of `Mirror` as one of `SyncMirror`, with the same signature and documentation."""
+
+    @wraps(method)
+    def call_and_wait(self: "SyncMirror", /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._run(method, self._mirror, *arguments, **options)
+
+    return call_and_wait
+
+
 class SyncMirror:
     """A `Mirror` for code without `async`: its methods block until they are done. Use it within `with mirror:`.
 
+    `call`, `run`, `sql`, `read`, `put`, `clear`, `prune` and `restore` have the arguments and results of `Mirror`.
     Several threads may call a mirror at once, and so may a tool that is not `async`. An `async` tool may not, because
     it runs in the event loop of the mirror.
     """
@@ -62,7 +70,7 @@ class SyncMirror:
         """The process that opened the mirror."""
 
     @overload
-    def tool(self, function: Tool, /) -> Tool: ...
+    def tool(self, function: Tool, /, **options: Unpack[ToolOptions]) -> Tool: ...
 
     @overload
     def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[Tool], Tool]: ...
@@ -88,9 +96,7 @@ class SyncMirror:
         atexit.register(self._close)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the mirror and end the event loop."""
         self._close()
 
@@ -101,66 +107,14 @@ class SyncMirror:
         if thread is not None and self._process == os.getpid():  # a forked process does not have the thread
             thread.end(lambda: self._mirror.__aexit__(None, None, None))
 
-    def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | str | bytes | None = None,
-        *,
-        namespace: str = LOCAL,
-        conversation: GivenConversation = None,
-    ) -> Reply:
-        """Call a tool: see `Mirror.call`."""
-        return self._run(self._mirror.call, name, arguments, namespace=namespace, conversation=conversation)
-
-    def run(
-        self,
-        code: str,
-        inputs: Mapping[str, Any] | None = None,
-        *,
-        namespace: str = LOCAL,
-        conversation: GivenConversation = None,
-    ) -> ScriptReply:
-        """Run a script over values in a sandbox: see `Mirror.run`."""
-        return self._run(self._mirror.run, code, inputs, namespace=namespace, conversation=conversation)
-
-    def sql(
-        self,
-        query: str,
-        inputs: Mapping[str, Any] | None = None,
-        *,
-        namespace: str = LOCAL,
-        conversation: GivenConversation = None,
-    ) -> ScriptReply:
-        """Run one SELECT over values: see `Mirror.sql`."""
-        return self._run(self._mirror.sql, query, inputs, namespace=namespace, conversation=conversation)
-
-    def read(self, path: str, *, namespace: str = LOCAL) -> Any:
-        """Return the value under a memory path: see `Mirror.read`."""
-        return self._run(self._mirror.read, path, namespace=namespace)
-
-    def put(self, value: object, *, namespace: str = LOCAL) -> str:
-        """Store a value and return its memory path: see `Mirror.put`."""
-        return self._run(self._mirror.put, value, namespace=namespace)
-
-    def clear(self, *, namespace: str = LOCAL) -> int:
-        """Delete all stored values of a namespace and return their number: see `Mirror.clear`."""
-        return self._run(self._mirror.clear, namespace=namespace)
-
-    def prune(
-        self,
-        messages: list[Any],
-        budget: int,
-        provider: ChatFormat,
-        *,
-        namespace: str = LOCAL,
-        estimate: Estimate | TokenProvider | None = None,
-    ) -> Pruned:
-        """Prune a conversation to a budget of tokens: see `Mirror.prune`."""
-        return self._run(self._mirror.prune, messages, budget, provider, namespace=namespace, estimate=estimate)
-
-    def restore(self, messages: list[Any], provider: ChatFormat, *, namespace: str = LOCAL) -> list[Any]:
-        """Restore a conversation to its state before `prune`: see `Mirror.restore`."""
-        return self._run(self._mirror.restore, messages, provider, namespace=namespace)
+    call = _block(Mirror.call)
+    run = _block(Mirror.run)
+    sql = _block(Mirror.sql)
+    read = _block(Mirror.read)
+    put = _block(Mirror.put)
+    clear = _block(Mirror.clear)
+    prune = _block(Mirror.prune)
+    restore = _block(Mirror.restore)
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # as in `Mirror.tools`
         """Return the definitions of all tools: see `Mirror.tools`."""

@@ -1,7 +1,7 @@
 """Checks the flow policy for the stored values of a call, and loads those that the policy admits."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -82,7 +82,8 @@ class FlowGuard(msgspec.Struct, frozen=True):
     ) -> None:
         """Check that values may flow to a destination; a consent names the refused ones, or the digest."""
         refused = {name: refusal for name, one in labels.items() if (refusal := self.flows.refusal(one, to))}
-        flow = self._hash_flow(refused if digest is None else (digest,), to)
+        named = [self.namespace, self.tool, to, sorted(refused if digest is None else (digest,))]
+        flow = hashlib.sha256(msgspec.json.encode(named)).hexdigest()
         is_allowed_once = flow == self.consent
         for name, one in labels.items():
             if name in refused:
@@ -92,10 +93,6 @@ class FlowGuard(msgspec.Struct, frozen=True):
                 self._write_audit("allowed", one, to, known=descriptors.get(name))
         if refused and not is_allowed_once:
             raise _build_flow_error(refused, labels, to, self.tool, flow)
-
-    def _hash_flow(self, bases: Iterable[str], to: str) -> str:
-        """A digest that identifies these values, their owner, the tool and the destination."""
-        return hashlib.sha256(msgspec.json.encode([self.namespace, self.tool, to, sorted(bases)])).hexdigest()
 
     def _write_audit(
         self, outcome: str, labels: Labels, to: str, refusal: Refusal | None = None, known: Descriptor | None = None
@@ -114,21 +111,18 @@ def _build_flow_error(
     base, first = next(iter(refused.items()))
     action = _FLOWS.get(to, f"go to {describe_place(to)}")
     more = f" ({len(refused) - 1} more may not either.)" if len(refused) > 1 else ""
-    listed = "\n".join(
-        f'- "{one}" ({describe_labels(labels[one])}): {refused[one].why}' for one in [*refused][:_MAX_LISTED]
-    )
+    listed = ""
+    for name, refusal in [*refused.items()][:_MAX_LISTED]:
+        known = labels[name]
+        described = f"from {', '.join(sorted(known.sources))}; {known.integrity}; {known.confidentiality}"
+        listed += f'\n- "{name}" ({described}): {refusal.why}'
     rest = f"\n- and {len(refused) - _MAX_LISTED} more" if len(refused) > _MAX_LISTED else ""
     return FlowError(
         f'"{base}" may not {action}: {first.why}.{more} {_NEXT_STEP.get(to, _DEFAULT_NEXT_STEP)}',
         flow,
-        f"The tool {tool} would have this {action}, and the gateway's rules refuse that:\n{listed}{rest}\n"
+        f"The tool {tool} would have this {action}, and the gateway's rules refuse that:{listed}{rest}\n"
         "Let it pass this once?",
     )
-
-
-def describe_labels(labels: Labels) -> str:
-    """Return labels as text, such as `from crm, mail; untrusted; private`."""
-    return f"from {', '.join(sorted(labels.sources))}; {labels.integrity}; {labels.confidentiality}"
 
 
 class ArgumentLoader(msgspec.Struct, frozen=True):

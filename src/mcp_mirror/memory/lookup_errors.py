@@ -179,13 +179,14 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     if whole := next(extended, None):
         example = f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
         steps = read_steps(text[len(whole) :])
-        return _suggest_path(MemoryPath(whole, steps)) if steps else example
+        meant = as_json_string(str(MemoryPath(whole, steps)), _SUGGESTION_BYTES)
+        return f"Write it as {meant}." if steps else example
     near = find_nearest(base, bases) or [one for one in bases if base.startswith(f"{slug_of(one)}-".casefold())]
-    meant = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
-    if len(meant) == 1:
+    copied = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
+    if len(copied) == 1:
         if text.lstrip()[:1] in _OPENING:
             part = _CLOSING.split(part, maxsplit=1)[0]
-        whole = f"{meant[0]}/{part}" if part and len(text) <= MAX_COMPARED_CHARACTERS else meant[0]
+        whole = f"{copied[0]}/{part}" if part and len(text) <= MAX_COMPARED_CHARACTERS else copied[0]
         return f"The path is not exact: call again with {as_json_string(whole, _SUGGESTION_BYTES)}."
     is_path = parse_path(text) is not None
     if unstored and not near and not is_path:
@@ -199,10 +200,6 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     listed = ", ".join(f'"{one}"' for one in (near or newest)[:MAX_NEAREST])
     again = "call again with one of these paths" + (", or first get the value again" if is_path else "")
     return f"{cause}{'Nearest' if near else 'Newest'} are {listed}: {again}."
-
-
-def _suggest_path(path: MemoryPath) -> str:
-    return f"Write it as {as_json_string(str(path), _SUGGESTION_BYTES)}."
 
 
 def _write_expression(tokens: Location) -> str:

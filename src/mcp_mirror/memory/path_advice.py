@@ -55,7 +55,10 @@ class PathAdvice(msgspec.Struct, frozen=True):
         Raises:
             StoreError: The store failed.
         """
-        if value := await self._find_value_beside(path.base):
+        newest = await self._find_newest()
+        described = await self.writer.store.describe(self.namespace, newest.base) if newest else None
+        if isinstance(described, Descriptor) and described.companion == path.base:
+            value = MemoryPath(described.base)
             return await self._find(value, self._find_part) or await self._find(value, self._find_whole)
         part = await self._find(path, self._find_part)
         if not path.tokens or (part and await self._find(part, self._find_described)):
@@ -90,14 +93,6 @@ class PathAdvice(msgspec.Struct, frozen=True):
         if newest is None and (bases := await self.writer.store.newest(self.namespace, 1)):
             newest = bases[0]
         return parse_path(newest) if newest else None
-
-    async def _find_value_beside(self, base: str) -> MemoryPath | None:
-        """The newest value, if `base` has the texts and pictures beside it."""
-        newest = await self._find_newest()
-        described = await self.writer.store.describe(self.namespace, newest.base) if newest else None
-        if isinstance(described, Descriptor) and described.companion == base:
-            return MemoryPath(described.base)
-        return None
 
     async def _find(self, path: MemoryPath, select: Callable[[FoundValue], MemoryPath | None]) -> MemoryPath | None:
         try:

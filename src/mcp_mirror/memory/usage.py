@@ -25,8 +25,6 @@ class UsageCounter(msgspec.Struct):
     """Counts tokens; keeps the counts that are not in the store yet."""
 
     store: Store
-    pause: float = _PAUSE
-    """Seconds between two writes to the store."""
     _pending: dict[str, Traffic] = msgspec.field(default_factory=dict)
 
     def add(self, namespace: str, sent: int, kept_out: int) -> None:
@@ -63,7 +61,7 @@ class UsageCounter(msgspec.Struct):
             _logger.warning("Token counts are lost: the store still failed when the gateway ended.")
 
     async def run(self) -> None:
-        """Flush every `pause` seconds, until cancelled."""
+        """Flush every few seconds, until cancelled."""
         while True:
-            await anyio.sleep(self.pause)
+            await anyio.sleep(_PAUSE)
             await self.flush()

@@ -9,13 +9,7 @@ import msgspec
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
-from mcp_mirror.memory.lookup_errors import (
-    ErrorContent,
-    deleted_error,
-    expired_error,
-    missing_key_error,
-    quote_path,
-)
+from mcp_mirror.memory.lookup_errors import ErrorContent, deleted_error, expired_error, missing_key_error, quote_path
 from mcp_mirror.paths import MemoryPath, read_steps
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space

@@ -6,7 +6,7 @@ images of users, refusals, calls that the provider itself executed, and unknown 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -169,15 +169,17 @@ _METADATA_MEMBERS: Final = ("extra_content", "providerMetadata", "providerOption
 """Members in which frameworks pass on provider data, such as Gemini's `thoughtSignature`."""
 
 
-def check_messages(messages: Sequence[object], provider: ChatFormat) -> None:
+def check_messages(messages: Iterable[object], provider: ChatFormat) -> None:
     """Check that messages can be pruned.
 
     Raises:
-        TypeError: A message is not a dict.
+        TypeError: A message is not a dict, or the messages are not a list, such as a generator, which can be read once.
         ValueError: The format is unknown.
     """
     if provider not in FORMATS:
         raise ValueError(f"Unknown format {provider!r}. Use one of {', '.join(FORMATS)}.")
+    if not isinstance(messages, Sequence):
+        raise TypeError(f"The messages are of type {type(messages).__name__}. Pass a list of plain dicts.")
     for at, message in enumerate(messages):
         if not isinstance(message, dict):
             name = type(message).__name__

@@ -137,7 +137,8 @@ class Blocks(msgspec.Struct, frozen=True):
             return None
         if self._is_one_text(value):
             return Text().pack(value[0]["text"])
-        blob = _pack_json([block["text"] if self._is_plain(block) else block for block in value])
+        is_plain = [block["type"] == self.text and list(block) == ["type", "text"] for block in value]
+        blob = _pack_json([block["text"] if plain else block for block, plain in zip(value, is_plain, strict=True)])
         return ("blocks", blob) if blob and value else None
 
     def put(self, value: list[Any], stub: Stub) -> list[Any]:
@@ -167,9 +168,6 @@ class Blocks(msgspec.Struct, frozen=True):
     def _is_one_text(self, value: list[Any]) -> bool:
         one = value[0] if len(value) == 1 else None
         return isinstance(one, dict) and one.get("type") == self.text and isinstance(one.get("text"), str)
-
-    def _is_plain(self, block: Mapping[str, Any]) -> bool:
-        return block["type"] == self.text and list(block) == ["type", "text"]
 
 
 PartForm = Text | JsonText | Json | Blocks

@@ -89,9 +89,15 @@ class Patch(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The patch is malformed, an operation cannot be applied, or the time limit is reached.
         """
+        try:
+            operations = msgspec.json.decode(self.operations, type=list[_Operation])
+        except msgspec.MsgspecError as error:
+            raise ToolError(
+                f'`patch` must be a list such as [{{"op": "replace", "path": "/rows/0/name", "value": "x"}}]: {error}.'
+            ) from None
         view = memoryview(blob)
         document = _Document(NodeRef(parse_leaf(view)), max(_MIN_ROOM, _ROOM * len(view)))
-        for number, operation in enumerate(_parse_operations(self.operations)):
+        for number, operation in enumerate(operations):
             check_time(is_over)
             step = _STEPS.get(operation.op)
             if step is None:
@@ -116,15 +122,6 @@ class _Document(msgspec.Struct):
 
 class _OperationError(Exception):
     """Why an operation cannot be applied. `Patch` adds the number of the operation."""
-
-
-def _parse_operations(raw: bytes) -> list[_Operation]:
-    try:
-        return msgspec.json.decode(raw, type=list[_Operation])
-    except msgspec.MsgspecError as error:
-        raise ToolError(
-            f'`patch` must be a list such as [{{"op": "replace", "path": "/rows/0/name", "value": "x"}}]: {error}.'
-        ) from None
 
 
 def _parse_pointer(path: str) -> list[str]:
@@ -299,9 +296,15 @@ class Replace(msgspec.Struct, frozen=True):
         self._check_count(len(found))
         is_string = is_text(blob, span)
         replacement = msgspec.json.encode(new)[1:-1] if is_string else new.encode()
-        pieces = _pack(_put_between(_cut_out(span, found), replacement))
-        if not is_string:
-            _check_json(blob, pieces)
+        pieces = _pack(_replace_spans(span, found, replacement))
+        if is_string:
+            return pieces
+        try:
+            msgspec.json.decode(b"".join(join_pieces(blob, pieces)), type=msgspec.Raw)
+        except msgspec.DecodeError as error:
+            raise ToolError(
+                f"The result is not valid JSON: {error}. Correct `old_text` and `new_text`, or use `patch`."
+            ) from None
         return pieces
 
     def _check_count(self, times: int) -> None:
@@ -320,29 +323,14 @@ def _use_windows_ends(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
-def _cut_out(span: Span, found: Iterable[Span]) -> Iterator[Span]:
-    """The parts of a span before, between and after other spans in it."""
+def _replace_spans(span: Span, found: Iterable[Span], new: bytes) -> Iterator[Span | bytes]:
+    """The parts of a span with new bytes in place of other spans in it."""
     position = span.start
     for occurrence in found:
         yield Span(position, occurrence.start - position)
+        yield new
         position = occurrence.stop
     yield Span(position, span.stop - position)
-
-
-def _put_between(parts: Iterator[Span], new: bytes) -> Iterator[Span | bytes]:
-    yield next(parts)
-    for part in parts:
-        yield new
-        yield part
-
-
-def _check_json(blob: Buffer, pieces: Pieces) -> None:
-    try:
-        msgspec.json.decode(b"".join(join_pieces(blob, pieces)), type=msgspec.Raw)
-    except msgspec.DecodeError as error:
-        raise ToolError(
-            f"The result is not valid JSON: {error}. Correct `old_text` and `new_text`, or use `patch`."
-        ) from None
 
 
 def join_pieces(blob: Buffer, pieces: Pieces) -> Iterator[Buffer]:

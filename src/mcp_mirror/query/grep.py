@@ -9,7 +9,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -110,7 +110,9 @@ class Search(msgspec.Struct, frozen=True):
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))
-        for line in find_matching_lines(matcher, _without_byte_order_mark(pieces), self.context):
+        # Previews leave out the byte order mark of a file, and `^` would match before it.
+        first = next(pieces, b"").removeprefix(BOM_UTF8)
+        for line in find_matching_lines(matcher, chain((first,), pieces), self.context):
             if line.number >= self.offset:
                 yield _Hit(line.number, partial(self._write, line, matcher))
 
@@ -129,9 +131,8 @@ class Search(msgspec.Struct, frozen=True):
         try:
             for at, (start, line) in enumerate(islice(lines, listed)):
                 if at >= self.offset:
-                    found.append(
-                        (start, f"{_format_line_number(line)}{_format_position(line, matcher)}: {_cut_line(line)}")
-                    )
+                    number = f" line {line.number}" if line.number or b"\n" in line.data else ""
+                    found.append((start, f"{number}{_format_position(line, matcher)}: {_cut_line(line)}"))
         except ToolError as error:
             time_error = error
         locations = {span.start: where for span, where in strings_at(blob, list(dict(found)))}
@@ -160,11 +161,6 @@ def _count_rest(hits: Iterator[_Hit]) -> str:
     return f"{_format_count(number)} more"
 
 
-def _format_line_number(line: Line) -> str:
-    """The number of a line in a string; empty if the string has one line."""
-    return f" line {line.number}" if line.number or b"\n" in line.data else ""
-
-
 def _format_position(line: Line, matcher: Matcher) -> str:
     """The position of the hit in a long line, and the number of further hits in the line; empty for a short line."""
     if line.stop - line.start <= _LONG:
@@ -180,12 +176,6 @@ def _format_count(number: int) -> str:
 
 def _cut_line(line: Line) -> str:
     return excerpt(line.data[line.start : line.stop], line.at)
-
-
-def _without_byte_order_mark(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces of a text without the mark of its file: previews leave it out, and `^` would match before it."""
-    yield next(pieces, b"").removeprefix(BOM_UTF8)
-    yield from pieces
 
 
 def _lines_before(line: Line, context: int) -> list[bytes]:
@@ -207,10 +197,12 @@ def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) ->
         check_time(is_over)
         if plain is not None and not matcher.may_match(plain.replace(b'"', b"\n")):
             continue
-        for start, stop in _split_runs(blob, begin, end):
-            if stop - start <= _RUN and not _may_match_any(matcher, bytes(blob[start:stop])):
+        position = begin
+        while run := _STRINGS.match(blob, position, end):  # a search would also try each position after the last string
+            start, position = run.span()
+            if position - start <= _RUN and not _may_match_any(matcher, run[0]):
                 continue
-            for string in _STRING.finditer(blob, start, stop):
+            for string in _STRING.finditer(blob, start, position):
                 if string[2]:
                     continue
                 span = Span(string.start(), string.end() - string.start())
@@ -238,13 +230,6 @@ def _split_strings(blob: Buffer) -> Iterator[tuple[int, int, bytes | None]]:
             assert run is not None  # noqa: S101  # a string with an escape or without an end in the window
             yield position, run.end(), None
             position = run.end()
-
-
-def _split_runs(blob: Buffer, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """The start and stop of runs of strings in a part of JSON text that contains whole strings."""
-    while run := _STRINGS.match(blob, begin, end):  # a search would also try each position after the last string
-        start, begin = run.span()
-        yield start, begin
 
 
 def _find_plain_end(window: bytes, at: int, *, is_last: bool) -> int:

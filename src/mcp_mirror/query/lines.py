@@ -72,7 +72,9 @@ class Matcher:
             self._line = re2.compile(compiled, options)
             self._lines = re2.compile(b"(?m)" + compiled, options)
         except re2.error as error:
-            reason = _decode_reason(error).replace(_ANY_LINE_END, "$")[:_MAX_REASON]
+            given: Any = error.args[0]
+            reason = given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given)
+            reason = reason.replace(_ANY_LINE_END, "$")[:_MAX_REASON]
             is_large = "too large" in reason or "repetition size" in reason
             advice = "Shorten it, or lower its counts" if is_large else "Escape literal characters"
             raise ToolError(f"`pattern` is not a valid RE2 expression: {reason}. {advice}.") from None
@@ -192,11 +194,6 @@ def _find_literal(pattern: str) -> bytes | None:
         return None
     parts = [part for run in _WILDCARD.split(pattern) for part in _PLAIN.findall(run)]
     return max(parts, key=len).encode() if parts else None
-
-
-def _decode_reason(error: Any) -> str:
-    reason = error.args[0]
-    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 class Line(NamedTuple):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import jmespath
@@ -12,7 +12,7 @@ from jmespath.exceptions import JMESPathError, JMESPathTypeError, ParseError
 from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.query.missing_keys import NULL, explain_nothing, find_made_keys, has_key, quote_key, walk
 from mcp_mirror.types import Buffer
 
 
@@ -61,62 +61,35 @@ _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 
 _OBJECT: Final = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
 """The beginning of an object, or of an array of objects."""
-_MAX_NAME: Final = 80
-"""Bytes of a key that an error quotes."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
 _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 """Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
-_NULL: Final = frozenset({"null", "None"})
-"""Names of keys that no value has; a comparison with one is a comparison with null, as it was meant."""
 
 
-def explain_text(blob: Buffer, advice: str) -> str | None:
-    """Explain that expressions select nothing from text; None for any other value.
+def explain_text(blob: Buffer, text_advice: str, table_advice: str) -> tuple[str, bool]:
+    """Explain that expressions select nothing from a text.
 
     Args:
-        blob: The value.
-        advice: A sentence that names the alternatives.
+        blob: The value, which is not JSON in a text.
+        text_advice: A sentence that names what reads a text.
+        table_advice: A sentence that names what reads the rows of a text.
+
+    Returns:
+        The explanation, which is empty for other values; and whether the text has rows, such as CSV, or begins as JSON.
+        An expression on such a text is a mistake: `length(@)` would count its characters.
     """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
-        return None
-    return f"{_describe_text(find_format(read_edges(blob, span)))} {advice}"
-
-
-def explain_table(blob: Buffer, advice: str) -> str | None:
-    """Explain that expressions do not see the rows of a text, such as CSV; None for any other value.
-
-    JSON lines are such a text if one of them is broken: otherwise they are queried as an array.
-
-    Args:
-        blob: The value.
-        advice: A sentence that names what reads the rows.
-    """
-    span = trim(blob)
-    form = find_format(read_edges(blob, span)) if kind_at(blob, span.start) == "text" else ""
-    if form == JSON_LINES:
-        form += ", with a line that is not JSON"
-    elif not has_columns(form):
-        return None
-    return f"{_describe_text(form)} {advice}"
-
-
-def explain_broken_json(blob: Buffer, advice: str) -> str | None:
-    """Explain that expressions do not see the values of a text that begins as JSON; None for any other value.
-
-    Args:
-        blob: The value, which is not JSON or a text that contains JSON.
-        advice: A sentence that names the alternatives.
-    """
-    span = trim(blob)
-    if kind_at(blob, span.start) != "text" or _OBJECT.match(read_edges(blob, span).head) is None:
-        return None
-    return f"The value is text that begins as JSON and is not valid JSON; it may be cut. {advice}"
-
-
-def _describe_text(form: str) -> str:
-    return f"The value is text{form and f' ({form})'}, not JSON: JMESPath has no keys or items to select."
+        return "", False
+    edges = read_edges(blob, span)
+    form = find_format(edges)
+    has_rows = form == JSON_LINES or has_columns(form)
+    if not has_rows and _OBJECT.match(edges.head):
+        return f"The value is text that begins as JSON and is not valid JSON; it may be cut. {text_advice}", True
+    described = f"{form}, with a line that is not JSON" if form == JSON_LINES else form
+    reason = f"The value is text{described and f' ({described})'}, not JSON: JMESPath has no keys or items to select."
+    return f"{reason} {table_advice if has_rows else text_advice}", has_rows
 
 
 def select(blob: Buffer, expression: str) -> bytes:
@@ -124,14 +97,15 @@ def select(blob: Buffer, expression: str) -> bytes:
 
     Raises:
         ToolError: The expression is invalid, does not fit the value, compares with a key that the value does not have,
-            has a result that is not JSON, or finds nothing because the value does not have a key.
+            has a result that is not JSON, or finds nothing because the value does not have a key where the expression
+            looks for it.
     """
     try:
         compiled = jmespath.compile(expression)
         _check_compared_keys(compiled.parsed, blob)
         parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
-        found = msgspec.json.encode(_search(compiled, value), enc_hook=_encode_number)
+        found = msgspec.json.encode(_search(compiled, value, blob), enc_hook=_encode_number)
     except JMESPathError as error:
         advice = _advise(error)
         raise ToolError(f"`expression` does not work: {' '.join(str(error).split())[:300]} {advice}") from None
@@ -139,22 +113,25 @@ def select(blob: Buffer, expression: str) -> bytes:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
-    if value and found in _EMPTY and (missing := _find_missing_key(compiled.parsed, blob)) is not None:
-        raise ToolError(
-            f"{found.decode()}: the expression finds nothing. No object of the value has the key {missing}."
-        )
+    if value and found in _EMPTY and (reason := explain_nothing(compiled.parsed, blob, value)):
+        raise ToolError(f"{found.decode()}: the expression finds nothing. {reason}")
     return found
 
 
-def _search(compiled: Any, value: object) -> object:
+def _search(compiled: Any, value: object, blob: Buffer) -> object:
     """The result of a compiled expression.
 
     Raises:
         JMESPathError: The expression does not fit the value.
-        ToolError: It compares values of different types.
+        ToolError: It compares values of different types, or a function gets nothing because the value does not have a
+            key where the expression looks for it.
     """
     try:
         return compiled.search(value, _OPTIONS)
+    except JMESPathTypeError as error:
+        if error.actual_type != "null" or (reason := explain_nothing(compiled.parsed, blob, value)) is None:
+            raise
+        raise ToolError(f"`expression` does not work: {error.function_name}() gets null. {reason}") from None
     except TypeError:  # max_by and min_by check only the type of the first value
         raise ToolError(
             "`expression` compares values of different types, such as a number with a text or null. Convert them, as "
@@ -179,42 +156,18 @@ def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
     Raises:
         ToolError: The value does not have one, so the name was meant as a text.
     """
-    nodes = tuple(_walk(parsed))
-    made = {node["value"] for node in nodes if node["type"] == "key_val_pair"}
-    for node in nodes:
+    made = find_made_keys(parsed)
+    for node in walk(parsed):
         compares = node["type"] == "comparator" or (
             node["type"] == "function_expression" and node["value"] in _TAKES_TEXT
         )
         compared = node["children"][1] if compares and len(node["children"]) > 1 else node
         name = compared["value"] if compared is not node and compared["type"] == "field" else None
-        if name is None or name in _NULL or name in made or _has_key(blob, name):
+        if name is None or name in NULL or name in made or has_key(blob, name):
             continue
-        quoted = as_json_string(name, _MAX_NAME)
+        quoted = quote_key(name)
         literal = f"`{name}`" if name in ("true", "false") else "'" + quoted[1:-1].replace("'", "\\'") + "'"
         raise ToolError(
             f"`expression` compares with a key {quoted}, which the value does not have. "
             f"Double quotes enclose names of keys; write {literal}."
         )
-
-
-def _find_missing_key(parsed: Mapping[str, Any], blob: Buffer) -> str | None:
-    """Return the first key of an expression that the value does not have, quoted; None if it has all of them."""
-    nodes = tuple(_walk(parsed))
-    made = {node["value"] for node in nodes if node["type"] == "key_val_pair"}
-    names = dict.fromkeys(node["value"] for node in nodes if node["type"] == "field")
-    missing = (name for name in names if name not in made | _NULL and not _has_key(blob, name))
-    return next((as_json_string(name, _MAX_NAME) for name in missing), None)
-
-
-def _walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield node
-    for child in node["children"]:
-        if isinstance(child, Mapping):  # a slice has numbers
-            yield from _walk(child)
-
-
-def _has_key(blob: Buffer, name: str) -> bool:
-    """Whether any object in JSON text has a key, written with or without escapes for characters beyond ASCII."""
-    forms = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
-    found = re.search("|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass"), blob)
-    return found is not None

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -85,13 +85,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     def _list(self, heading: str, lines: Iterable[str], total: int) -> str:
         """The heading and a line for each of `total` keys, as many as fit the budget."""
-        shown = [heading]
-        left = self.budget.without(_FOOTER).after(heading)
-        for line in lines:
-            if not left.admits(line):
-                break
-            shown.append(line)
-            left = left.after(line)
+        shown = self.budget.without(_FOOTER).select(chain((heading,), lines))
         more = total + 1 - len(shown)
         return "\n".join((*shown, *([f"and {format_count(more, 'more key')}"] if more else ())))
 

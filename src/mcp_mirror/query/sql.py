@@ -257,7 +257,11 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
             before = b","
             size += len(piece)
             if size > max_bytes:
-                raise _FailedError(_build_size_failure(max_bytes))
+                message = (
+                    f"The result has more than {max_bytes:,} bytes (`memory_tools.query_bytes`). Select fewer rows or "
+                    "columns, or group."
+                )
+                raise _FailedError(SqlFailure(message, "Size", is_limit=True))
             pieces.append(piece)
             if size > _INLINE_BYTES:
                 if file is None:
@@ -275,15 +279,6 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
     finally:
         if file is not None:
             os.close(file)
-
-
-def _build_size_failure(max_bytes: int) -> SqlFailure:
-    return SqlFailure(
-        f"The result has more than {max_bytes:,} bytes (`memory_tools.query_bytes`). Select fewer rows or columns, or "
-        "group.",
-        "Size",
-        is_limit=True,
-    )
 
 
 def _encode_rows(rows: Sequence[str]) -> bytes:

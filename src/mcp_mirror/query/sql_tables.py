@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -221,17 +221,11 @@ def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
             except duckdb.Error:
                 continue
             if len(columns) >= _COLUMNS or "VARCHAR" not in columns.values():
-                return _has_rows(database, name) or _is_header(data, columns)
+                if database.execute(f"SELECT 1 FROM {_quote_name(name)} LIMIT 1").fetchone():  # noqa: S608  # a quoted name
+                    return True
+                # One line: the names of columns, or prose or code.
+                return b", " not in data and b"; " not in data and all(map(_COLUMN.fullmatch, columns))
     return False
-
-
-def _is_header(data: bytes, columns: Iterable[str]) -> bool:
-    """Whether a line has the names of columns, and is not prose or code."""
-    return b", " not in data and b"; " not in data and all(map(_COLUMN.fullmatch, columns))
-
-
-def _has_rows(database: "DuckDBPyConnection", name: str) -> bool:
-    return database.execute(f"SELECT 1 FROM {_quote_name(name)} LIMIT 1").fetchone() is not None  # noqa: S608  # a quoted name
 
 
 def _has_long_line(data: bytes) -> bool:

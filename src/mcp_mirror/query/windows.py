@@ -58,6 +58,17 @@ class Budget(msgspec.Struct, frozen=True):
             low, high = (middle, high) if self.estimate(text[:middle].encode()) <= self.tokens else (low, middle - 1)
         return low
 
+    def select(self, lines: Iterable[str]) -> list[str]:
+        """The first lines that fit, at least one."""
+        shown: list[str] = []
+        left = self
+        for line in lines:
+            if shown and not left.admits(line):
+                break
+            shown.append(line)
+            left = left.after(line)
+        return shown
+
     def without(self, characters: int) -> "Budget":
         """The budget without a reserve of ASCII characters, at three characters per token."""
         return Budget(max(self.tokens - characters // 3, 1), max(self.characters - characters, 1), self.estimate)
@@ -144,7 +155,8 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
     for piece in pieces:
         rest = piece.data
         if skipped < offset:
-            rest = _skip_lines(piece.data, offset - skipped)
+            last = next(islice(_LINE_BREAK.finditer(piece.data), offset - skipped - 1, None))
+            rest = piece.data[last.end() :]
             characters += count_characters(piece.data) - count_characters(rest)
             skipped = offset
         data += rest[: room + 1 - len(data)]
@@ -156,12 +168,6 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
     text = str(data, "utf-8", "ignore")
     fitting = text[: window.budget.count_fitting(text)]
     return _complete_lines(window, offset, characters, fitting, is_all=len(fitting) == len(text) and len(data) <= room)
-
-
-def _skip_lines(data: bytes, count: int) -> bytes:
-    """The data after its first `count` lines."""
-    last = next(islice(_LINE_BREAK.finditer(data), count - 1, None))
-    return data[last.end() :]
 
 
 def _complete_lines(window: Window, offset: int, characters: int, fitting: str, *, is_all: bool) -> str:

@@ -67,10 +67,6 @@ _BASE: Final = "event log"
 """In place of a base, which has no spaces, in what the encryption authenticates."""
 
 
-class UnknownKeyError(StoreError):
-    """A value is encrypted with a key that is not configured."""
-
-
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """Encrypts and decrypts one value and its record."""
@@ -175,8 +171,8 @@ class Encryptor:
         """The envelope of a stored value, from its record or the record's head; None if the value is in clear.
 
         Raises:
-            UnknownKeyError: The key of the value is not configured.
-            StoreError: The value is in clear and that is refused, or its record is malformed.
+            StoreError: The key of the value is not configured, its record is malformed, or it is in clear and that is
+                refused.
         """
         if not record.startswith(MAGIC):
             if not self._admits_clear:
@@ -204,7 +200,7 @@ class Encryptor:
     def _build_envelope(self, head: bytes, namespace: str, base: str) -> Envelope:
         master = self._masters.get(head[len(MAGIC) : len(MAGIC) + _ID])
         if master is None:
-            raise UnknownKeyError(_UNKNOWN)
+            raise StoreError(_UNKNOWN)
         key = _derive_key(master, b"mcp-mirror value", head[-_SALT:])
         names = namespace.encode("utf-8", "surrogatepass"), base.encode("utf-8", "surrogatepass")
         return Envelope(head, AESGCM(key), _CONTEXT.pack(*map(len, names)) + b"".join(names))

@@ -31,7 +31,7 @@ from mcp_mirror.stores.quotas import (
     Eviction,
     ExpirySweeper,
     SpaceUsage,
-    make_tombstone,
+    keep_origin,
     refuse_oversized,
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
@@ -293,15 +293,13 @@ class MemoryStore:
 
     def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
-        usage = {name: share.usage for name, share in self._shares.items()} if self._is_full(size) else {}
+        is_full = len(self._values) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
+        usage = {name: share.usage for name, share in self._shares.items()} if is_full else {}
         total, namespace = SpaceUsage(len(self._values), self._bytes), key[0]
         own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
         if replaced := self._values.get(key):
             own, total = own.without_value(replaced.size), total.without_value(replaced.size)
         return Eviction(self._policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
-
-    def _is_full(self, size: int) -> bool:
-        return len(self._values) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
 
     async def _remove_expired(self) -> int:
         """Replace a batch of expired values by tombstones, and return their number."""
@@ -371,7 +369,7 @@ class MemoryStore:
         self._evicted += reason == "evicted"
         now = self._clock()
         self._forget_tombstone(key)
-        self._tombstones[key] = make_tombstone(value.describe(key[1]), reason, now)
+        self._tombstones[key] = Tombstone(keep_origin(value.describe(key[1])), reason, now)
         own = self._tombstone_keys.setdefault(key[0], OrderedDict())
         own[key] = None
         if len(own) > NAMESPACE_TOMBSTONES:

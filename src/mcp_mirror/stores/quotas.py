@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -18,7 +18,6 @@ import msgspec
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Reason, Tombstone
 from mcp_mirror.types import Descriptor
 
 NAMESPACE_TOMBSTONES: Final = 2_000
@@ -54,27 +53,20 @@ class SpaceUsage(msgspec.Struct, frozen=True):
         return SpaceUsage(self.values - 1, self.bytes - size)
 
 
-class Eviction:
+class Eviction(msgspec.Struct):
     """Decides, value by value, which namespace makes room for a new value."""
 
-    def __init__(
-        self, policy: StorePolicy, namespace: str, size: int, usage: Mapping[str, SpaceUsage], total: SpaceUsage
-    ) -> None:
-        """Start with the present usage.
-
-        Args:
-            policy: The quotas, with those of the owner.
-            namespace: The owner of the new value.
-            size: Bytes of the new value.
-            usage: The usage by namespace; at least of the owner, and of all if the store is full.
-            total: The usage of the whole store.
-        """
-        self._policy = policy
-        self.namespace: Final = namespace
-        self._size = size
-        self._usage = dict(usage)
-        self._total = total
-        self._heaps: dict[str, list[tuple[int, bool, str]]] = {}
+    policy: StorePolicy
+    """The quotas, with those of the owner."""
+    namespace: str
+    """The owner of the new value."""
+    size: int
+    """Bytes of the new value."""
+    usage: dict[str, SpaceUsage]
+    """The present usage by namespace; at least of the owner, and of all if the store is full."""
+    total: SpaceUsage
+    """The present usage of the whole store."""
+    _heaps: dict[str, list[tuple[int, bool, str]]] = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse a value that fits only at the cost of another namespace's fair share.
@@ -84,27 +76,27 @@ class Eviction:
         Raises:
             StoreError: The value does not fit beside the fair shares of the others.
         """
-        others = [one.bytes for name, one in self._usage.items() if name != self.namespace and one.values]
-        fair = self._policy.max_bytes // (len(others) + 1)
-        free = self._policy.max_bytes - sum(min(held, fair) for held in others)
-        if self._size > free:
-            raise build_reserved_error(self._size, free, self._policy)
+        others = [one.bytes for name, one in self.usage.items() if name != self.namespace and one.values]
+        fair = self.policy.max_bytes // (len(others) + 1)
+        free = self.policy.max_bytes - sum(min(held, fair) for held in others)
+        if self.size > free:
+            raise build_reserved_error(self.size, free, self.policy)
 
     @property
     def exceeds_share(self) -> bool:
         """Whether the owner of the new value must make room within its own quota."""
-        policy, own = self._policy, self._usage.get(self.namespace, SpaceUsage())
-        return own.values > 0 and (own.values >= policy.share_values or own.bytes + self._size > policy.share_bytes)
+        policy, own = self.policy, self.usage.get(self.namespace, SpaceUsage())
+        return own.values > 0 and (own.values >= policy.share_values or own.bytes + self.size > policy.share_bytes)
 
     @property
     def exceeds_total(self) -> bool:
         """Whether the new value does not fit into the whole store."""
-        policy, total = self._policy, self._total
+        policy, total = self.policy, self.total
         return total.values > 0 and (total.values >= policy.max_values or self._exceeds_bytes)
 
     @property
     def _exceeds_bytes(self) -> bool:
-        return self._total.bytes + self._size > self._policy.max_bytes
+        return self.total.bytes + self.size > self.policy.max_bytes
 
     def choose_namespace(self) -> str | None:
         """The namespace whose least recently used value must be evicted next; None if the new value fits."""
@@ -112,24 +104,24 @@ class Eviction:
             return self.namespace
         if not self.exceeds_total:
             return None
-        return self._find_largest("bytes", self._size) if self._exceeds_bytes else self._find_largest("values", 1)
+        return self._find_largest("bytes", self.size) if self._exceeds_bytes else self._find_largest("values", 1)
 
     def remove(self, namespace: str, size: int) -> None:
         """Count one value of `namespace` as removed."""
-        self._total = self._total.without_value(size)
-        if left := self._usage.get(namespace):
-            self._usage[namespace] = left.without_value(size)
+        self.total = self.total.without_value(size)
+        if left := self.usage.get(namespace):
+            self.usage[namespace] = left.without_value(size)
 
     def _find_largest(self, what: str, more: int) -> str | None:
         """The namespace with the most, including the new value; among equals the owner of the new value."""
         heap = self._heaps.get(what)
         if heap is None:
-            heap = [self._rank(name, what, more) for name in self._usage]
+            heap = [self._rank(name, what, more) for name in self.usage]
             heapq.heapify(heap)
             self._heaps[what] = heap
         while heap:
             name = heap[0][2]
-            if not self._usage[name].values:
+            if not self.usage[name].values:
                 heapq.heappop(heap)
                 continue
             rank = self._rank(name, what, more)
@@ -140,7 +132,7 @@ class Eviction:
 
     def _rank(self, name: str, what: str, more: int) -> tuple[int, bool, str]:
         is_own = name == self.namespace
-        return -getattr(self._usage[name], what) - is_own * more, not is_own, name
+        return -getattr(self.usage[name], what) - is_own * more, not is_own, name
 
 
 def refuse_oversized(size: int, policy: StorePolicy) -> None:
@@ -172,11 +164,6 @@ def build_reserved_error(size: int, free: int, policy: StorePolicy) -> StoreErro
 def keep_origin(descriptor: Descriptor) -> Descriptor:
     """The part of a descriptor that remains after the removal of its value: the origin."""
     return msgspec.structs.replace(descriptor, members=(), other_members=b"{}", array=None)
-
-
-def make_tombstone(descriptor: Descriptor, reason: Reason, at: float) -> Tombstone:
-    """The tombstone of a removed value, which describes only its origin."""
-    return Tombstone(keep_origin(descriptor), reason, at)
 
 
 class ExpirySweeper:

@@ -63,13 +63,7 @@ def split(text: str) -> list[str]:
 
 
 _CAMEL_CASE_WORD: Final = re.compile("[^A-Za-z]?(?:[a-z]+|[A-Z]+[a-z]*)|[^A-Za-z]+")
-
-
-def split_camel_case(piece: str) -> list[str]:
-    """The words of a piece of ASCII letters, separated at capitals: several tokenizers split there."""
-    return _CAMEL_CASE_WORD.findall(piece)
-
-
+"""A word of a piece of ASCII letters, which capitals separate: several tokenizers split there."""
 _SHAPE: Final = bytes.maketrans(
     (string.ascii_letters + string.digits + string.punctuation + "\t\r").encode(),
     b"a" * 52 + b"0" * 10 + b"," * 32 + b"\n" * 2,
@@ -244,7 +238,7 @@ class CostTable:
 
     def sum_parts(self, piece: str) -> tuple[int, int]:
         """The packed costs of a piece's parts, and their number; capitals separate its words."""
-        words = split_camel_case(piece) if piece.isascii() and not piece.islower() else [piece]
+        words = _CAMEL_CASE_WORD.findall(piece) if piece.isascii() and not piece.islower() else [piece]
         if len(words) == 1:
             return self._sum_least(piece)
         own = [self.costs.known[word] for word in words]

@@ -11,6 +11,7 @@ import codecs
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain, pairwise
 from operator import mul
@@ -116,7 +117,7 @@ def _select_tokenizers(provider: TokenProvider) -> tuple[int, ...]:
 def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
     """Measure a small text, which is not empty, whole, a larger one by windows."""
     if len(text) <= _MAX_WHOLE:
-        return _measure_whole(_decode(text), tokenizers)
+        return _measure_whole(text if isinstance(text, str) else bytes(text).decode(errors="replace"), tokenizers)
     known = _read_tokenizers(tokenizers)
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
         windows, sizes = zip(
@@ -137,10 +138,6 @@ def _find_zeros(numbers: Sequence[int]) -> Iterator[int]:
     for _ in range(numbers.count(0)):
         at = numbers.index(0, at + 1)
         yield at
-
-
-def _decode(text: str | Buffer) -> str:
-    return text if isinstance(text, str) else bytes(text).decode(errors="replace")
 
 
 class _Costs:
@@ -237,40 +234,29 @@ class _Costs:
         return errors
 
 
+@dataclass(frozen=True)
 class _Measured:
     """The expected tokens of a text by each tokenizer, and what their margins need, which few estimates use."""
 
-    def __init__(
-        self,
-        tokenizers: tuple[_Tokenizer, ...],
-        costs: _Costs,
-        tokens: Sequence[float],
-        scale: float = 1.0,
-        sampling_errors: Sequence[float] | None = None,
-    ) -> None:
-        """Keep the costs.
-
-        Args:
-            tokenizers: The tokenizers.
-            costs: The costs of the text or of its windows.
-            tokens: The expected tokens of the text, by tokenizer.
-            scale: The size of the text as a multiple of its windows' size.
-            sampling_errors: The standard error of the tokens, by tokenizer; None: that of the rare parts.
-        """
-        self._tokenizers, self._costs, self._scale = tokenizers, costs, scale
-        self.tokens: Final = tokens
-        self._sampling_errors = sampling_errors
+    tokenizers: tuple[_Tokenizer, ...]
+    costs: _Costs
+    """The costs of the text or of its windows."""
+    tokens: Sequence[float]
+    scale: float = 1.0
+    """The size of the text as a multiple of its windows' size."""
+    window_errors: Sequence[float] = ()
+    """The standard error of the tokens by tokenizer, if windows were examined."""
 
     @property
     def sampling_errors(self) -> Sequence[float]:
         """The standard error of each tokenizer's tokens; 0 for a text that was examined whole."""
-        return self._sampling_errors or self._costs.sampling_errors(self._tokenizers)
+        return self.window_errors or self.costs.sampling_errors(self.tokenizers)
 
     @cached_property
     def upper_bound(self) -> int:
         """The expected tokens plus margin, of the tokenizer with the largest number."""
-        square, variances = self._scale * self._scale, self._costs.variances(self._tokenizers)
-        each = zip(self._tokenizers, self.tokens, variances, self.sampling_errors, strict=True)
+        square, variances = self.scale * self.scale, self.costs.variances(self.tokenizers)
+        each = zip(self.tokenizers, self.tokens, variances, self.sampling_errors, strict=True)
         return max(
             math.ceil(
                 tokens * (1 + one.margin.share)

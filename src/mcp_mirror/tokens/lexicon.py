@@ -68,7 +68,10 @@ class Lexicon(Mapping[str, int]):
             return None
         names, before = self._read_block(block, block + 1)
         at = names.find(b"\0" + raw + b"\0")
-        return self._read_number(before + names.count(b"\0", 0, at)) if at >= 0 else None
+        if at < 0:
+            return None
+        place = self._rows + ROW.size * (before + names.count(b"\0", 0, at))
+        return self._numbers[int.from_bytes(self._data[place : place + ROW.size], "little")]
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode() for name in self._read_block(0, len(self._firsts))[0][1:-1].split(b"\0") if name)
@@ -111,10 +114,6 @@ class Lexicon(Mapping[str, int]):
         start, before = BOUNDARY.unpack_from(self._data, self._boundaries + BOUNDARY.size * first)
         end, _ = BOUNDARY.unpack_from(self._data, self._boundaries + BOUNDARY.size * stop)
         return self._data[self._names + start : self._names + end + 1], before
-
-    def _read_number(self, row: int) -> int:
-        at = self._rows + ROW.size * row
-        return self._numbers[int.from_bytes(self._data[at : at + ROW.size], "little")]
 
 
 class Known(dict[str, int]):

@@ -1,9 +1,9 @@
 """The commands `mcp-mirror install` and `uninstall`."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ from mcp_mirror.cli.run import print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
 
 _CLIENT: Final = "A client's name, such as claude-code, or the path of a client's file."
+Change = TypeVar("Change", Plan, Target)
 _UNCHANGED: Final = "Nothing was changed, because of --dry-run."
 _DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the changes, including secrets near them, and write nothing.")
@@ -91,8 +92,7 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
                 raise typer.Exit(int(has_failed))
         if memory:
             plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
-    _carry_out(plans, dry_run=dry_run, connects=not no_connect)
-    if has_failed:
+    if _carry_out(plans, dry_run=dry_run, connects=not no_connect) or has_failed:
         raise typer.Exit(1)
 
 
@@ -183,31 +183,50 @@ def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
     return [plan for number, plan in enumerate(plans, 1) if number in numbers]
 
 
-def _carry_out(plans: Iterable[Plan], *, dry_run: bool, connects: bool) -> None:
+def _carry_out(plans: Sequence[Plan], *, dry_run: bool, connects: bool) -> bool:
+    """Carry out the plans of an installation, or print them; return whether one failed."""
     if dry_run:
         for plan in plans:
             _print_diff(plan)
             _print_plan(plan)
         print_note(_UNCHANGED)
-        return
+        return False
     done: list[Plan] = []
-    try:
-        for plan in plans:
-            is_changed = plan.after != plan.before
-            old = apply_installation(plan) if is_changed else None
-            _print_plan(plan)
-            if is_changed and plan.config is None and plan.target.place.scope == "project":
-                print_note(
-                    "  The file now contains a path of this machine. Keep that in mind if the project is shared."
-                )
-            if old:
-                print_note(f"  An older backup is now {old}.")
-            done += [plan] if is_changed else []
-    finally:  # also if a later file cannot be written
-        if done:
-            _print_next_steps(done, connects=connects)
-    if not done:
+
+    def carry_out(plan: Plan) -> None:
+        is_changed = plan.after != plan.before
+        old = apply_installation(plan) if is_changed else None
+        _print_plan(plan)
+        if is_changed and plan.config is None and plan.target.place.scope == "project":
+            print_note("  The file now contains a path of this machine. Keep that in mind if the project is shared.")
+        if old:
+            print_note(f"  An older backup is now {old}.")
+        done.extend([plan] if is_changed else [])
+
+    has_failed = _try_each(plans, carry_out)
+    if done:
+        _print_next_steps(done, connects=connects)
+    elif not has_failed:
         print_note("Nothing to change: every server that can be wrapped is wrapped.")
+    return has_failed
+
+
+def _try_each(changes: Sequence[Change], carry_out: Callable[[Change], None]) -> bool:
+    """Carry out each change of a file; print the errors of those that fail, and return whether there are any.
+
+    Raises:
+        ConfigError: The only change fails.
+    """
+    has_failed = False
+    for change in changes:
+        try:
+            carry_out(change)
+        except ConfigError as error:
+            if len(changes) == 1:
+                raise
+            print_note(f"mcp-mirror: {error}")
+            has_failed = True
+    return has_failed
 
 
 def _print_next_steps(done: Sequence[Plan], *, connects: bool) -> None:
@@ -276,11 +295,13 @@ def uninstall(
 
     Example: mcp-mirror uninstall claude-code
     """
-    plans = _plan_uninstall_all(is_everything=every) if client is None else _plan_uninstall(client)
-    for plan in plans:
+    targets = _find_all_installed(is_everything=every) if client is None else _find_installed(client)
+
+    def carry_out(target: Target) -> None:
+        plan = _plan_removal(target)
         if dry_run:
             _print_diff(plan)
-            continue
+            return
         stays = apply_removal(plan)
         print_note(f"{plan.target.title} starts its own servers again: {', '.join(plan.changed)}. Restart it.")
         if stays and plan.config:
@@ -288,33 +309,34 @@ def uninstall(
                 f"{plan.config.path} was edited and stays; move it away before you install again. The client does "
                 "not know the additions in it."
             )
+
+    has_failed = _try_each(targets, carry_out)
     if dry_run:
         print_note(_UNCHANGED)
+    if has_failed:
+        raise typer.Exit(1)
 
 
-def _plan_uninstall(client: str) -> list[Plan]:
+def _find_installed(client: str) -> list[Target]:
+    """Return the files of a client to restore; the first one if there are none, whose plan is an error."""
     targets = find_named(client, current_machine())
-    chosen = [target for target in targets if _is_installed(target)]
-    backed_up = (target for target in targets if has_file(target.backup))
-    return [_plan_removal(target) for target in chosen or backed_up] or [_plan_removal(targets[0])]
+    installed = [target for target in targets if _is_installed(target)]
+    return installed or [target for target in targets if has_file(target.backup)] or targets[:1]
 
 
-def _plan_uninstall_all(*, is_everything: bool) -> list[Plan]:
-    """Return the plans for all files of the user; those of a project stay."""
+def _find_all_installed(*, is_everything: bool) -> list[Target]:
+    """Return all files of the user to restore; those of a project stay."""
     installed = [target for target in find_targets(current_machine()) if _is_installed(target)]
     if not installed:
         raise ConfigError("There is nothing to uninstall: no client on this machine starts servers through mcp-mirror.")
     if not is_everything:
         names = ", ".join(target.word for target in installed)
         raise ConfigError(f"Name a client, or write --all. Installed: {names}.")
-    plans: list[Plan] = []
     for target in installed:
-        if target.place.scope == "user":
-            plans.append(_plan_removal(target))
-        else:
+        if target.place.scope == "project":
             command = describe_command("uninstall", target.word)
             print_note(f"{target.title} stays as it is: it is a file of a project. To restore it: {command}")
-    return plans
+    return [target for target in installed if target.place.scope == "user"]
 
 
 def _plan_removal(target: Target) -> Plan:
@@ -324,9 +346,9 @@ def _plan_removal(target: Target) -> Plan:
 
 
 def _is_installed(target: Target) -> bool:
-    """Return whether a file has wrapped servers, or `--merge` made it; a file that cannot be read has none."""
+    """Return whether a file has wrapped servers, or `--merge` made it; one that cannot be read, if it has a backup."""
     try:
         entries = target.list_entries()
     except MirrorError:
-        return False
+        return has_file(target.backup)
     return any(entry.is_wrapped for entry in entries) or is_merged(target, entries)

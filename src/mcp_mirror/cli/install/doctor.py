@@ -141,7 +141,7 @@ async def _start(server: ServerStart, timeout: float, running: set[int]) -> list
         print(f"{server.title}: ready, {found}, after {anyio.current_time() - began:.1f} s", flush=True)
         return []
     last = found.pop()
-    return [*found, "\n    ".join((last, *_find_output(lines, last)))]
+    return [*found, "\n    ".join((last, *_find_output(lines, server.redactor.clean(last))))]
 
 
 def _read_last_lines(file: IO[bytes], redactor: Redactor) -> list[str]:
@@ -189,7 +189,7 @@ async def _list_tools(server: ServerStart, errors: IO[bytes], running: set[int])
 
 
 def _find_output(lines: Sequence[str], problem: str) -> list[str]:
-    """Return the last lines that a server printed, each once, without those that repeat the problem."""
+    """Return the last lines that a server printed, each once, without those that repeat the redacted problem."""
     kept: list[str] = []
     for line in dict.fromkeys(lines):
         own = _OWN_LINE.match(line)

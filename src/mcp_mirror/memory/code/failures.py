@@ -131,7 +131,8 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
     elif general:
         yield general
     elif _mentions(failure, _WRONG_SHAPE):
-        yield from _describe_texts(progress)
+        values = (*progress.texts.items(), *progress.parsed.items())
+        yield from islice(filter(None, (describe_text(name, value) for name, value in values)), _MAX_NAMED)
         yield from _describe_keys(progress)
     if not any(refusal in failure.message for refusal in progress.refusals):
         yield _AGAIN
@@ -173,12 +174,6 @@ def takes_text_for_rows(failure: Failure) -> bool:
 
 def _mentions(failure: Failure, parts: Sequence[str]) -> bool:
     return any(part in failure.message for part in parts)
-
-
-def _describe_texts(progress: Progress) -> Iterator[str]:
-    """Yield a sentence about each text that the script has, at most 10."""
-    described = (describe_text(name, value) for name, value in (*progress.texts.items(), *progress.parsed.items()))
-    return islice(filter(None, described), _MAX_NAMED)
 
 
 def _describe_keys(progress: Progress) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import json
 import keyword
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -12,9 +12,8 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
-from mcp_mirror.core.embedded_json import read_json_container
+from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json, read_container, read_json_container
 from mcp_mirror.core.media import find_embedded_text
-from mcp_mirror.core.python_literals import translate_python_literal
 from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
 from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, read_edges
 from mcp_mirror.errors import ToolError
@@ -92,7 +91,7 @@ class Input(TableValue, frozen=True):
         if not self.is_text:
             return bytes(self.blob)
         text = self.read_text()
-        rows = translate_python_literal(text) if self.is_stored else None
+        rows = read_container(text) if self.is_stored else None
         return text if rows is None else rows
 
 
@@ -119,11 +118,10 @@ class Inputs(msgspec.Struct, frozen=True):
 
 async def read_files(inputs: Inputs) -> Inputs:
     """Return the inputs with the texts of embedded resources in place of these."""
-
-    async def read(one: Input) -> Input:
-        return msgspec.structs.replace(one, blob=await run_by_size(len(one.blob), read_embedded_file, one.blob))
-
-    changed = [await read(one) if one.is_media else one for one in inputs.inputs]
+    changed: list[Input] = []
+    for one in inputs.inputs:
+        blob = await run_by_size(len(one.blob), read_embedded_file, one.blob) if one.is_media else one.blob
+        changed.append(msgspec.structs.replace(one, blob=blob))
     return msgspec.structs.replace(inputs, inputs=tuple(changed))
 
 
@@ -135,9 +133,9 @@ def read_embedded_file(blob: Buffer) -> Buffer:
     return read_json_container(decode_string(literal)) or literal
 
 
-def read_python_literal(blob: Buffer) -> bytes | None:
-    """Return a text that is a list or dictionary as Python prints it as JSON text; None for any other value."""
-    return translate_python_literal(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
+def read_text_container(blob: Buffer) -> bytes | None:
+    """Return a text that is an object or array, also as Python prints it, as JSON text; None for any other value."""
+    return read_container(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
 
 
 def describe_text(name: str, blob: Buffer) -> str | None:
@@ -156,7 +154,17 @@ def describe_text(name: str, blob: Buffer) -> str | None:
         return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
     if form == JSON_LINES:
         return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines()]."
+    if part := _find_json(blob[span.start : span.stop]):
+        return f"{described}: after `import json`, its JSON is json.loads({variable}[{part.start}:{part.stop}])."
     return f"{described}: its lines are {variable}.splitlines()."
+
+
+def _find_json(literal: Buffer) -> Span | None:
+    """The span, in characters, of JSON in a text after a heading or in a code block; None without such a part."""
+    found = find_embedded_json(literal) if len(literal) <= MAX_SEARCHED_BYTES else None
+    part = str(found or b"", "utf-8")
+    start = decode_string(literal).removeprefix("\ufeff").find(part) if part else -1
+    return None if start < 0 else Span(start, len(part))
 
 
 def describe_keys(name: str, blob: Buffer) -> str | None:
@@ -166,7 +174,11 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     """
     span = trim(blob)
     is_array = kind_at(blob, span.start) == "array"
-    members = _read_members(blob, next(items(blob, span), span) if is_array else span)
+    object_span = next(items(blob, span), span) if is_array else span
+    members: list[Member] = []
+    if kind_at(blob, object_span.start) == "object":
+        with suppress(msgspec.DecodeError):
+            members.extend(member for _, member in islice(members_with_offsets(blob, object_span), _MAX_FIELDS))
     if not members:
         return None
     keys = ", ".join(member.key[:_MAX_FIELD] for member in members)
@@ -177,24 +189,13 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     return f"{name} is one object with the keys {keys}{advice}"
 
 
-def _read_members(blob: Buffer, span: Span) -> Sequence[Member]:
-    found: list[Member] = []
-    if kind_at(blob, span.start) == "object":
-        with suppress(msgspec.DecodeError):
-            found.extend(member for _, member in islice(members_with_offsets(blob, span), _MAX_FIELDS))
-    return found
-
-
 def _has_objects(blob: Buffer, span: Span) -> bool:
     first = next(items(blob, span), None) if kind_at(blob, span.start) == "array" else None
     return first is not None and kind_at(blob, first.start) == "object"
 
 
 async def read_inputs(
-    call: ToolInput,
-    raw: bytes,
-    check_names: Callable[[Collection[str]], None],
-    check_size: Callable[[int], None],
+    call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None], check_size: Callable[[int], None]
 ) -> Inputs:
     """Resolve the inputs of a call.
 
@@ -244,12 +245,12 @@ async def read_inputs(
 
 
 async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, Resolved]:
-    """Parse embedded resources and the texts that Python printed, for an input with several paths."""
+    """Parse embedded resources and texts that are an object or array, for an input with several paths."""
     blobs = {value.path: value.blob for value in values.values()}
 
     def parse() -> dict[Pointer, Resolved]:
         contents = {path: read_embedded_file(blob) for path, blob in blobs.items()}
-        parsed = {path: read_python_literal(content) or content for path, content in contents.items()}
+        parsed = {path: read_text_container(content) or content for path, content in contents.items()}
         return {pointer: msgspec.structs.replace(value, blob=parsed[value.path]) for pointer, value in values.items()}
 
     return await run_by_size(sum(map(len, blobs.values())), parse)

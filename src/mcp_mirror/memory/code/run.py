@@ -20,7 +20,7 @@ from mcp_mirror.memory.code.inputs import (
     read_embedded_file,
     read_files,
     read_inputs,
-    read_python_literal,
+    read_text_container,
 )
 from mcp_mirror.memory.code.progress import Progress
 from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Limits, Outcome, Script, Settled
@@ -169,7 +169,7 @@ async def _settle(name: str, result: ScriptToolResult, progress: Progress) -> Se
 
     def read_result() -> str:
         content = read_embedded_file(value)
-        parsed = read_python_literal(content) or content
+        parsed = read_text_container(content) or content
         progress.parsed.setdefault(f"the result of {name}", parsed)
         return str(parsed, "utf-8", "replace")
 

@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePosixPath
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -106,6 +107,9 @@ class Failure(msgspec.Struct, frozen=True):
     """The configuration key of the limit that the script exceeded."""
 
 
+_CANCELLED: Final = Failure("The call was cancelled.", "cancelled")
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """The end of a script: the returned value as JSON text, or a failure."""
 
@@ -150,8 +154,10 @@ class Sandbox:
             return await self._run(script, call_tool)
 
     async def _run(self, script: Script, call_tool: CallTool) -> Outcome:
-        pool = await self._open()
-        execution = _Execution(pool, script)
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await anyio.to_thread.run_sync(_open_pool)
+            execution = _Execution(self._pool, script)
 
         async def answer(call_id: int, name: str, arguments: str) -> None:
             execution.answer(call_id, await call_tool(name, arguments))
@@ -177,12 +183,6 @@ class Sandbox:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(pool.__exit__, None, None, None)
 
-    async def _open(self) -> "Monty":
-        async with self._opening:
-            if self._pool is None:
-                self._pool = await anyio.to_thread.run_sync(_open_pool)
-            return self._pool
-
 
 def _open_pool() -> "Monty":
     from pydantic_monty import Monty, MontyError  # noqa: PLC0415  # an extra, and not needed before the first script
@@ -196,12 +196,8 @@ def _open_pool() -> "Monty":
         ) from None
 
 
-class _StoppedError(Exception):
-    """The call of the script was cancelled."""
-
-
-class _RejectedError(Exception):
-    """The check before the run found mistakes."""
+class _EndedError(Exception):
+    """The call of the script was cancelled, or the check before the run found mistakes."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -295,26 +291,20 @@ class _Execution:
         try:
             with checkout as session:
                 return Outcome(self._run_in(session))
-        except _StoppedError:
-            return Outcome(failure=Failure("The call was cancelled.", "cancelled"))
-        except _RejectedError as error:
+        except _EndedError as error:
             return Outcome(failure=error.failure)
         except ToolError as error:
             return Outcome(failure=Failure(str(error), RESULT))
         except MontyError as error:
-            if self._is_stopped:
-                return Outcome(failure=Failure("The call was cancelled.", "cancelled"))
-            return Outcome(failure=self._explain(error))
+            return Outcome(failure=_CANCELLED if self._is_stopped else self._explain(error))
 
     def _run_in(self, session: "MontySession") -> bytes:
         from pydantic_monty import FunctionSnapshot, FutureSnapshot, MontyComplete  # noqa: PLC0415  # an extra
 
         script, pid = self._script, session.worker_pid
         if script.prelude:
-            self._compute(
-                pid,
-                lambda: session.feed_run(script.prelude, inputs=dict(script.inputs), skip_type_check=True),
-            )
+            prepare = partial(session.feed_run, script.prelude, inputs=dict(script.inputs), skip_type_check=True)
+            self._compute(pid, prepare)
         self._is_prepared = True
         snapshot = self._start(session, pid)
         while not isinstance(snapshot, MontyComplete):
@@ -335,30 +325,20 @@ class _Execution:
         from pydantic_monty import MontyTypingError  # noqa: PLC0415  # an extra
 
         script = self._script
-
-        def start(*, is_checked: bool) -> Any:
-            def step() -> Any:
-                return session.feed_start(
-                    script.code,
-                    print_callback=lambda _stream, text: script.on_print(text),
-                    skip_type_check=not is_checked,
-                )
-
-            return self._compute(pid, step)
-
+        start = partial(session.feed_start, script.code, print_callback=lambda _stream, text: script.on_print(text))
         try:
-            return start(is_checked=script.stubs is not None)
+            return self._compute(pid, partial(start, skip_type_check=script.stubs is None))
         except MontyTypingError as error:
             mistakes = find_mistakes(error.display(), script.code)
         if mistakes:
-            raise _RejectedError(Failure("\n".join(mistakes), TYPE_CHECK))
-        return start(is_checked=False)
+            raise _EndedError(Failure("\n".join(mistakes), TYPE_CHECK))
+        return self._compute(pid, partial(start, skip_type_check=True))
 
     def _compute(self, pid: int | None, step: Callable[[], Any]) -> Any:
         """Let the worker compute until it needs something; during this time, `_stop` may kill it."""
         with self._lock:
             if self._is_stopped:
-                raise _StoppedError
+                raise _EndedError(_CANCELLED)
             self._worker = pid
         try:
             return step()
@@ -404,7 +384,7 @@ class _Execution:
         """Wait until one of these tool calls or more have results, and return the results."""
         while not (ready := {one: self._settled.pop(one) for one in call_ids if one in self._settled}):
             if (answer := self._answers.get()) is None:
-                raise _StoppedError
+                raise _EndedError(_CANCELLED)
             self._settled[answer[0]] = answer[1]
         return ready
 
@@ -419,7 +399,9 @@ class _Execution:
             return Failure("The worker process of the script died.", "crash", limit=limit)
         if not isinstance(error, MontyRuntimeError | MontySyntaxError):
             return Failure(str(error), type(error).__name__)
-        message = _shorten(error.display("type-msg"))
+        message = error.display("type-msg")
+        if len(message) > 2 * _KEPT:
+            message = f"{message[:_KEPT]}...{message[-_KEPT:]}"
         limit = next((key for text, key in _LIMITS.items() if text in message), None)
         if not self._is_prepared and limit is None:
             return Failure(message, INPUT)
@@ -432,8 +414,3 @@ class _Execution:
         if (line := locate_variable(self._script.code, message, own[-1].line)) != own[-1].line:
             source = self._script.code.splitlines()[line - 1]
         return Failure(message, kind, line, source.strip(), limit)
-
-
-def _shorten(message: str) -> str:
-    """Cut a long message of an exception in the middle."""
-    return message if len(message) <= 2 * _KEPT else f"{message[:_KEPT]}...{message[-_KEPT:]}"

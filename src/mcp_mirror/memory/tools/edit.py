@@ -10,8 +10,7 @@ from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, measure_substitution, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
-from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value
-from mcp_mirror.memory.tools.read import query_value
+from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value, query_value
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue

@@ -13,11 +13,13 @@ import msgspec
 
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.lookup_errors import quote_path
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.roots import Roots, quote_name
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.texts import never, split_text
 from mcp_mirror.settings.labels import FILES
@@ -95,9 +97,10 @@ def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes
     """Return a value as the bytes of a file: a text as UTF-8, a binary value decoded, other values as JSON text.
 
     Raises:
-        ToolError: The text is not base64, or the binary value has no data.
+        ToolError: The text or the data is not base64, or the binary value has no data.
     """
     blob, span = found_value.blob, Span(0, len(found_value.blob))
+    next_step = "Omit `base64` to write the value unchanged."
     if found_value.kind == "text":
         span = trim(blob)
     if found_value.kind == "binary":
@@ -105,11 +108,13 @@ def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes
             raise ToolError("This value has no data to write. Give the path of a part of it (path/key).")
         location, span = found
         from_base64 = location[-1] != "text"
+        path = MemoryPath(found_value.path.base, (*found_value.path.tokens, *location))
+        next_step = f"Give the path of its text: {quote_path(path)}."
     texts = (piece.data for piece in split_text(blob, span, never))
-    return _decode_base64(texts) if from_base64 else texts
+    return _decode_base64(texts, next_step) if from_base64 else texts
 
 
-def _decode_base64(texts: Iterable[bytes]) -> Iterator[bytes]:
+def _decode_base64(texts: Iterable[bytes], next_step: str) -> Iterator[bytes]:
     rest = b""
     try:
         for text in texts:
@@ -119,4 +124,4 @@ def _decode_base64(texts: Iterable[bytes]) -> Iterator[bytes]:
             rest = whole[cut:]
         yield base64.b64decode(rest, validate=True)
     except binascii.Error:
-        raise ToolError("The value is not base64. Omit `base64` to write the value unchanged.") from None
+        raise ToolError(f"The value is not valid base64. {next_step}") from None

@@ -7,7 +7,6 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.paths import strip_wrapping, tool_slug
-from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Descriptor, StoreStats
@@ -30,7 +29,7 @@ async def list_values(call: ToolInput) -> Content:
         return build_text_content(
             "Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats)
         )
-    lines = _cut_to_budget([_format_line(one, flows) for one in page[:_PAGE]], call.memory.budget)
+    lines = call.memory.budget.without(_FOOTER).select(_format_line(one, flows) for one in page[:_PAGE])
     more = []
     if len(page) > len(lines):
         is_all = not tool and not call.arguments.has("after")
@@ -52,16 +51,6 @@ async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:
         return await call.memory.store.list(call.namespace, after=after, slug=slug, limit=_PAGE + 1)
     except LookupError:
         raise ToolError(_INVALID_AFTER) from None
-
-
-def _cut_to_budget(lines: list[str], budget: Budget) -> list[str]:
-    """As many lines as fit the budget with the footer, at least one."""
-    left = budget.without(_FOOTER)
-    for at, line in enumerate(lines):
-        if at and not left.admits(line):
-            return lines[:at]
-        left = left.after(line)
-    return lines
 
 
 async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:

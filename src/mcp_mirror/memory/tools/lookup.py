@@ -1,6 +1,6 @@
 """Finds the value of a memory path as models write it, and returns whole values to the model."""
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -19,6 +19,9 @@ from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.types import Buffer, Descriptor, JsonToken
+from mcp_mirror.workers.query_jobs import Query
+
+Answer = TypeVar("Answer")
 
 PATH: Final = "memory_path"
 """The name of the argument with a memory path."""
@@ -56,8 +59,16 @@ async def count_shown_bytes(call: ToolInput, found_value: FoundValue) -> int:
         return len(found_value.blob)
     if not found_value.path.tokens and (known := found_value.descriptor.text_size) is not None:
         return known
+    return await query_value(call, found_value, Size())
+
+
+async def query_value(
+    call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None
+) -> Answer:
+    """Run a query on a value: inline, in a thread or in a worker process; see `QueryRunner.run`."""
     memory = call.memory
-    return await memory.queries.run(found_value.blob, found_value.file, Size(), memory.tools.timeout, call.namespace)
+    principal, seconds = call.namespace, memory.tools.timeout
+    return await memory.queries.run(found_value.blob, found_value.file, query, seconds, principal, cost=cost)
 
 
 def is_media(found_value: FoundValue) -> bool:

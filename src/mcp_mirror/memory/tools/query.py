@@ -12,9 +12,8 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
-from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.payload.json_rpc import as_plain_text
-from mcp_mirror.query.select import explain_broken_json, explain_table, explain_text, select
+from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.query.texts import locate_text
 from mcp_mirror.types import Buffer
 
@@ -59,19 +58,15 @@ class Select(msgspec.Struct, frozen=True):
         return found
 
     def _select_from(self, blob: Buffer) -> bytes:
-        """Return the result on a value; if a text has none, the error says that the value is text.
-
-        Of a table, such as CSV, or of broken JSON, each result is one of its characters, as `length(@)`, and not of its
-        rows.
-        """
-        if reason := explain_table(blob, self.table_advice) or explain_broken_json(blob, self.text_advice):
+        """Return the result on a value; if a text has none, the error says that the value is text."""
+        reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice)
+        if is_mistake:
             raise ToolError(reason)
         try:
             found = select(blob, self.expression)
         except ToolError as error:
-            reason = explain_text(blob, self.text_advice)
             raise ToolError(f"{error} {reason}" if reason else str(error)) from None
-        if found == b"null" and (reason := explain_text(blob, self.text_advice)):
+        if found == b"null" and reason:
             raise ToolError(f"null: the expression finds nothing. {reason}")
         return found
 
@@ -88,14 +83,20 @@ async def query(call: ToolInput) -> Content:
             f"(`memory_tools.query_bytes`). Query a part of it (path/key){_name_readers(memory, ', or use ')}."
         )
     text_advice = f"{_name_readers(memory, 'Use ') or 'Use its path as the argument of another tool'}."
-    table_advice = _advise_on_table(memory, found_value) or text_advice
+    table_advice = text_advice
+    if memory.sql is not None:
+        table_advice = _SQL_ADVICE.format(path=found_value.quoted_path)
+    elif "memory_run" in memory.own_tools:
+        readers = _name_readers(memory, ", or ")
+        table_advice = _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=readers)
     selection = Select(call.arguments.text("expression"), max_bytes, text_advice, table_advice)
     async with memory.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
     ) as found:
         if found == b"null":
             return build_text_content("null: the expression finds nothing.")
-        if _is_short(memory, found):
+        is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
+        if is_small and count_value_tokens(found, memory.estimate) <= memory.mirror.inline_budget:
             return build_answer_content(as_plain_text(found))
         new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
         return await save_and_reply(call, new)
@@ -105,18 +106,3 @@ def _name_readers(memory: Memory, before: str) -> str:
     """Return `before` and the tools that read texts, of those that the client sees; an empty text without one."""
     readers = " or ".join(name for name in _READERS if name in memory.own_tools)
     return readers and before + readers
-
-
-def _advise_on_table(memory: Memory, found_value: FoundValue) -> str | None:
-    """Return a sentence that names what reads the rows of a text; None if the client sees no such tool."""
-    if memory.sql is not None:
-        return _SQL_ADVICE.format(path=found_value.quoted_path)
-    if "memory_run" in memory.own_tools:
-        return _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=_name_readers(memory, ", or "))
-    return None
-
-
-def _is_short(memory: Memory, found: Buffer) -> bool:
-    """Whether the model sees a result instead of its notice."""
-    is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
-    return is_small and count_value_tokens(found, memory.estimate) <= memory.mirror.inline_budget

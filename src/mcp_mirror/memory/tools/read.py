@@ -1,12 +1,11 @@
 """Tools that read parts of a value: its description, a window of it, and the matches of a pattern."""
 
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.value_sizes import count_value_tokens
-from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument, is_media
+from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument, is_media, query_value
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_answer_content, build_text_content
-from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.lines import measure_pattern
 from mcp_mirror.query.shape import Shape
@@ -16,9 +15,6 @@ from mcp_mirror.security.sanitize import as_json_string, sanitize
 from mcp_mirror.system.slices import has_few_parts
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.queries import INLINE_BYTES
-from mcp_mirror.workers.query_jobs import Query
-
-Answer = TypeVar("Answer")
 
 _PROVENANCE: Final = 600
 """Characters reserved for the origin of the value."""
@@ -100,12 +96,3 @@ def _read_limit(arguments: Arguments, default: int | None = None) -> int | None:
     """The limit of a call; None for 0 or less, which models write for no limit."""
     limit = arguments.number("limit") if arguments.has("limit") else default
     return None if limit is None or limit <= 0 else limit
-
-
-async def query_value(
-    call: ToolInput, found_value: FoundValue, query: Query[Answer], cost: int | None = None
-) -> Answer:
-    """Run a query on a value: inline, in a thread or in a worker process; see `QueryRunner.run`."""
-    memory = call.memory
-    principal, seconds = call.namespace, memory.tools.timeout
-    return await memory.queries.run(found_value.blob, found_value.file, query, seconds, principal, cost=cost)

@@ -46,9 +46,10 @@ class Roots(msgspec.Struct, frozen=True):
             ToolError: The file does not exist or cannot be read.
         """
         for path in self._resolve(name):
-            with _explain_errors(name):
-                file = _open(path)
-            if file is None:
+            try:
+                with _explain_errors(name), _open_parent(path) as (folder, last):
+                    file = os.open(last, _FILE_FLAGS, dir_fd=folder)
+            except FileNotFoundError:
                 continue
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -105,15 +106,6 @@ class Roots(msgspec.Struct, frozen=True):
 def quote_name(name: str) -> str:
     """The name of a file for a text for the model."""
     return repr(name if len(name) <= _NAME_CHARACTERS else f"{name[:_NAME_CHARACTERS]}...")
-
-
-def _open(path: "_RootedPath") -> int | None:
-    """A file descriptor; None if the file does not exist."""
-    try:
-        with _open_parent(path) as (folder, last):
-            return os.open(last, _FILE_FLAGS, dir_fd=folder)
-    except FileNotFoundError:
-        return None
 
 
 class _RootedPath(msgspec.Struct, frozen=True):

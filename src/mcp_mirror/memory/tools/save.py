@@ -9,13 +9,7 @@ import msgspec
 
 from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
-from mcp_mirror.core.result_processing import (
-    QUOTED_BYTES,
-    ProcessedResult,
-    ProcessingOptions,
-    RejectedFrame,
-    process_frame,
-)
+from mcp_mirror.core.result_processing import QUOTED_BYTES, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import StoreError, ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
@@ -113,13 +107,18 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
     frame = await run_by_size(INLINE_BYTES + 1 if value.size is None else value.size, _build_frame, call, value)
     if isinstance(frame, DiscardedFrame):
         raise oversize if frame.failure is None else StoreError(frame.explain())
-    labels = _join_labels(call, value)
+    flows = memory.flows
+    of_inputs = [flows.read_labels(one.descriptor) for one in value.inputs]
+    labels = flows.join(flows.labels_of_place(value.source), *of_inputs, *value.labels)
     options = _choose_options(call, value)
-    if not memory.flows.may_show(labels):
+    if not flows.may_show(labels):
         options = options.path_only()
     with discard_after(frame):
         try:
-            result = await _process(call, frame, options)
+            if isinstance(frame, SpooledFrame):
+                result = await memory.scanner.scan(frame, options, call.namespace)
+            else:
+                result = await run_by_values((frame,), process_frame, frame, options)
         except WireError as error:
             raise ToolError(f"The value cannot be stored. {error}") from None
         if isinstance(result, RejectedFrame) or result.captured.value is None:
@@ -130,13 +129,6 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
     return SavedValue(options.bases.value, result.notice)
-
-
-def _join_labels(call: ToolInput, value: NewValue) -> Labels:
-    """The joined flow labels of everything that the value was made of."""
-    flows = call.memory.flows
-    of_inputs = [flows.read_labels(one.descriptor) for one in value.inputs]
-    return flows.join(flows.labels_of_place(value.source), *of_inputs, *value.labels)
 
 
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
@@ -168,11 +160,3 @@ def _build_frame(call: ToolInput, value: NewValue) -> Frame:
         return collector.take()
     finally:
         collector.close()
-
-
-async def _process(
-    call: ToolInput, frame: bytes | SpooledFrame, options: ProcessingOptions
-) -> ProcessedResult | RejectedFrame:
-    if isinstance(frame, SpooledFrame):
-        return await call.memory.scanner.scan(frame, options, call.namespace)
-    return await run_by_values((frame,), process_frame, frame, options)

@@ -116,13 +116,16 @@ async def _query_tables(call: ToolInput) -> Content:
     memory.trace.labels = format_labels(inputs.labels)
     sql_call = SqlCall(sql, inputs.inputs, call.namespace, memory.tools.timeout, memory.tools.query_bytes)
     async with memory.sql.run(sql_call, memory.spool) as answer:
-        is_mistake = isinstance(answer, SqlFailure) and answer.is_mistake
-        if not memory.flows.may_show(inputs.labels) and not is_mistake:
-            return await _reply_hidden(call, inputs, answer)
+        is_shown = memory.flows.may_show(inputs.labels)
         if isinstance(answer, SqlFailure):
-            raise ToolError(_describe_failure(answer, may_quote=inputs.preview))
-        memory.trace.returned = answer
-        table = _build_value(inputs, answer)
+            if is_shown or answer.is_mistake:
+                raise ToolError(_describe_failure(answer, may_quote=inputs.preview))
+            rows: Buffer = msgspec.json.encode({"error": answer.message})
+        else:
+            rows = memory.trace.returned = answer
+        table = NewValue((rows,), labels=(inputs.labels,), paths=inputs.paths, preview=inputs.preview, size=len(rows))
+        if not is_shown:  # only the path, because whether a query fails may depend on the values
+            return await save_hidden(call, table)
         shown = show(call, table)
         return await save_and_reply(call, table) if shown is None else build_answer_content(shown)
 
@@ -162,19 +165,6 @@ def _check_tables(names: Collection[str]) -> None:
             raise ToolError(
                 f"{name[:80]!r} cannot name an input: it becomes a table. Use a name such as `orders` or `users`."
             )
-
-
-def _build_value(inputs: Inputs, rows: Buffer) -> NewValue:
-    return NewValue((rows,), labels=(inputs.labels,), paths=inputs.paths, preview=inputs.preview, size=len(rows))
-
-
-async def _reply_hidden(call: ToolInput, inputs: Inputs, answer: Buffer | SqlFailure) -> Content:
-    """Store the rows or the failure, and return only its path: whether a query fails may depend on the values."""
-    if isinstance(answer, SqlFailure):
-        answer = msgspec.json.encode({"error": answer.message})
-    else:
-        call.memory.trace.returned = answer
-    return await save_hidden(call, _build_value(inputs, answer))
 
 
 def _describe_failure(failure: SqlFailure, *, may_quote: bool) -> str:

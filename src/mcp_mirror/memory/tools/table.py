@@ -85,14 +85,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
             "memory_edit",
             "Store a changed copy: patch is JSON Patch, merge a merge patch, old_text becomes new_text. "
             f"Copies are {_KEPT}.",
-            {
-                PATH: _TEXT,
-                "patch": _OBJECTS,
-                "merge": _OBJECT,
-                "old_text": _TEXT,
-                "new_text": _TEXT,
-                "all": _FLAG,
-            },
+            {PATH: _TEXT, "patch": _OBJECTS, "merge": _OBJECT, "old_text": _TEXT, "new_text": _TEXT, "all": _FLAG},
             (PATH,),
             edit,
             ADDS,

@@ -106,9 +106,9 @@ class Arguments:
         """Return a string argument; empty if the call does not have it."""
         return str(self._values.get(name, ""))
 
-    def number(self, name: str, default: int = 0) -> int:
-        """Return an integer argument."""
-        return int(self._values.get(name, default))
+    def number(self, name: str) -> int:
+        """Return an integer argument; 0 if the call does not have it."""
+        return int(self._values.get(name, 0))
 
     def flag(self, name: str) -> bool:
         """Return a boolean argument; false if the call does not have it."""
@@ -224,11 +224,6 @@ class MemoryTool(msgspec.Struct, frozen=True):
         return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."
 
 
-def _read_text(raw: bytes) -> str | None:
-    text: str | None = decode_as(raw, str)
-    return text
-
-
 def _unquote(raw: bytes) -> str:
     """A scalar without the quotes that models put around numbers and booleans."""
     return raw.decode("utf-8", "replace").strip().strip('"').strip().lower()
@@ -243,16 +238,16 @@ def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
     """A reader of JSON that begins with `opening`, or of a string with such JSON. It returns None for other JSON."""
 
     def read(raw: bytes) -> bytes | None:
-        if (text := _read_text(raw)) is None:
+        if (text := decode_as(raw, str)) is None:
             return raw if raw[:1] == opening else None
-        json_text = text.strip().encode()
+        json_text: bytes = text.strip().encode()
         return json_text if json_text[:1] == opening and is_json(json_text) else None
 
     return read
 
 
 _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "string": _read_text,
+    "string": lambda raw: decode_as(raw, str),
     "integer": _read_number,
     "boolean": lambda raw: {"true": True, "false": False}.get(_unquote(raw)),
     "array": _make_json_reader(b"["),

@@ -10,7 +10,7 @@ import hmac
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ import msgspec
 from mcp_mirror.stores.base import cut_into_pieces
 from mcp_mirror.types import Buffer, FileSpan, Segments
 
-_CHUNK: Final = 1 << 18
+PIECE: Final = 1 << 18
 """Bytes that are compared and written at once. They stay in the processor's cache."""
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 1 << 12
@@ -30,22 +30,6 @@ _RANDOM: Final = 16
 """Random bytes in a name."""
 _WORTH_A_LINK: Final = 0.5
 """Share of a message's file that a value must have to be stored as a hard link to the file."""
-
-
-class SystemCalls(msgspec.Struct, frozen=True):
-    """The system calls of this module, so that tests can make them fail."""
-
-    open: Callable[..., int] = os.open
-    write: Callable[..., int] = os.write
-    fsync: Callable[[int], None] = os.fsync
-    close: Callable[[int], None] = os.close
-    link: Callable[..., None] = os.link
-    rename: Callable[..., None] = os.replace
-    unlink: Callable[..., None] = os.unlink
-    mkdir: Callable[..., None] = os.mkdir
-
-
-SYSTEM: Final = SystemCalls()
 
 
 class BlobRemovedError(Exception):
@@ -70,22 +54,14 @@ class BlobDraft(msgspec.Struct, frozen=True):
     """The size of the file in bytes."""
 
 
-class Blobs:
+class Blobs(msgspec.Struct, frozen=True):
     """A folder of blobs. Call `adopt`, `remove` and `sizes` only with the index's write lock."""
 
-    def __init__(self, folder: Path, drafts: Path, calls: SystemCalls, *, fsync: bool) -> None:
-        """Set the folders.
-
-        Args:
-            folder: The folder of the blobs.
-            drafts: A folder of this process on the same file system.
-            calls: The system calls.
-            fsync: Sync drafts before they are adopted, and the folder before `adopt` returns.
-        """
-        self._folder = folder
-        self._drafts = drafts
-        self._calls = calls
-        self._fsync = fsync
+    folder: Path
+    drafts: Path
+    """A folder of this process on the same file system."""
+    fsync: bool
+    """Sync drafts before they are adopted, and the folder before `adopt` returns."""
 
     def open(self) -> None:
         """Create the folder.
@@ -94,17 +70,17 @@ class Blobs:
             OSError: The folder cannot be created.
         """
         with suppress(FileExistsError):
-            self._calls.mkdir(self._folder, 0o700)
-        self._sync(self._folder.parent, _READ)
+            self.folder.mkdir(0o700)
+        self._sync(self.folder.parent, _READ)
 
     @property
     def exists(self) -> bool:
         """Whether the folder exists."""
-        return self._folder.exists()
+        return self.folder.exists()
 
     def build_path(self, digest: str, start: int) -> Path:
         """The file of a blob with this digest and offset."""
-        return self._folder / name_of(digest, start)
+        return self.folder / name_of(digest, start)
 
     def find_equal(self, blob: Segments, known: Iterable[tuple[str, int]]) -> BlobDraft | None:
         """The first of the known blobs, each a digest and an offset, that has the same bytes as `blob`."""
@@ -118,32 +94,27 @@ class Blobs:
         return None
 
     @contextmanager
-    def draft(self, fingerprint: str, blob: Segments, file: FileSpan | None) -> Iterator[BlobDraft]:
+    def draft(
+        self, pieces: Iterable[Buffer], fingerprint: str | None = None, file: FileSpan | None = None
+    ) -> Iterator[BlobDraft]:
         """Write a blob to the disk. The context removes a draft that was not adopted.
 
         Args:
-            fingerprint: The beginning of its name, from `compute_fingerprint`.
-            blob: The bytes.
+            pieces: The bytes.
+            fingerprint: The beginning of its name, from `compute_fingerprint`; None for an encrypted blob.
             file: An existing file with the same bytes.
 
         Raises:
             OSError: The blob cannot be written.
         """
-        digest = f"{fingerprint}{secrets.token_hex(_RANDOM)}"
-        with self._reserve_temporary_path() as path:
-            yield (file and self._link(path, digest, file)) or BlobDraft(
-                path, digest, 0, self._write_file(path, cut_into_pieces(blob, _CHUNK))
-            )
-
-    @contextmanager
-    def sealed_draft(self, chunks: Iterable[bytes]) -> Iterator[BlobDraft]:
-        """Write an encrypted blob to the disk, under a random name.
-
-        Raises:
-            OSError: The blob cannot be written.
-        """
-        with self._reserve_temporary_path() as path:
-            yield BlobDraft(path, secrets.token_hex(_FINGERPRINT + _RANDOM), 0, self._write_file(path, chunks))
+        digest = f"{fingerprint or secrets.token_hex(_FINGERPRINT)}{secrets.token_hex(_RANDOM)}"
+        path = self.drafts / secrets.token_hex(16)
+        try:
+            linked = self._link(path, digest, file) if file else None
+            yield linked or BlobDraft(path, digest, 0, self._write_file(path, pieces))
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
     def adopt(self, draft: BlobDraft) -> None:
         """Rename a draft to its final name; do nothing for a blob that is already stored.
@@ -157,13 +128,13 @@ class Blobs:
             if not path.exists():
                 raise BlobRemovedError
             return
-        self._calls.rename(draft.path, path)
-        self._sync(self._folder, _READ)
+        draft.path.replace(path)
+        self._sync(self.folder, _READ)
 
     def remove(self, name: str) -> bool:
         """Remove a file. Maps of it stay readable. Returns False if the system refuses."""
         try:
-            self._calls.unlink(self._folder / name)
+            (self.folder / name).unlink()
         except FileNotFoundError:
             return True
         except OSError:
@@ -172,18 +143,8 @@ class Blobs:
 
     def sizes(self) -> dict[str, int]:
         """The sizes of all files by name."""
-        with os.scandir(self._folder) as found:
+        with os.scandir(self.folder) as found:
             return {entry.name: entry.stat().st_size for entry in found}
-
-    @contextmanager
-    def _reserve_temporary_path(self) -> Iterator[Path]:
-        """A new path. The context removes its file."""
-        path = self._drafts / secrets.token_hex(16)
-        try:
-            yield path
-        finally:
-            with suppress(OSError):
-                self._calls.unlink(path)
 
     def _link(self, path: Path, digest: str, file: FileSpan) -> BlobDraft | None:
         """Link the message's file; None if links are not supported or the file is too large for the blob."""
@@ -191,7 +152,7 @@ class Blobs:
         if file.span.length < file_size * _WORTH_A_LINK:
             return None
         try:
-            self._calls.link(file.path, path)
+            os.link(file.path, path)
         except OSError:  # another file system, or one without links
             return None
         self._sync(path, _CHANGE)
@@ -200,30 +161,28 @@ class Blobs:
     def _write_file(self, path: Path, pieces: Iterable[Buffer]) -> int:
         """Write a new file and return its size."""
         file_size = 0
-        file = self._calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
         try:
             for piece in pieces:
                 file_size += len(piece)
-                self._write(file, memoryview(piece))
-            if self._fsync:
-                self._calls.fsync(file)
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+            if self.fsync:
+                os.fsync(file)
         finally:
-            self._calls.close(file)
+            os.close(file)
         return file_size
-
-    def _write(self, file: int, piece: memoryview) -> None:
-        while piece:
-            piece = piece[self._calls.write(file, piece) :]
 
     def _sync(self, path: Path, how: int) -> None:
         """Sync a file or a folder to the disk. Windows cannot sync folders."""
-        if not self._fsync or (sys.platform == "win32" and path.is_dir()):
+        if not self.fsync or (sys.platform == "win32" and path.is_dir()):
             return
-        file = self._calls.open(path, how)
+        file = os.open(path, how)
         try:
-            self._calls.fsync(file)
+            os.fsync(file)
         finally:
-            self._calls.close(file)
+            os.close(file)
 
 
 _READ: Final = os.O_RDONLY
@@ -242,7 +201,7 @@ def compute_fingerprint(owner: str, blob: Segments) -> str:
     size, position = sum(map(len, blob)), 0
     hashed = hmac.new(owner.encode("utf-8", "surrogatepass"), size.to_bytes(8, "big"), "sha256")
     starts = [at * max(size - _SAMPLE_BYTES, 0) // (_SAMPLES - 1) for at in range(_SAMPLES)]
-    for piece in cut_into_pieces(blob, _CHUNK):
+    for piece in cut_into_pieces(blob, PIECE):
         for start in starts:
             if position - _SAMPLE_BYTES < start < position + len(piece):
                 hashed.update(piece[max(start - position, 0) : start + _SAMPLE_BYTES - position])
@@ -256,10 +215,10 @@ def _has_bytes(path: Path, start: int, blob: Segments) -> bool:
     Raises:
         OSError: The file cannot be read.
     """
-    read = bytearray(_CHUNK)
+    read = bytearray(PIECE)
     with path.open("rb", buffering=0) as file:
         file.seek(start)
-        for piece in cut_into_pieces(blob, _CHUNK):
+        for piece in cut_into_pieces(blob, PIECE):
             if len(piece) < len(read):
                 read = bytearray(len(piece))
             # A bytearray is compared by memcmp, also with a memoryview.

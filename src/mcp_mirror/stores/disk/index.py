@@ -55,6 +55,7 @@ _ALL: Final = 1 << 30
 """More bytes than any value in the index itself."""
 
 _DESCRIBE: Final = "SELECT expires, descriptor FROM entries WHERE namespace = ? AND base = ?"
+_TOMBSTONE: Final = "SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?"
 _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start,
         CASE size WHEN 0 THEN descriptor ELSE substr(descriptor, 1, ?) END FROM entries
     LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
@@ -116,12 +117,7 @@ class Index:
     """Values by namespace and base. Safe for use from any thread."""
 
     def __init__(
-        self,
-        path: Path,
-        policy: StorePolicy,
-        clock: Callable[[], float],
-        blobs: Blobs,
-        records: RecordCodec,
+        self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs, records: RecordCodec
     ) -> None:
         self._path = path
         self._records = records
@@ -129,7 +125,8 @@ class Index:
         self._clock = clock
         self._blobs = blobs
         self._eviction = DiskEviction(policy, clock, records)
-        self._lock = RLock()
+        self.lock: Final = RLock()
+        """Locked while a thread uses the connection."""
         self._pending_uses: dict[ValueKey, float] = {}
         """Uses that are not written yet, because the written expiry is late enough."""
         self._evicted = 0
@@ -176,7 +173,7 @@ class Index:
 
     def close(self) -> None:
         """Write pending uses, and close the index."""
-        with self._lock:
+        with self.lock:
             if self._checkpointer:
                 self._checkpointer.close()
                 self._checkpointer = None
@@ -212,7 +209,10 @@ class Index:
                     change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
                 evicted = self._eviction.make_room(change, namespace, descriptor.size)
                 if draft:
-                    self._adopt_draft(change, draft)
+                    self._blobs.adopt(draft)
+                    place = (draft.digest, draft.start, draft.file_size)
+                    change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
+                    change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
                 times = (descriptor.created, self._clock(), descriptor.expires)
                 stored = (record, content, draft.digest if draft else None)
                 row = (*key, descriptor.size, *times, *stored, slug_of(descriptor.base))
@@ -230,52 +230,41 @@ class Index:
 
     def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value, which counts as used."""
-        with self._lock:
+        with self.lock:
             row = self._record_use(_DESCRIBE, (namespace, base))
             if row is None:
-                key = (namespace, base)
-                found = self._read_rows(
-                    "SELECT descriptor, reason, at FROM tombstones WHERE namespace = ? AND base = ?", key
-                )
-                return next(
-                    (Tombstone(self._records.decode(*key, record), reason, at) for record, reason, at in found), None
-                )
+                for record, reason, at in self._read_rows(_TOMBSTONE, (namespace, base)):
+                    return Tombstone(self._records.decode(namespace, base, record), reason, at)
+                return None
             known = self._records.decode(namespace, base, row[0])
             return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
 
     def find(self, namespace: str, base: str, span: Span | None = None) -> ValueLocation | None:
         """The location of a value, which counts as used, with the bytes of `span` if the value is small."""
         first, length = span or (0, -1)
-        with self._lock:
+        with self.lock:
             row = self._record_use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
         if row is None:
             return None
         size, part, digest, start, record = row
         return ValueLocation(size, part or b"" if digest is None else b"", digest, start or 0, record)
 
-    def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
-        return self._delete(namespace, base, writes_uses=True)
-
-    def delete_in_little_space(self, namespace: str, base: str) -> bool:
-        """As `delete`, on a full disk: without the pending uses of other values and a checkpoint, which take space."""
-        self._set_log_pages(0)
-        try:
-            return self._delete(namespace, base, writes_uses=False)
-        finally:
-            self._set_log_pages(_LOG_PAGES)
-
-    def _delete(self, namespace: str, base: str, *, writes_uses: bool) -> bool:
+    def delete(self, namespace: str, base: str, *, writes_uses: bool = True) -> bool:
+        """Remove a value without a tombstone; with the pending uses of other values, which take space on the disk."""
         with self._change(writes_uses=writes_uses) as change:
             query = "DELETE FROM entries WHERE namespace = ? AND base = ? AND expires > ?"
             gone = change.execute(query, (namespace, base, self._clock())).rowcount
         self._remove_doomed_files()
         return gone > 0
 
-    def _set_log_pages(self, pages: int) -> None:
-        """Set the pages of the log after which changes copy it to the index; 0: they never do."""
-        with self.reading() as connection:
-            connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+    def delete_in_little_space(self, namespace: str, base: str) -> bool:
+        """As `delete`, on a full disk: without the pending uses of other values and a checkpoint, which take space."""
+        pragma = "PRAGMA wal_autocheckpoint = {}"
+        self._read_rows(pragma.format(0), ())
+        try:
+            return self.delete(namespace, base, writes_uses=False)
+        finally:
+            self._read_rows(pragma.format(_LOG_PAGES), ())
 
     def totals(self) -> StoreTotals:
         """The number and bytes of all values, and the evictions of this process."""
@@ -300,7 +289,7 @@ class Index:
             for name in there.keys() - known.keys():
                 self._blobs.remove(name)
         self._remove_doomed_files()
-        with self._lock, suppress(sqlite3.Error):
+        with self.lock, suppress(sqlite3.Error):
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
 
@@ -313,14 +302,8 @@ class Index:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Lock the index for the duration of the context, and yield the connection."""
-        with self._lock:
+        with self.lock:
             yield self._connection
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the index for the duration of the context: other threads wait."""
-        with self._lock:
-            yield
 
     def _read_rows(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
         with self.reading() as connection:
@@ -335,9 +318,12 @@ class Index:
         """
         until = time.monotonic() + (_LOCK_TIMEOUT if is_durable else _SHORT_LOCK_TIMEOUT) / 1000
         while True:
-            with self._lock:
+            with self.lock:
                 connection = self._connection
-                self._synchronize(connection, "FULL" if is_durable and self._policy.fsync else "NORMAL")
+                level = "FULL" if is_durable and self._policy.fsync else "NORMAL"
+                if self._synchronous != level:  # SQLite compiles the statement each time
+                    connection.execute(f"PRAGMA synchronous = {level}")
+                    self._synchronous = level
                 if _begin(connection, until):
                     with connection:  # commits, or rolls back
                         if writes_uses:
@@ -347,12 +333,6 @@ class Index:
                         self._pending_uses.clear()
                     return
             time.sleep(_PAUSE)
-
-    def _synchronize(self, connection: sqlite3.Connection, level: str) -> None:
-        """Set when changes are on the disk; only if that differs, since SQLite compiles the statement each time."""
-        if self._synchronous != level:
-            connection.execute(f"PRAGMA synchronous = {level}")
-            self._synchronous = level
 
     def _record_use(self, query: str, key: ValueKey, parameters: tuple[int, ...] = ()) -> Any:
         """The row of an entry after its expiry, which is extended; None if the entry does not exist or has expired."""
@@ -401,7 +381,7 @@ class Index:
         Returns:
             The number of removed values and files; 0 if none are left.
         """
-        with self._lock:
+        with self.lock:
             if not self._eviction.find_expired(self._connection, None, 1):
                 return self._remove_doomed_files()
         removed, end = 0, time.monotonic() + BATCH_SECONDS
@@ -460,12 +440,6 @@ class Index:
             if self._checkpointer is None:
                 self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             return self._checkpointer
-
-    def _adopt_draft(self, change: sqlite3.Connection, draft: BlobDraft) -> None:
-        self._blobs.adopt(draft)
-        place = (draft.digest, draft.start, draft.file_size)
-        change.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", place)
-        change.execute("DELETE FROM doomed WHERE digest = ? AND start = ?", place[:2])
 
     def _discard_draft(self, draft: BlobDraft) -> None:
         """Remove the file of a value that was not stored. If that fails, the next start removes the file."""

@@ -23,8 +23,8 @@ import anyio.to_thread
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
-from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.stores.disk.blobs import SYSTEM, BlobRemovedError, Blobs, SystemCalls, compute_fingerprint
+from mcp_mirror.stores.base import Tombstone, cut_into_pieces
+from mcp_mirror.stores.disk.blobs import PIECE, BlobRemovedError, Blobs, compute_fingerprint
 from mcp_mirror.stores.disk.event_log import DiskEventLog
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
@@ -66,21 +66,18 @@ T = TypeVar("T")
 class DiskStore:
     """A `Store` in a folder."""
 
-    def __init__(
-        self, policy: StorePolicy, clock: Callable[[], float], folder: Path, calls: SystemCalls = SYSTEM
-    ) -> None:
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Path) -> None:
         """Configure the store without opening it.
 
         Args:
             policy: Quotas and lifetime.
             clock: Seconds since the epoch.
             folder: The folder, created if it does not exist.
-            calls: The system calls for blobs.
         """
         self._policy = policy
         self._folder = folder
         self._process_dir = ProcessDir(folder)
-        self._blobs = Blobs(folder / _BLOBS, self._process_dir.path, calls, fsync=policy.fsync)
+        self._blobs = Blobs(folder / _BLOBS, self._process_dir.path, fsync=policy.fsync)
         self._encryptor = Encryptor(policy.encryption)
         self._event_log = DiskEventLog(folder / _EVENTS, clock)
         self.events: Final[EventLog] = EncryptedEventLog(self._event_log, self._encryptor)
@@ -227,7 +224,7 @@ class DiskStore:
                     return
 
     def _check_room(self) -> None:
-        with self._blobs.draft("", (bytes(INLINE_BYTES),), None):
+        with self._blobs.draft((bytes(INLINE_BYTES),)):
             pass
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
@@ -241,7 +238,7 @@ class DiskStore:
             return
         put = partial(self._index.put, namespace, descriptor, record, None)
         if envelope:
-            with self._blobs.sealed_draft(envelope.seal(blob, size)) as draft:
+            with self._blobs.draft(envelope.seal(blob, size)) as draft:
                 put(draft)
             return
         fingerprint = compute_fingerprint(namespace, blob)
@@ -249,7 +246,7 @@ class DiskStore:
             with suppress(BlobRemovedError):
                 put(known)
                 return
-        with self._blobs.draft(fingerprint, blob, file) as draft:
+        with self._blobs.draft(cut_into_pieces(blob, PIECE), fingerprint, file) as draft:
             put(draft)
 
     def _read(self, namespace: str, base: str, span: Span | None) -> Buffer | None:
@@ -260,9 +257,12 @@ class DiskStore:
         envelope = self._encryptor.find_envelope(namespace, base, location.record)
         if envelope and not location.size and self._records.decode(namespace, base, location.record).size:
             raise StoreError(CHANGED)  # an empty value has no chunk to check, so its authenticated record must be empty
-        kept = location.content if location.digest is None else self._map_file(location)
-        if kept is None:
+        try:
+            kept = location.content if location.digest is None else map_file(self._find_path(location))
+        except FileNotFoundError:  # removed since the value was found
             return None
+        except ValueError:  # an empty file cannot be mapped
+            kept = b""
         wanted = clamp_span(location.size, span)
         if envelope:
             where, reader = sealed_span(location.size, wanted), RangeReader(envelope, location.size, wanted)
@@ -274,25 +274,8 @@ class DiskStore:
             raise StoreError(_TRUNCATED)
         return kept[location.start + wanted.start : location.start + wanted.stop]
 
-    def _map_file(self, location: ValueLocation) -> Buffer | None:
-        """A map of a large value's file; None if the file was removed since the value was found."""
-        try:
-            return map_file(self._find_path(location))
-        except FileNotFoundError:
-            return None
-        except ValueError:  # an empty file cannot be mapped
-            return b""
-
     def _find_path(self, location: ValueLocation) -> Path:
         return self._blobs.build_path(str(location.digest), location.start)
-
-    def _refuse_foreign(self) -> None:
-        """Refuse a store with values of unknown keys, which would look lost."""
-        if foreign := self._index.count_foreign():
-            raise StoreError(
-                f"The store in {self._folder} has {format_count(foreign, 'value')} of keys that are not in "
-                "`store.encryption.keys`. Add those keys, after the first; or choose another folder (`store.path`)."
-            )
 
     def _is_in_place(self) -> bool:
         return self._index.is_in_place and self._blobs.exists and self._process_dir.is_in_place
@@ -304,7 +287,7 @@ class DiskStore:
         """
         if not self._is_open or self._is_in_place():
             return
-        with self._index.locked():
+        with self._index.lock:
             if self._is_in_place():
                 return
             self._begin()
@@ -351,7 +334,11 @@ class DiskStore:
         if self._index.open() and self._blobs.sizes():
             self._set_blobs_aside()
         lost = self._index.reconcile()
-        self._refuse_foreign()
+        if foreign := self._index.count_foreign():  # these values would look lost
+            raise StoreError(
+                f"The store in {self._folder} has {format_count(foreign, 'value')} of keys that are not in "
+                "`store.encryption.keys`. Add those keys, after the first; or choose another folder (`store.path`)."
+            )
         return lost
 
     def _set_aside(self) -> None:
@@ -367,12 +354,9 @@ class DiskStore:
                 "that use it, then start one: it sets the index aside."
             )
         aside = f"damaged-{int(time.time())}"
-        for name in (_INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", _BLOBS):
-            path = self._folder / name
-            if path.exists():
-                path.rename(
-                    self._folder / name.replace(_INDEX, f"{_INDEX}.{aside}").replace(_BLOBS, f"{_BLOBS}.{aside}")
-                )
+        for name, end in ((_INDEX, ""), (_INDEX, "-wal"), (_INDEX, "-shm"), (_BLOBS, "")):
+            with suppress(FileNotFoundError):
+                (self._folder / f"{name}{end}").rename(self._folder / f"{name}.{aside}{end}")
         self._blobs.open()
         (self._folder / _DAMAGED).unlink(missing_ok=True)
         _logger.warning(

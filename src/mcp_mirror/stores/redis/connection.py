@@ -241,7 +241,9 @@ def decoding() -> Iterator[None]:
 
 def _create_pool(url: str) -> ConnectionPool:
     try:
-        _check_address(url)
+        parts = urlsplit(url)
+        # The library ignores other parts, such as the rest of a password after a slash.
+        is_valid = not parts.fragment and (parts.scheme == "unix" or bool(re.fullmatch("(/[0-9]*)?", parts.path)))
         pool = _ConnectedFirstPool.from_url(
             url,
             protocol=2,
@@ -252,19 +254,14 @@ def _create_pool(url: str) -> ConnectionPool:
             client_name="mcp-mirror",
         )
     except (ValueError, TypeError):
+        is_valid = False
+    if not is_valid:
         raise StoreError(
             "`store.url` is not the address of a Redis server. Write redis://HOST:PORT/DB, rediss:// for TLS, or "
             "unix:///PATH, with user and password percent-encoded: %40 for @, %2F for /, %23 for #, %25 for %."
-        ) from None
+        )
     pool.connection_kwargs |= {"decode_responses": False}
     return pool
-
-
-def _check_address(url: str) -> None:
-    """Raise a `ValueError` for parts that the library ignores, such as the rest of a password after a slash."""
-    parts = urlsplit(url)
-    if parts.fragment or (parts.scheme != "unix" and not re.fullmatch("(/[0-9]*)?", parts.path)):
-        raise ValueError
 
 
 def _explain_system_error(error: BaseException | None) -> Iterator[str]:

@@ -9,9 +9,8 @@ Names are percent-encoded. Every key has an expiry. An append is one exchange bu
 breaks in between, the gateway repeats it, and calls may be counted twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
-from urllib.parse import unquote
 
 import anyio.to_thread
 import msgspec
@@ -27,7 +26,7 @@ from mcp_mirror.stores.event_log import (
     fair_share,
 )
 from mcp_mirror.stores.redis.connection import Command, RedisConnection, decoding
-from mcp_mirror.stores.redis.records import KeyNames, encode_name
+from mcp_mirror.stores.redis.records import KeyNames, decode_name, encode_name
 
 _FIELD: Final = b"e"
 """The field of a stream entry that contains it."""
@@ -51,21 +50,20 @@ class RedisEventLog:
         """Append entries and add to the sums."""
         owner, now = encode_name(namespace), self._clock()
         room = fair_share(keep, self._callers)
-        commands = [
-            *self._add_entries(owner, entries[-room:], now, room),
+        calls, callers = self._keys.of("calls", owner), self._keys.of("callers")
+        commands: list[Command] = [
+            *(("XADD", calls, "MAXLEN", room, "*", _FIELD, entry) for entry in entries[-room:]),
+            ("XTRIM", calls, "MINID", max(int((now - KEPT_SECONDS) * 1000), 0)),
+            ("EXPIRE", calls, KEPT_SECONDS),
             *self._add_sums(owner, sums),
-            *self._register(owner, now),
+            ("ZADD", callers, now, owner),
+            ("ZREMRANGEBYSCORE", callers, "-inf", now - KEPT_SECONDS),
+            ("EXPIRE", callers, KEPT_SECONDS),
+            ("ZCARD", callers),
         ]
         for start in range(0, len(commands), _AT_ONCE):
             replies = await self._redis.run(commands[start : start + _AT_ONCE])
         self._callers = replies[-1]
-
-    def _add_entries(self, owner: str, entries: Iterable[bytes], now: float, room: int) -> Iterator[Command]:
-        key = self._keys.of("calls", owner)
-        for entry in entries:
-            yield "XADD", key, "MAXLEN", room, "*", _FIELD, entry
-        yield "XTRIM", key, "MINID", max(int((now - KEPT_SECONDS) * 1000), 0)
-        yield "EXPIRE", key, KEPT_SECONDS
 
     def _add_sums(self, owner: str, sums: Mapping[SumKey, Sums]) -> Iterator[Command]:
         for (hour, upstream, tool), one in sums.items():
@@ -79,13 +77,6 @@ class RedisEventLog:
         for day, calls in count_daily_calls(sums).items():
             yield "HINCRBY", days, str(day), calls
         yield "EXPIRE", days, KEPT_SECONDS + DAY
-
-    def _register(self, owner: str, now: float) -> Iterator[Command]:
-        key = self._keys.of("callers")
-        yield "ZADD", key, now, owner
-        yield "ZREMRANGEBYSCORE", key, "-inf", now - KEPT_SECONDS
-        yield "EXPIRE", key, KEPT_SECONDS
-        yield "ZCARD", key
 
     async def read(
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
@@ -112,19 +103,15 @@ class RedisEventLog:
         days = range(first // HOURS_PER_DAY, int(now) // DAY + 2)  # another gateway's clock may be ahead
         fields: dict[bytes, bytes] = {}
         for day in days:
-            await self._read_hash(self._keys.of("sums", owner, str(day)), fields)
+            key, cursor = self._keys.of("sums", owner, str(day)), b"0"
+            while True:  # the hash may be large
+                [(cursor, part)] = await self._redis.run([("HSCAN", key, cursor, "COUNT", _AT_ONCE)])
+                fields.update(part)
+                if int(cursor) == 0:
+                    break
         with decoding():
             found = await anyio.to_thread.run_sync(_decode_sums, fields)
         return {key: one for key, one in found.items() if key[0] >= first}
-
-    async def _read_hash(self, key: str, fields: dict[bytes, bytes]) -> None:
-        """Add the fields of a hash, which may be large, to others."""
-        cursor = b"0"
-        while True:
-            [(cursor, part)] = await self._redis.run([("HSCAN", key, cursor, "COUNT", _AT_ONCE)])
-            fields.update(part)
-            if int(cursor) == 0:
-                return
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
         """The number of calls by day."""
@@ -137,14 +124,14 @@ class RedisEventLog:
         """The namespaces with entries or sums."""
         [names] = await self._redis.run([("ZRANGE", self._keys.of("callers"), 0, -1)])
         with decoding():
-            return frozenset(unquote(name.decode()) for name in names)
+            return frozenset(map(decode_name, names))
 
 
 def _decode_sums(fields: Mapping[bytes, bytes]) -> dict[SumKey, Sums]:
     numbers: dict[SumKey, list[int]] = {}
     for field, number in fields.items():
-        hour, upstream, tool, place = field.decode().split(":")
-        key = (int(hour), unquote(upstream), unquote(tool))
+        hour, upstream, tool, place = field.split(b":")
+        key = (int(hour), decode_name(upstream), decode_name(tool))
         if int(place) < _PLACES:  # a later version may have more sums
             numbers.setdefault(key, [0] * _PLACES)[int(place)] = int(number)
     return {key: Sums(*one) for key, one in numbers.items()}

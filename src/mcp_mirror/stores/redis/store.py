@@ -40,7 +40,6 @@ from mcp_mirror.stores.quotas import (
     ExpirySweeper,
     build_reserved_error,
     keep_origin,
-    make_tombstone,
     refuse_oversized,
 )
 from mcp_mirror.stores.records import RecordCodec
@@ -223,7 +222,10 @@ class RedisStore:
             await self._enter(value, namespace, descriptor, *records)
         except BaseException:
             with suppress(StoreError), anyio.CancelScope(shield=True):  # the bytes expire otherwise
-                await self._give_up(value)
+                if self._registry:
+                    await self._registry.give_up(value.mark)
+                elif self._redis.is_up:
+                    await self._call("discard", **value._asdict())
             raise
 
     async def _upload(self, value: StoredValue, blob: Segments, envelope: Envelope | None) -> None:
@@ -235,13 +237,6 @@ class RedisStore:
         async for chunk in stream_pieces(blob, CHUNK, value.size, envelope):
             await self._redis.run([("SET", self._keys.blob(value, number), chunk, "EX", _STAGED)])
             number += 1
-
-    async def _give_up(self, value: StoredValue) -> None:
-        """Remove the bytes of a value that did not become visible."""
-        if self._registry:
-            await self._registry.give_up(value.mark)
-        elif self._redis.is_up:
-            await self._call("discard", **value._asdict())
 
     async def _enter(self, value: StoredValue, namespace: str, descriptor: Descriptor, *blobs: Buffer) -> None:
         """Make room and the value visible, in several calls if many values must go.
@@ -292,7 +287,7 @@ class RedisStore:
         if await self._open(namespace, base):
             return msgspec.structs.replace(found, expires=self._clock() + self._policy.lifetime)
         removed = await self._find(namespace, base)  # by another gateway, since then
-        return make_tombstone(removed, "evicted", self._clock()) if isinstance(removed, Descriptor) else removed
+        return Tombstone(keep_origin(removed), "evicted", self._clock()) if isinstance(removed, Descriptor) else removed
 
     async def _find(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value, without a use of it."""
@@ -399,20 +394,14 @@ class RedisStore:
             if lost:
                 self._warn_of_lost_values()
             with decoding():
-                listed += self._decode_rows(namespace, rows)
+                for base, used, record in rows:
+                    if known := self._codec.decode_or_report(namespace, decode_name(base), record):
+                        expires = float(used) + self._policy.lifetime
+                        listed.append(msgspec.structs.replace(known, expires=expires))
                 if not last:
                     break
                 place = {"after": last[0].decode(), "created": last[1].decode()}
         return tuple(listed)
-
-    def _decode_rows(self, namespace: str, rows: Sequence[tuple[bytes, bytes, bytes]]) -> Sequence[Descriptor]:
-        """The descriptors of values, from their encoded bases, last uses and records."""
-        found: list[Descriptor] = []
-        for base, used, record in rows:
-            known = self._codec.decode_or_report(namespace, decode_name(base), record)
-            if known:
-                found.append(msgspec.structs.replace(known, expires=float(used) + self._policy.lifetime))
-        return found
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
@@ -471,17 +460,16 @@ class RedisStore:
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
         """The slugs of a namespace's values; those of all values and tombstones, or none during an outage."""
+        try:
+            [names] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
+        except StoreError:
+            if namespace is None:
+                return frozenset()
+            raise
+        with decoding():
+            slugs = tuple(map(decode_name, names))
         if namespace is None:
-            with suppress(StoreError):
-                return frozenset(await self._read_slugs())
-            return frozenset()
-        slugs = await self._read_slugs()
+            return frozenset(slugs)
         made = self._keys.of("made", encode_name(namespace))
         exist = await self._redis.run([("EXISTS", f"{made}:{encode_name(slug)}") for slug in slugs])
         return frozenset(slug for slug, does_exist in zip(slugs, exist, strict=True) if does_exist)
-
-    async def _read_slugs(self) -> Sequence[str]:
-        """The slugs of all values and tombstones."""
-        [slugs] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
-        with decoding():
-            return tuple(map(decode_name, slugs))

@@ -31,11 +31,8 @@ async def stream_pieces(blob: Segments, piece: int, size: int, envelope: Envelop
         if envelope is None:
             yield part
         else:
-            yield await anyio.to_thread.run_sync(_seal_piece, envelope, part, size, number * (piece // CHUNK))
-
-
-def _seal_piece(envelope: Envelope, piece: Buffer, size: int, first: int) -> bytes:
-    return b"".join(envelope.seal((piece,), size, first))
+            sealed = envelope.seal((part,), size, number * (piece // CHUNK))
+            yield await anyio.to_thread.run_sync(b"".join, sealed)
 
 
 def cut_span(span: Span, piece: int) -> Iterator[Span]:
@@ -67,14 +64,9 @@ async def assemble(
         async for part in parts:
             await anyio.to_thread.run_sync(reader.add, part)
         return reader.take()
-    if wanted.length > _SPOOLED:
-        return await _spool(parts, folder)
-    read = [part async for part in parts]
-    return read[0] if len(read) == 1 else b"".join(read)
-
-
-async def _spool(parts: AsyncIterator[Buffer], folder: Callable[[], Path]) -> Buffer:
-    """Write parts into a file without a name, and map it."""
+    if wanted.length <= _SPOOLED:
+        read = [part async for part in parts]
+        return read[0] if len(read) == 1 else b"".join(read)
     try:
         with tempfile.TemporaryFile(dir=folder()) as file:
             async for part in parts:

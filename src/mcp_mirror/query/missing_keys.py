@@ -1,0 +1,167 @@
+"""Explains why a JMESPath expression finds nothing: the value does not have a key, or has it at another place."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from mcp_mirror.core.embedded_json import read_json_container
+from mcp_mirror.paths import escape_token, unescape_token
+from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.types import Buffer
+
+NULL: Final = frozenset({"null", "None"})
+"""Names of keys that no value has; a comparison with one is a comparison with null, as it was meant."""
+_MAX_NAME: Final = 80
+"""Bytes of a key that an error quotes."""
+_MAX_LOCATION: Final = 200
+"""Characters of the place of a key that an error names."""
+_MAX_SEARCHED: Final = 10_000
+"""Objects, arrays and texts of a value in which a key is searched."""
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""A key that expressions contain without quotes."""
+_CHAINS: Final = frozenset(
+    {
+        *("subexpression", "index_expression", "projection", "filter_projection", "value_projection", "flatten"),
+        "pipe",
+    }
+)
+"""Parts of expressions whose first part is evaluated on the value, and the others on what it selects."""
+_OF_ARRAYS: Final = frozenset({"index_expression", "projection", "filter_projection", "flatten"})
+"""Parts of expressions that select nothing from an object."""
+_WHOLE: Final = ("identity", "current")
+"""Parts of expressions that stand for the value itself."""
+
+Node = Mapping[str, Any]
+"""A part of a parsed expression."""
+
+
+def quote_key(name: str) -> str:
+    """A key as an error names it."""
+    return as_json_string(name, _MAX_NAME)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield all parts of an expression."""
+    yield node
+    for child in node["children"]:
+        if isinstance(child, Mapping):  # a slice has numbers
+            yield from walk(child)
+
+
+def find_made_keys(parsed: Node) -> frozenset[str]:
+    """The keys of objects that an expression makes."""
+    return frozenset(node["value"] for node in walk(parsed) if node["type"] == "key_val_pair")
+
+
+def has_key(blob: Buffer, name: str) -> bool:
+    """Whether any object in JSON text has a key, written with or without escapes for characters beyond ASCII."""
+    forms = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
+    found = re.search("|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass"), blob)
+    return found is not None
+
+
+def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
+    """Explain why an expression finds nothing, and name the next step; None if its keys are where it looks for them.
+
+    Args:
+        parsed: The parsed expression.
+        blob: The JSON text of the value.
+        value: The value.
+    """
+    made = find_made_keys(parsed)
+    names = dict.fromkeys(node["value"] for node in walk(parsed) if node["type"] == "field")
+    for name in names:
+        if name not in made | NULL and not has_key(blob, name):
+            advice = _advise_on_missing_key(name, blob, value)
+            return f"No object of the value has the key {quote_key(name)}.{advice and ' '}{advice}"
+    return next(filter(None, (_explain_start(node, value) for node in _find_starts(parsed))), None)
+
+
+def _advise_on_missing_key(name: str, blob: Buffer, value: Any) -> str:
+    plain = unescape_token(name)
+    if plain != name and has_key(blob, plain):
+        return f"It is escaped as in a path: write {quote_key(plain)}."
+    if (place := _find_text_with_key(value, name)) is not None:
+        return f"The text at {place} contains JSON with this key: add {place} to `memory_path`."
+    return ""
+
+
+def _find_text_with_key(value: Any, name: str) -> str | None:
+    """The JSON Pointer of the first text that is JSON with a key, quoted; None without one."""
+    for location, one in _walk_value(value):
+        if isinstance(one, str) and location and json.dumps(name)[1:-1] in one:
+            found = read_json_container(one)
+            if found is not None and has_key(found, name):
+                return _quote_place("".join(f"/{escape_token(str(token))}" for token in location))
+    return None
+
+
+def _find_starts(node: Node) -> Iterator[Node]:
+    """Yield the parts of an expression that are evaluated on the value itself."""
+    kind, children = node["type"], node["children"]
+    if kind == "field" or (kind in _CHAINS and children[0]["type"] in _WHOLE):
+        yield node
+    elif kind in _CHAINS:
+        yield from _find_starts(children[0])
+    elif kind != "expref":
+        for child in children:
+            yield from _find_starts(child)
+
+
+def _explain_start(node: Node, value: Any) -> str | None:
+    """Explain why a part of an expression finds nothing in the value itself; None if it may find something."""
+    if isinstance(value, dict):
+        if node["type"] in _OF_ARRAYS:
+            return f"The value is an object, not an array: begin with {_name_rows(value)}."
+        if node["type"] == "field" and node["value"] not in value:
+            place = _find_place(value, node["value"])
+            return place and f"The key {quote_key(node['value'])} is within other values: begin with {place}."
+    if isinstance(value, list) and node["type"] == "field":
+        return f"The value is an array: begin with [] for all of its items, as in [].{_format_key(node['value'])}."
+    return None
+
+
+def _name_rows(value: Mapping[str, Any]) -> str:
+    """The key of an object's first array of objects, or an expression for an array of its members."""
+    rows = (key for key, one in value.items() if isinstance(one, list) and one and isinstance(one[0], dict))
+    key = next(rows, None)
+    return "values(@)" if key is None or len(key) > _MAX_NAME else _format_key(key)
+
+
+def _find_place(value: Any, name: str) -> str | None:
+    """The expression for the first object, and its key; None without one."""
+    for location, one in _walk_value(value):
+        if isinstance(one, dict) and name in one:
+            tokens = (*location, name)
+            parts = ("[]" if isinstance(token, int) else f".{_format_key(token)}" for token in tokens)
+            place = "".join(parts).removeprefix(".")
+            return place if len(place) <= _MAX_LOCATION and place.isprintable() else None
+    return None
+
+
+def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield a value and the values within it with their locations, those of the highest levels first.
+
+    Of an array, only the first item counts: the others resemble it.
+    """
+    waiting: deque[tuple[tuple[str | int, ...], Any]] = deque([((), value)])
+    seen = 1
+    while waiting:
+        location, one = waiting.popleft()
+        yield location, one
+        inner = one.items() if isinstance(one, dict) else enumerate(one[:1]) if isinstance(one, list) else ()
+        for key, member in inner:
+            if seen < _MAX_SEARCHED and isinstance(member, dict | list | str):
+                waiting.append(((*location, key), member))
+                seen += 1
+
+
+def _format_key(key: str) -> str:
+    return key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def _quote_place(place: str) -> str | None:
+    quoted = as_json_string(place, _MAX_LOCATION)
+    return quoted if json.loads(quoted) == place else None
