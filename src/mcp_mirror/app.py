@@ -10,7 +10,6 @@ import msgspec
 
 from mcp_mirror.assembly import (
     build_handlers,
-    build_request_telemetry,
     build_services,
     build_sessions,
     build_stage_dependencies,
@@ -32,14 +31,13 @@ from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
 from mcp_mirror.server.handover import Worker
 from mcp_mirror.server.server import MirrorServer
-from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.upstream import ChangeListeners
 
 if TYPE_CHECKING:
-    from mcp_mirror.server.probes import Readiness, ShutdownNotice
+    from mcp_mirror.server.probes import Readiness
 
 _STARTUP_SECTIONS: Final = ("store", "server", "limits", "audit", "events", "dashboard")
 """Sections of the configuration that a reload does not apply. Of `auth` it does not apply `principals`."""
@@ -63,18 +61,13 @@ class Application(msgspec.Struct, frozen=True):
     is_local: bool
     """The only client is on standard streams."""
     signals: Signals
-    shutdown_notices: "list[ShutdownNotice]" = msgspec.field(default_factory=list)
-    """Of each address at which orchestrators can probe the gateway."""
+    probed_addresses: "list[Readiness]" = msgspec.field(default_factory=list)
+    """The addresses at which orchestrators can probe the gateway."""
 
     @property
     def upstreams(self) -> UpstreamRegistry:
         """All upstreams."""
         return self.gateway.upstreams
-
-    @property
-    def current_config(self) -> Config:
-        """The configuration of the last reload, with those settings of the start that a reload does not change."""
-        return self.gateway.runtime.state.config
 
     def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
@@ -91,8 +84,12 @@ class Application(msgspec.Struct, frozen=True):
         before = runtime.state
         # A reload never gives one principal the values of another.
         is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
-        is_auth_applied = self.server.can_apply_auth(config.auth)
-        current = self._keep_startup_settings(config, config.auth if is_auth_applied else before.config.auth)
+        # Only a restart switches authentication on or off.
+        is_auth_applied = self.server.auth.is_required == config.auth.is_required
+        auth = config.auth if is_auth_applied else before.config.auth
+        auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
+        kept = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
+        current = msgspec.structs.replace(config, auth=auth, **kept)
         after = self.builder.build(current, pins, before.catalog, is_isolated=is_isolated)
         runtime.state = msgspec.structs.replace(after, catalogs=before.catalogs)
         names = {one.name for one in config.upstreams}
@@ -113,22 +110,11 @@ class Application(msgspec.Struct, frozen=True):
             deferred.append("auth.principals")
         return tuple(deferred)
 
-    def _keep_startup_settings(self, config: Config, auth: AuthPolicy) -> Config:
-        """Return `config` with the settings of the start that a reload does not change, and with the `auth` to use."""
-        sections = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
-        auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
-        return msgspec.structs.replace(config, auth=auth, **sections)
-
-    def reopen_audit_log(self) -> None:
-        """Continue in a new file after a rotation of the audit log."""
-        if self.audit:
-            self.audit.reopen()
-
     async def find_unavailable(self) -> list[str]:
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
         problems: list[str] = []
         try:
-            await self.gateway.writer.store.check()
+            await self.gateway.services.writer.store.check()
         except StoreError as error:
             problems.append(f"store: {error}")
         if self.config.auth.issuers:
@@ -188,7 +174,7 @@ class Application(msgspec.Struct, frozen=True):
         from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # not on stdio
 
         services = self.gateway.services
-        return Readiness(services.writer.store, services.upstreams, shutdown, self.shutdown_notices)
+        return Readiness(services.writer.store, services.upstreams, shutdown, self.probed_addresses)
 
 
 @asynccontextmanager
@@ -229,7 +215,7 @@ async def open_application(
         services = build_services(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
         runtime = Runtime()
-        builder = StateBuilder(shared, Dispatcher(services, runtime, build_request_telemetry(signals)), tuple(stages))
+        builder = StateBuilder(shared, Dispatcher(services, runtime, shared.telemetry), tuple(stages))
         catalog = Catalog({}, SLUGS | OWN_SLUGS | await resources.store.slugs())
         is_isolated = config.auth.is_required and not awaits_client
         runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)

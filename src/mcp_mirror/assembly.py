@@ -17,15 +17,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from platformdirs import user_cache_path
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.gateway.call import Stage
+from mcp_mirror.gateway.call import Services
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
-from mcp_mirror.gateway.stages.telemetry import RequestTelemetry, TelemetryStage
+from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
@@ -51,8 +50,7 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import LISTINGS
 from mcp_mirror.stores.opening import open_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.upstreams.connection_settings import ConnectionServices
-from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.dedicated import ConnectionSlots
 from mcp_mirror.upstreams.elicitation import SuspendedCalls
 from mcp_mirror.upstreams.listing import ListingCache
 from mcp_mirror.upstreams.local import LocalFunctions
@@ -167,19 +165,15 @@ def build_upstreams(
     functions: LocalFunctions | None,
 ) -> UpstreamRegistry:
     """Return the upstreams, which do not run yet, and the functions of the program that runs the gateway."""
-    slots = ConnectionSlots(config.limits.traffic.connections_per_principal)
-    connections = ConnectionServices(
+    dependencies = UpstreamDependencies(
         spool=resources.spool,
         child_watchdog=resources.child_watchdog,
         client_info=types.Implementation(name=config.server.name, version=version("mcp-mirror")),
         examine=resources.schema_workers.examine,
         open_list=resources.scanner.open_list,
         listing_cache=_create_listing_cache(config),
-    )
-    dependencies = UpstreamDependencies(
-        connections=connections,
         listeners=listeners,
-        dedicated=DedicatedConnectionPolicy(slots, sessions, config.server.session_idle),
+        slots=ConnectionSlots(config.limits.traffic.connections_per_principal, sessions, config.server.session_idle),
         answer_timeout=config.server.answer_timeout,
     )
     return UpstreamRegistry(config.upstreams, dependencies, functions)
@@ -253,7 +247,7 @@ def _build_quotas(config: Config, resources: Resources) -> CallQuotas | None:
     return quotas
 
 
-def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> Stage | None:
+def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> TelemetryStage | None:
     if signals.metrics is None and signals.tracing is None:
         return None
 
@@ -266,11 +260,6 @@ def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdi
         return attributes | ({"mcp.protocol.version": protocol_version} if protocol_version else {})
 
     return TelemetryStage(signals.metrics, signals.tracing, path_hasher, describe_client)
-
-
-def build_request_telemetry(signals: Signals) -> RequestTelemetry | None:
-    """Return what measures and traces requests to upstreams; None without metrics and traces."""
-    return RequestTelemetry(signals.metrics, signals.tracing) if signals.metrics or signals.tracing else None
 
 
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:

@@ -30,7 +30,7 @@ from mcp_mirror.gateway.input_required import build_input_required_reply, check_
 from mcp_mirror.payload.json_rpc import object_of
 from mcp_mirror.security.pins import NO_PINS
 from mcp_mirror.server.announcements import ListChange
-from mcp_mirror.upstreams.content_filter import require_scopes
+from mcp_mirror.upstreams.content_filter import ContentFilteredChannel
 from mcp_mirror.upstreams.elicitation import InputRequired
 
 if TYPE_CHECKING:
@@ -327,9 +327,7 @@ async def test_a_reload_ends_updates_to_principals_without_the_new_scope(
 
 async def test_a_session_without_its_scope_gets_no_messages_of_the_upstream() -> None:
     session = Recorder(Caller("x", is_stateless=False, session="s", scopes=frozenset({"crm"})))
-    home = require_scopes(session, ("crm",))
-    assert home is not None
-    assert require_scopes(session, ()) is session
+    home = ContentFilteredChannel(session, lambda: False, ("crm",))
     await home.notify("notifications/message", {"data": 1})
     assert await home.request("roots/list", {}) == {"asked": "roots/list"}
     session.caller = msgspec.structs.replace(session.caller, scopes=frozenset())

@@ -73,7 +73,7 @@ async def text(application: Application, tool: str, arguments: Any = None) -> st
     with anyio.fail_after(BOUND):
         gateway = application.gateway
         call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments or {}).encode())
-        content = (await gateway.call_tool(call))["content"]
+        content = (await gateway.state.answer(call))["content"]
     return str(json.loads(b"".join(content) if isinstance(content, tuple) else bytes(content))[0]["text"])
 
 

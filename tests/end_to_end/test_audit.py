@@ -207,7 +207,7 @@ async def test_an_exception_after_a_resource_is_read_is_recorded_as_an_error(
     async def fail(*_: Any) -> Any:
         raise KeyError
 
-    monkeypatch.setattr(ContentCapture, "capture_resource", fail)
+    monkeypatch.setattr(ContentCapture, "capture", fail)
     path = tmp_path / "audit.jsonl"
     config = {"upstreams": {"notes": NOTES}, "audit": {"path": str(path)}}
     served: asyncio.Queue[str] = asyncio.Queue()

@@ -239,7 +239,7 @@ async def test_no_result_that_the_model_may_not_see_is_shown_in_any_part(desk: A
         for result in HIDDEN:
             gateway, arguments = user.application.gateway, {"result": json.dumps(result)}
             call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
-            reply = await gateway.call_tool(call)
+            reply = await gateway.state.answer(call)
             shown = b"".join(b"".join(part) if isinstance(part, tuple) else bytes(part) for part in reply.values())
             assert b"c4nary" not in shown
             assert b"YzRuYXJ5" not in shown
@@ -325,7 +325,7 @@ async def test_every_store_keeps_the_labels(
 
 async def test_a_value_from_before_there_were_labels_is_taken_for_the_worst(desk: Any) -> None:
     async with desk(STRICT) as user:
-        base, writer = f"say-{uuid.uuid4()}", user.application.gateway.writer
+        base, writer = f"say-{uuid.uuid4()}", user.application.gateway.services.writer
         await writer.store_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens)
         assert await user.labels(base) == {}
         assert "it is untrusted" in await user.refused("mail_hear_mirrored", x=base)

@@ -169,7 +169,7 @@ async def subscribed(config: Path) -> AsyncIterator[tuple[Callable[[str], Awaita
         gateway, subscriptions = application.gateway, application.server.handlers.subscriptions
 
         async def call(tool: str) -> str:
-            return read_reply(await gateway.call_tool(gateway.new_call(channel, tool, b"{}"))).text
+            return read_reply(await gateway.state.answer(gateway.new_call(channel, tool, b"{}"))).text
 
         await subscriptions.subscribe(channel, "note:one", "reader", lambda uri, _params: updates.append(uri))
         yield call, updates

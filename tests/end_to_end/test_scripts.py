@@ -988,7 +988,7 @@ async def test_calls_of_scripts_count_by_the_rate_of_their_principal(configured:
         await application.upstreams.settle(BOUND)
         arguments = json.dumps({"code": "for n in range(5): await tools.hear(x='1')"}).encode()
         call = gateway.new_call(NullChannel(Caller("me")), "memory_run", arguments, is_limited=True)
-        reply = str(await asyncio.wait_for(gateway.call_tool(call), BOUND))
+        reply = str(await asyncio.wait_for(gateway.state.answer(call), BOUND))
     assert "`limits.calls_per_minute`" in reply
     assert (tmp_path / "mail.log").read_text().count(" tools/call\n") == 2
 
@@ -1006,7 +1006,7 @@ async def test_many_scripts_of_one_principal_do_not_wait_for_each_other_forever(
         calls = [
             gateway.new_call(NullChannel(Caller("me")), "memory_run", arguments, is_limited=True) for _ in range(8)
         ]
-        replies = await asyncio.wait_for(asyncio.gather(*map(gateway.call_tool, calls)), BOUND)
+        replies = await asyncio.wait_for(asyncio.gather(*map(gateway.state.answer, calls)), BOUND)
     assert all("done" in str(one) for one in replies)
 
 

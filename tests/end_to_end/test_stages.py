@@ -234,7 +234,7 @@ async def test_a_reload_changes_stages_and_fails_whole_if_one_is_unusable(unusab
         gateway = application.gateway
 
         async def is_closed() -> bool:
-            reply = await gateway.call_tool(gateway.new_call(NullChannel(Caller(LOCAL)), "memory_list", b"{}"))
+            reply = await gateway.state.answer(gateway.new_call(NullChannel(Caller(LOCAL)), "memory_list", b"{}"))
             return b"closed" in b"".join(map(bytes, reply["content"]))
 
         assert not await is_closed()

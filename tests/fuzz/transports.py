@@ -169,7 +169,7 @@ class Stage:
         """What a model reads; of what was stored, that it was."""
         call = self._gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
         try:
-            return _text_of(await self._gateway.call_tool(call))
+            return _text_of(await self._gateway.state.answer(call))
         except RefusedError as error:  # an upstream's own
             return str(error)
 

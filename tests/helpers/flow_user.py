@@ -40,7 +40,7 @@ class Desk:
         """Call a tool."""
         gateway = self.application.gateway
         call = gateway.new_call(NullChannel(Caller(LOCAL)), tool, json.dumps(arguments).encode())
-        return read_reply(await asyncio.wait_for(gateway.call_tool(call), BOUND))
+        return read_reply(await asyncio.wait_for(gateway.state.answer(call), BOUND))
 
     async def text(self, tool: str, **arguments: Any) -> str:
         reply = await self.reply(tool, **arguments)
@@ -59,7 +59,7 @@ class Desk:
         return path_in(await self.text(f"{name}_say_mirrored", result=json.dumps(result)))
 
     async def labels(self, path: str) -> Mapping[str, str]:
-        known = await self.application.gateway.writer.store.describe(LOCAL, path)
+        known = await self.application.gateway.services.writer.store.describe(LOCAL, path)
         assert isinstance(known, Descriptor)
         return known.labels
 

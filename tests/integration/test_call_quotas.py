@@ -11,7 +11,7 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.errors import RefusalReason, StoreError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.pipeline import compose
-from mcp_mirror.gateway.stages.limits import CallQuotas, QuotaStage
+from mcp_mirror.gateway.stages.limits import CallQuotas
 from mcp_mirror.gateway.stages.reporting import ReportStage
 from mcp_mirror.observability.audit import NO_AUDIT
 from mcp_mirror.observability.events import EventRecorder
@@ -59,9 +59,7 @@ class Gateway:
         async def answer(_call: Call) -> Mapping[str, bytes]:
             return {"content": b"[]"}
 
-        self._answer = compose(
-            [ReportStage(NO_AUDIT, recorder, PathHasher(b"key"), clock), QuotaStage(self.quotas)], answer
-        )
+        self._answer = compose([ReportStage(NO_AUDIT, recorder, PathHasher(b"key"), clock), self.quotas], answer)
 
     async def call(self, principal: str = "alice", *, is_limited: bool = True) -> str:
         """Return the error of a call; an empty text if there is none."""

@@ -230,7 +230,7 @@ def test_a_catalog_adds_few_containers_to_those_of_the_definitions() -> None:
     index = finish(catalog.build_index({}))
     gc.collect()
     added = len(gc.get_objects()) - before
-    assert catalog.entries["tool_7_mirrored"].check is not None
+    assert catalog.entries["tool_7_mirrored"].inspected.check is not None
     assert index.search("tool 7", 1) == ["tool_7_mirrored"]
     assert added <= 1.5 * len(listing)
 

@@ -1,12 +1,14 @@
 """Which connection closes if a limit on dedicated connections is reached."""
 
 from dataclasses import dataclass, field
+from time import monotonic
 
 import anyio
 import pytest
 
 from mcp_mirror.errors import UpstreamError
-from mcp_mirror.upstreams.dedicated import ConnectionSlot, ConnectionSlots
+from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.upstreams.dedicated import ConnectionSlots
 
 LONG_AGO = -1000.0
 PER_UPSTREAM = 4
@@ -18,29 +20,40 @@ class Connection:
     """A connection that closes at once, or when the test frees its slot."""
 
     slots: ConnectionSlots
-    slot: ConnectionSlot
+    namespace: str
+    upstream: str
     last_used: float = LONG_AGO
     is_idle: bool = True
     closes: bool = True
     is_reclaimed: bool = field(default=False, init=False)
 
+    @property
+    def connection(self) -> "Connection":
+        return self
+
+    @property
+    def is_closing(self) -> bool:
+        return self.is_reclaimed
+
     def reclaim(self) -> None:
         self.is_reclaimed = True
-        self.slot.is_closing = True
         if self.closes:
-            self.slots.free(self.slot)
+            self.free()
+
+    def free(self) -> None:
+        self.slots.free(self)  # type: ignore[arg-type]  # the part of a connection that slots use
 
 
 async def connect(slots: ConnectionSlots, principal: str, *, to: str = "up", **how: bool | float) -> Connection:
-    slot = await slots.reserve(to, principal, PER_UPSTREAM)
-    connection = Connection(slots, slot, **how)  # type: ignore[arg-type]
-    slot.connection = connection  # type: ignore[assignment]  # the part of it that slots use
+    await slots.wait_for_slot(to, principal, PER_UPSTREAM)
+    connection = Connection(slots, principal, to, **how)  # type: ignore[arg-type]
+    slots.take(connection)  # type: ignore[arg-type]  # as above
     return connection
 
 
 @pytest.fixture
 def slots() -> ConnectionSlots:
-    return ConnectionSlots(3)
+    return ConnectionSlots(3, Sessions(60.0, monotonic, lambda *_: None), 60.0)
 
 
 async def test_the_longest_idle_connection_of_a_principal_makes_room(slots: ConnectionSlots) -> None:
@@ -63,15 +76,15 @@ async def test_a_principal_does_not_replace_connections_of_one_with_as_many(slot
     for principal in ("a", "a", "b", "b"):
         await connect(slots, principal, is_idle=principal == "a")
     with pytest.raises(UpstreamError, match=r"`limits.connections_per_upstream` \(4\) connections to this upstream"):
-        await slots.reserve("up", "b", PER_UPSTREAM)
-    await slots.reserve("other", "b", PER_UPSTREAM)
+        await slots.wait_for_slot("up", "b", PER_UPSTREAM)
+    await slots.wait_for_slot("other", "b", PER_UPSTREAM)
 
 
 async def test_all_connections_in_use_is_an_error_with_advice(slots: ConnectionSlots) -> None:
     for _ in range(3):
         await connect(slots, "a", is_idle=False)
     with pytest.raises(UpstreamError, match=r"`limits.connections_per_principal` \(3\).* set `scope: principal`"):
-        await slots.reserve("up", "a", PER_UPSTREAM)
+        await slots.wait_for_slot("up", "a", PER_UPSTREAM)
     await connect(slots, "b")
 
 
@@ -90,5 +103,5 @@ async def test_a_new_connection_waits_for_one_that_is_closing(slots: ConnectionS
             await anyio.wait_all_tasks_blocked()
             assert closing.is_reclaimed
             assert not made
-            slots.free(closing.slot)
+            closing.free()
     assert len(made) == 1

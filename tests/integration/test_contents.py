@@ -13,7 +13,7 @@ from tests.load import measure_pause, slowness
 
 from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import ToolError
-from mcp_mirror.gateway.contents import ContentCapture
+from mcp_mirror.gateway.contents import PROMPT, RESOURCE, ContentCapture
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.payload.json_rpc import array_of, open_array
 from mcp_mirror.security.flows import Flows
@@ -49,13 +49,13 @@ class Shelf:
 
     async def resource(self, *contents: bytes) -> list[bytes]:
         result: Mapping[str, Any] = {"contents": array_of(contents), "ttlMs": b"1"}
-        captured = await self.capture.capture_resource(result, "me", PLACE)
+        captured = await self.capture.capture(RESOURCE, result, "me", PLACE)
         assert captured["ttlMs"] == b"1"
         return items_of(captured["contents"])
 
     async def prompt(self, *messages: bytes) -> list[bytes]:
         result: Mapping[str, Any] = {"messages": array_of(messages), "description": b'"d"'}
-        captured = await self.capture.capture_prompt(result, "me", ResourceOrigin("docs", "greet"))
+        captured = await self.capture.capture(PROMPT, result, "me", ResourceOrigin("docs", "greet"))
         assert captured["description"] == b'"d"'
         return items_of(captured["messages"])
 
@@ -188,8 +188,8 @@ async def test_a_large_message_is_stored_and_its_notice_takes_its_place() -> Non
 )
 async def test_results_without_contents_pass_unchanged(result: Mapping[str, Buffer]) -> None:
     shelf = Shelf()
-    assert await shelf.capture.capture_resource(result, "me", PLACE) == result
-    assert await shelf.capture.capture_prompt(result, "me", PLACE) == result
+    assert await shelf.capture.capture(RESOURCE, result, "me", PLACE) == result
+    assert await shelf.capture.capture(PROMPT, result, "me", PLACE) == result
 
 
 async def test_by_default_everything_passes() -> None:
@@ -207,12 +207,12 @@ async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     captured: list[Mapping[str, Buffer | Segments]] = []
     contents = [b'{"uri":"x://c4nary","mimeType":"c4nary","text":"c4nary","_meta":{"c4nary":1}}', b'{"blob":"c4nary"}']
     captured.append(
-        await hidden.capture_resource({"contents": array_of(contents), "_meta": b'{"c4nary":1}'}, "me", PLACE)
+        await hidden.capture(RESOURCE, {"contents": array_of(contents), "_meta": b'{"c4nary":1}'}, "me", PLACE)
     )
-    captured.append(await hidden.capture_resource({"contents": b'"c4nary"'}, "me", PLACE))
+    captured.append(await hidden.capture(RESOURCE, {"contents": b'"c4nary"'}, "me", PLACE))
     messages = [b'{"role":"c4nary","content":{"type":"text","text":"c4nary"}}', b'{"role":"assistant"}']
     result: Mapping[str, Buffer | Segments] = {"messages": array_of(messages), "description": b'"c4nary"'}
-    captured.append(await hidden.capture_prompt(result, "me", ResourceOrigin("docs", "greet")))
+    captured.append(await hidden.capture(PROMPT, result, "me", ResourceOrigin("docs", "greet")))
     shown = [json.loads(b"".join(part)) for one in captured for part in one.values() if isinstance(part, tuple)]
     assert "c4nary" not in str(
         [bytes(b"".join(p)) if isinstance(p, tuple) else p for one in captured for p in one.values()]
@@ -222,8 +222,8 @@ async def test_resources_and_prompts_show_no_byte_without_previews() -> None:
     assert [len(part) for part in shown] == [2, 0, 2]
     assert [one["role"] for one in shown[2]] == ["user", "assistant"]
     assert not any(descriptor.preview for descriptor, _ in await shelf.stored())
-    passed = await shelf.capture.capture_resource(
-        {"contents": array_of(contents)}, "me", ResourceOrigin("other", "x://c4nary")
+    passed = await shelf.capture.capture(
+        RESOURCE, {"contents": array_of(contents)}, "me", ResourceOrigin("other", "x://c4nary")
     )
     assert items_of(passed["contents"]) == contents
 
@@ -234,18 +234,19 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     place = PlacePolicy(integrity="trusted", confidentiality="internal")
     bound = FlowsPolicy(model=PlacePolicy(accepts=Accepts(confidentiality="internal")))
     shelf.capture = msgspec.structs.replace(shelf.capture, flows=Flows(bound, {"docs": place}))
-    member = "contents" if kind == "resource" else "messages"
-    item = content(LARGE) if kind == "resource" else message(type="text", text=LARGE)
+    captured, member, item = RESOURCE, "contents", content(LARGE)
+    if kind == "prompt":
+        captured, member, item = PROMPT, "messages", message(type="text", text=LARGE)
     result: dict[str, Buffer | Segments] = {member: array_of((item,))}
-    await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
+    await shelf.capture.capture(captured, result, "me", PLACE)
     ((stored, _),) = await shelf.stored()
     assert stored.labels == {"sources": "docs", "integrity": "trusted", "confidentiality": "internal"}
     result["_meta"] = b'{"ifc":{"confidentiality":"private"}}'
     with pytest.raises(ToolError, match=r"may not be shown to the model: it is private, and `flows\.model\.accepts"):
-        await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
+        await shelf.capture.capture(captured, result, "me", PLACE)
     shelf.capture = msgspec.structs.replace(shelf.capture, mirror=MirrorPolicy(capture_resources=False))
     with pytest.raises(ToolError):
-        await getattr(shelf.capture, f"capture_{kind}")(result, "me", PLACE)
+        await shelf.capture.capture(captured, result, "me", PLACE)
     assert shelf.kept == 1
 
 
@@ -259,8 +260,8 @@ async def test_very_many_contents_do_not_stall_others(text: str, count: int) -> 
     passed: list[Mapping[str, Buffer | Segments]] = []
 
     async def capture() -> None:
-        passed.append(await shelf.capture.capture_resource({"contents": contents}, "me", PLACE))
-        passed.append(await shelf.capture.capture_prompt({"messages": messages}, "me", PLACE))
+        passed.append(await shelf.capture.capture(RESOURCE, {"contents": contents}, "me", PLACE))
+        passed.append(await shelf.capture.capture(PROMPT, {"messages": messages}, "me", PLACE))
 
     assert await measure_pause(capture()) < 0.1 * slowness()
     assert [len(items_of(one)) for result in passed for one in result.values()] == [count, count]

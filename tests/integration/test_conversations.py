@@ -102,7 +102,7 @@ def test_a_harness_reports_the_size_or_the_restart_of_a_conversation() -> None:
         spend(conversations, Conversation(CHAT.key, 8000 - MIN_CALL_TOKENS + 1, is_reset=True), 0)
         == MIN_CALL_TOKENS - 1
     )
-    assert spend(conversations, Conversation(CHAT.key, 5, is_reset=True).without_report, 0) == MIN_CALL_TOKENS - 1
+    assert spend(conversations, Conversation(CHAT.key), 0) == MIN_CALL_TOKENS - 1
     assert spend(conversations, Conversation(("harness", "new"), 20), 0) == 7900
     assert spend(conversations, Conversation(("harness", "newer"), 3000, is_reset=True), 0) == 5000
 

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from mcp_mirror.server.connections import Connections, find_connection
+from mcp_mirror.server.connections import Connections, LimitedProtocol, find_connection
 from mcp_mirror.settings.limits import TrafficPolicy
 
 BOUND = 30.0
@@ -25,7 +26,7 @@ async def serving(app: ASGIApp) -> AsyncIterator[tuple[asyncio.StreamReader, asy
     """Serve an application, and connect to it."""
     config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", proxy_headers=False)
     config.load()
-    create, state = Connections(TrafficPolicy()).protocol(), ServerState()
+    create, state = partial(LimitedProtocol, Connections(TrafficPolicy())), ServerState()
     server = await asyncio.get_running_loop().create_server(
         lambda: create(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )

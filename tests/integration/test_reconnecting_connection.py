@@ -26,11 +26,11 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
+from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter
-from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.upstreams.session import Mode, UpstreamRequest
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
@@ -107,7 +107,9 @@ def connect(tmp_path: Path) -> Connect:
     script.write_text(textwrap.dedent(PROGRAM))
 
     @asynccontextmanager
-    async def connected(modes: Modes = ("auto",), *, broken: bool = False, **does: str) -> AsyncIterator[Any]:
+    async def connected(
+        modes: tuple[Mode, ...] = ("auto",), *, broken: bool = False, **does: str
+    ) -> AsyncIterator[Any]:
         program = Program(tmp_path)
         if broken:
             program.break_start()
@@ -145,7 +147,7 @@ def connect(tmp_path: Path) -> Connect:
     ],
 )
 async def test_handshake_modes_are_tried_in_order(
-    connect: Connect, modes: Modes, does: dict[str, str], asked: list[str], state: str
+    connect: Connect, modes: tuple[Mode, ...], does: dict[str, str], asked: list[str], state: str
 ) -> None:
     names = {"D": "server/discover", "I": "initialize"}
     async with connect(modes, **does) as (connection, program):

@@ -17,8 +17,7 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.connection_settings import ConnectionServices
-from mcp_mirror.upstreams.dedicated import ConnectionSlots, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.dedicated import ConnectionSlots
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
@@ -38,8 +37,8 @@ class NoSessions:
     def is_open(self, _key: str) -> bool:
         return False
 
-    def is_alive(self, _key: str) -> bool:
-        return True
+    def find(self, _key: str) -> object:
+        return self
 
     def end(self, key: str) -> None:
         raise NotImplementedError(key)
@@ -54,10 +53,14 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
     with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
         info, scanner = types.Implementation(name="us", version="0"), FrameScanner(child_watchdog, spool)
         dependencies = UpstreamDependencies(
-            ConnectionServices(spool, child_watchdog, info, examined, scanner.open_list),
-            ChangeListeners(lambda *_: None, lambda *_: None),
-            DedicatedConnectionPolicy(slots, NoSessions(), 60.0),
-            60.0,
+            spool,
+            child_watchdog,
+            info,
+            examined,
+            scanner.open_list,
+            listeners=ChangeListeners(lambda *_: None, lambda *_: None),
+            slots=slots,
+            answer_timeout=60.0,
         )
         policy = UpstreamPolicy("up", endpoint, startup_timeout=BOUND)
         registry = UpstreamRegistry([policy], dependencies)
@@ -67,7 +70,7 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
 
 
 async def test_a_waiting_call_fails_when_its_upstream_is_removed() -> None:
-    slots = ConnectionSlots(1)
+    slots = ConnectionSlots(1, NoSessions(), 60.0)
     errors: list[str] = []
 
     async def call() -> None:
@@ -81,12 +84,12 @@ async def test_a_waiting_call_fails_when_its_upstream_is_removed() -> None:
             tasks.start_soon(call)
             await anyio.wait_all_tasks_blocked()
             registry.replace([], 0.0)
-        await slots.reserve("up", CLIENT.caller.namespace, 1)
+        await slots.wait_for_slot("up", CLIENT.caller.namespace, 1)
     assert errors == ["Upstream 'up' is down: The gateway has closed the connection. Try again in a moment."]
 
 
 async def test_a_call_to_a_removed_upstream_is_an_error_and_takes_no_slot() -> None:
-    slots = ConnectionSlots(1)
+    slots = ConnectionSlots(1, NoSessions(), 60.0)
     async with running(slots) as registry:
         upstream = registry["up"]
         registry.replace([], 0.0)
@@ -94,7 +97,7 @@ async def test_a_call_to_a_removed_upstream_is_an_error_and_takes_no_slot() -> N
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(UpstreamError, match="'up' was stopped by a reload"):
             await upstream.request(CALL, CLIENT)
-        await slots.reserve("up", CLIENT.caller.namespace, 1)
+        await slots.wait_for_slot("up", CLIENT.caller.namespace, 1)
 
 
 @pytest.mark.parametrize("settles_first", [True, False])
@@ -110,7 +113,7 @@ async def test_a_call_that_waits_for_its_connection_ends_within_the_drain(
             await upstream.settle_for(CLIENT)
         answers.append(await upstream.request(CALL, CLIENT))
 
-    async with running(ConnectionSlots(1), server) as registry:
+    async with running(ConnectionSlots(1, NoSessions(), 60.0), server) as registry:
         upstream = registry["up"]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)

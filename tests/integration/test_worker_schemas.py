@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from tests.hostile.schemas import blocks, doubling, page, tool
 
-from mcp_mirror.core.catalog import CatalogEntry, CatalogRules, build_catalog
+from mcp_mirror.core.catalog import CatalogRules, build_catalog
 from mcp_mirror.core.validation import SchemaCheck
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
@@ -45,10 +45,10 @@ async def examined(workers: SchemaWorkers, *tools: Any) -> list[InspectedTool]:
     return list(await workers.examine(POLICY, items))
 
 
-async def entry_of(workers: SchemaWorkers, given: Any) -> CatalogEntry:
+async def entry_of(workers: SchemaWorkers, given: Any) -> InspectedTool:
     found = await examined(workers, given)
     (entry,) = finish(build_catalog([(POLICY, found)], CatalogRules(MirrorPolicy()))).entries.values()
-    return entry
+    return entry.inspected
 
 
 async def test_tools_are_examined_in_the_order_of_the_listing(workers: SchemaWorkers) -> None:

@@ -75,7 +75,7 @@ def call(
                 arguments = read_arguments(given, _find_schema(application, tool))
                 request = application.gateway.new_call(channel, tool, arguments)
                 status.state = "running"
-                return request, await application.gateway.call_tool(request)
+                return request, await application.gateway.state.answer(request)
 
     request, reply = run_until_signal(run())
     answer = read_reply(reply)

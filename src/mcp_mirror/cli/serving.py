@@ -80,7 +80,8 @@ class _Reloading(msgspec.Struct, frozen=True):
         The audit log is reopened in both cases, because it may have been rotated. `is_quiet`: report only an unusable
         one.
         """
-        self.application.reopen_audit_log()
+        if self.application.audit:
+            self.application.audit.reopen()
         try:
             _check_readable_again(self.path)
             config = load_config(self.path, os.environ)
@@ -89,7 +90,7 @@ class _Reloading(msgspec.Struct, frozen=True):
         except ConfigError as error:
             _logger.error("the configuration was not reloaded, the old one continues. %s", error)  # noqa: TRY400  # it has the cause
             return
-        in_use = self.application.current_config
+        in_use = self.application.gateway.state.config
         configure_logging(self.serving.verbosity, in_use)
         if self.start:  # successors of this worker start with the same configuration
             self.start.report_reload(in_use)

@@ -19,8 +19,6 @@ from mcp_mirror.core.parsed_result import WRAPPER
 from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
-from mcp_mirror.core.validation import SchemaCheck
-from mcp_mirror.core.validation_cost import Cost
 from mcp_mirror.paths import tool_slug
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider
@@ -49,18 +47,10 @@ class CatalogEntry(msgspec.Struct, frozen=True, gc=False):
     upstream: str
     tool: str
     advert: Schema
-    schema: Schema
-    """The upstream's own input schema."""
+    inspected: InspectedTool
+    """The upstream's definition."""
     rules: CaptureRules
     timeout: float | None
-    headers: tuple[tuple[str, ...], ...]
-    """Locations of the arguments that clients mirror into HTTP headers."""
-    check: SchemaCheck | None
-    """Validates arguments on the event loop; None if that is too much work or arguments are not validated."""
-    cost: Cost | None = None
-    """An upper bound on the work of validation; None if it may take exponential time."""
-    is_validated: bool = True
-    """Whether the gateway validates arguments before it sends them."""
     is_repeatable: bool = False
     """The tool is annotated as read-only, and the configuration allows repeating such calls after a lost connection."""
     has_view: bool = False
@@ -69,6 +59,11 @@ class CatalogEntry(msgspec.Struct, frozen=True, gc=False):
     """Whether clients see the tool also where they search for the others."""
     is_twin: bool = True
     """False: the original tool, for which the gateway resolves and captures nothing."""
+
+    @property
+    def schema(self) -> Schema:
+        """The upstream's own input schema."""
+        return self.inspected.schema
 
 
 @dataclass(frozen=True)
@@ -210,7 +205,7 @@ class Catalog:
         Twins have none: clients would put memory paths into headers.
         """
         entry = self.entries.get(name)
-        return entry.advert["inputSchema"] if entry and entry.headers and not entry.is_twin else None
+        return entry.advert["inputSchema"] if entry and entry.inspected.headers and not entry.is_twin else None
 
 
 class _ListedTool(msgspec.Struct, frozen=True):
@@ -368,15 +363,11 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
     return CatalogEntry(
         name=name,
         upstream=one.policy.name,
-        tool=one.examined.name,
+        tool=examined.name,
         advert=twin if is_twin else original,
-        schema=examined.schema,
+        inspected=examined,
         rules=_capture_rules(one, mirror, policy),
         timeout=policy.timeout,
-        headers=examined.headers,
-        check=examined.check,
-        cost=examined.cost,
-        is_validated=examined.is_validated,
         is_repeatable=one.policy.repeat_read_only and is_read_only(examined.raw),
         has_view=policy.capture is None and _has_view(examined.raw.get("_meta")),
         is_always_listed=policy.listed is True,

@@ -103,7 +103,7 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     cost: Cost | None = None
     """An upper bound on the work of validation; None if validation may take exponential time."""
     schema_error: str | None = None
-    """Why the gateway does not validate the arguments."""
+    """Why the gateway does not validate the arguments; None if it does."""
     check: SchemaCheck | None = None
     """Validates arguments; None if that is too much work for the event loop."""
 
@@ -117,11 +117,6 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     def valid_members(self) -> Mapping[str, Any]:
         """The definition without its invalid members: one invalid tool makes clients drop the whole list."""
         return {key: value for key, value in self.raw.items() if key not in self.invalid_members}
-
-    @property
-    def is_validated(self) -> bool:
-        """Whether the gateway validates calls before it sends them."""
-        return self.schema_error is None
 
     def without_validation(self, schema_error: str) -> "InspectedTool":
         """The same tool, served with its schema but without validation."""

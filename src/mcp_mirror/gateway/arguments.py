@@ -25,8 +25,7 @@ from mcp_mirror.core.resolve import (
 )
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
-from mcp_mirror.gateway.call import Call, Runtime
-from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.call import Call, Runtime, Services
 from mcp_mirror.memory.path_advice import PathAdvice
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.paths import MemoryPath
@@ -34,7 +33,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Buffer, JsonToken, Segments
+from mcp_mirror.types import Buffer, Segments
 
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
@@ -146,7 +145,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Return the first fault of the arguments; None if they are valid, or if the upstream validates large ones."""
         if sum(map(len, arguments)) > VALIDATED_BYTES:
             return None
-        return await self.services.schema_workers.validate(entry, b"".join(arguments), call.namespace)
+        return await self.services.schema_workers.validate(entry.inspected, b"".join(arguments), call.namespace)
 
     async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
         """Return an error that names the path of a value that fits; None if none is found."""
@@ -218,17 +217,14 @@ async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> d
     def select() -> dict[str, Any]:
         selected: dict[str, Any] = {}
         text = b"".join(arguments)
-        for location in entry.headers:
+        for location in entry.inspected.headers:
             if not isinstance(span := locate(text, location), Miss):
                 with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
-                    _set_at(selected, location, json.loads(text[span.start : span.stop]))
+                    value, tree = json.loads(text[span.start : span.stop]), selected
+                    *above, last = location
+                    for token in above:
+                        tree = tree.setdefault(token, {})
+                    tree[last] = value
         return selected
 
     return await run_by_size(sum(map(len, arguments)), select)
-
-
-def _set_at(tree: dict[str, Any], location: tuple[JsonToken, ...], value: object) -> None:
-    *above, last = location
-    for token in above:
-        tree = tree.setdefault(str(token), {})
-    tree[str(last)] = value

@@ -34,7 +34,7 @@ Members = Mapping[str, Buffer | Segments]
 """A result, its members JSON text."""
 
 
-class _Kind(NamedTuple):
+class CapturedKind(NamedTuple):
     """How the items of a result are captured."""
 
     slug: str
@@ -59,16 +59,8 @@ class ContentCapture(msgspec.Struct, frozen=True):
     """Returns whether the model may see an upstream's text. Contents of other upstreams are always stored."""
     flows: Flows = msgspec.field(default_factory=Flows)
 
-    async def capture_resource(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
-        """Return the result of a `resources/read` with notices in place of large contents; see `_capture_items`."""
-        return await self._capture_items(_RESOURCE, result, namespace, origin)
-
-    async def capture_prompt(self, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
-        """Return the result of a `prompts/get` with notices in place of large messages; see `_capture_items`."""
-        return await self._capture_items(_PROMPT, result, namespace, origin)
-
-    async def _capture_items(self, kind: _Kind, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
-        """Return a result with notices in place of large items.
+    async def capture(self, kind: CapturedKind, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
+        """Return a result with notices in place of large items; `kind` is `RESOURCE` or `PROMPT`.
 
         Raises:
             ToolError: The flow policy hides the result from the model.
@@ -83,7 +75,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
         captured: list[Segments] = []
         is_changed = False
         async for raw, members in _take_turns(items or ()):
-            notice = await self._capture(kind.build_block(raw, members), kind.slug, namespace, origin, labels)
+            notice = await self._capture_block(kind.build_block(raw, members), kind.slug, namespace, origin, labels)
             is_changed = is_changed or notice is not None
             hidden_uri = None if is_shown else origin.key
             captured.append((raw,) if notice is None else kind.replace(members, notice, hidden_uri))
@@ -106,7 +98,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
             )
         return labels
 
-    async def _capture(
+    async def _capture_block(
         self, block: Segments, slug: str, namespace: str, origin: ResourceOrigin, labels: Labels
     ) -> str | None:
         """Store a content block if it is too large or hidden; return its notice.
@@ -179,5 +171,7 @@ def _replace_message(members: Mapping[str, Buffer], notice: str, hidden: str | N
     return object_of({**members, "content": encode_text_block(notice)})
 
 
-_RESOURCE: Final = _Kind("resource", "contents", _build_resource_block, _replace_content)
-_PROMPT: Final = _Kind("prompt", "messages", lambda _raw, members: (members.get("content", b"{}"),), _replace_message)
+RESOURCE: Final = CapturedKind("resource", "contents", _build_resource_block, _replace_content)
+PROMPT: Final = CapturedKind(
+    "prompt", "messages", lambda _raw, members: (members.get("content", b"{}"),), _replace_message
+)

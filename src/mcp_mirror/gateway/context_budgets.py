@@ -1,7 +1,7 @@
 """Token accounts of conversations: each call reserves the tokens that its reply may take.
 
 An account belongs to a namespace and to the harness's conversation id, or to the connection if the harness sends none.
-Accounts live in this process only. The module also counts the tokens of replies.
+Accounts live in this process only.
 """
 
 import logging
@@ -13,10 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount
-from mcp_mirror.core.replies import ToolResult, count_result_tokens
 from mcp_mirror.errors import ToolError
-from mcp_mirror.system.slices import run_by_values
-from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)
 
@@ -46,11 +43,6 @@ class Conversation(msgspec.Struct, frozen=True):
     """All tokens in the conversation, at least: concurrent calls do not know each other's. None: not reported."""
     is_reset: bool = False
     """The conversation contains only `tokens`: it was compacted, or a new conversation has its id."""
-
-    @property
-    def without_report(self) -> "Conversation":
-        """The same conversation without its report, which counts once."""
-        return Conversation(self.key)
 
 
 class _Report(msgspec.Struct, forbid_unknown_fields=True):
@@ -191,8 +183,3 @@ def _create_account(capacity: int, definitions: int) -> TokenAccount:
             capacity,
         )
     return TokenAccount(capacity, definitions)
-
-
-async def count_reply_tokens(reply: ToolResult, estimate: Callable[[Buffer], int], shown: str = "") -> int:
-    """Return the tokens that a model reads of a reply; see `count_result_tokens`."""
-    return await run_by_values(reply.values(), count_result_tokens, reply, estimate, shown)

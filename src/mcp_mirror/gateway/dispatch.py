@@ -18,14 +18,13 @@ from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, Services, answer_errors, open_memory
 from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
-from mcp_mirror.gateway.services import Services, open_memory
-from mcp_mirror.gateway.stages.telemetry import RequestTelemetry
+from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
@@ -71,7 +70,7 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, services: Services, runtime: Runtime, telemetry: RequestTelemetry | None = None) -> None:
+    def __init__(self, services: Services, runtime: Runtime, telemetry: TelemetryStage | None = None) -> None:
         self._telemetry = telemetry
         self._services = services
         self._runtime = runtime
@@ -246,7 +245,7 @@ class Dispatcher:
         """Replace the pointers by their values and validate the arguments."""
         workers = self._services.schema_workers
         is_checked_here = not inputs.found and len(call.arguments) <= VALIDATED_BYTES
-        if not entry.is_twin or (is_checked_here and workers.are_valid(entry, call.arguments)):
+        if not entry.is_twin or (is_checked_here and workers.are_valid(entry.inspected, call.arguments)):
             return (call.arguments,)
         return await self._fitter.fit(call, entry, inputs)
 
@@ -259,7 +258,7 @@ class Dispatcher:
             UpstreamError: The upstream failed or refused the call.
         """
         upstream = self._services.upstreams[entry.upstream]
-        mirrored = await select_header_arguments(entry, arguments) if entry.headers else {}
+        mirrored = await select_header_arguments(entry, arguments) if entry.inspected.headers else {}
         # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
         if (current := self._runtime.state.catalog_for(call.caller)) is not catalog:
@@ -275,7 +274,7 @@ class Dispatcher:
         channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
         if self._telemetry is None:
             return await upstream.request(request, channel, call.input_round)
-        return await self._telemetry(
+        return await self._telemetry.send_request(
             call, entry, request, lambda observed: upstream.request(observed, channel, call.input_round)
         )
 

@@ -1,21 +1,18 @@
 """The gateway for servers, the library and the commands: answers tool calls, lists tools, opens the memory."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.core.replies import ToolResult
-from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
+from mcp_mirror.gateway.call import Call, Runtime, RuntimeState, Services, open_memory
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.routing import may_show_upstream
-from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
-from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import Audit, CallTrace
+from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.slices import Steps
@@ -61,16 +58,6 @@ class Gateway(msgspec.Struct, frozen=True):
         """All upstreams."""
         return self.services.upstreams
 
-    @property
-    def writer(self) -> ValueWriter:
-        """Writes values to the store."""
-        return self.services.writer
-
-    @property
-    def audit(self) -> Audit:
-        """The audit log."""
-        return self.services.audit
-
     def new_call(self, channel: ClientChannel, name: str, arguments: Buffer, **options: Unpack[CallOptions]) -> Call:
         """Return a call of a tool, or of the tool that `call_tool` or a view names; see `Call` for the arguments."""
         state = self.runtime.state
@@ -104,14 +91,6 @@ class Gateway(msgspec.Struct, frozen=True):
         named, _ = self._find_named(caller, name, arguments)
         if named not in state.own_tools_for(caller) and named not in state.catalog_for(caller).entries:
             await self.upstreams.settle_listings(state.config.mirror.startup_wait, caller)
-
-    def call_tool(self, call: Call) -> Awaitable[ToolResult]:
-        """Answer a call; errors become results with `isError` that name the next step.
-
-        Raises:
-            RefusedError: The client, not the model, must see the upstream's JSON-RPC error.
-        """
-        return self.runtime.state.answer(call)
 
     def listing_for(self, caller: Caller) -> Steps[ToolListing]:
         """Return the tools that a client sees in `tools/list`, in steps of one tool."""

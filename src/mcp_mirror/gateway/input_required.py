@@ -63,11 +63,8 @@ def check_round(input_round: InputRound | None, arguments: Buffer, target: str =
     Raises:
         RefusedError: It belongs to another request.
     """
-    if (
-        input_round is not None
-        and input_round.state
-        and input_round.state.get(_REQUEST) != _hash_call(arguments, target)
-    ):
+    state = input_round.state if input_round else {}
+    if state and state.get(_REQUEST) != _hash_call(arguments, target):
         raise _invalid_state_error()
     return input_round
 

@@ -1,6 +1,7 @@
 """The order of the stages that every tool call passes through, and the state of a gateway for a configuration."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -11,13 +12,13 @@ from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage, answer_errors
+from mcp_mirror.gateway.call import Call, Next, RuntimeState, Services, Stage, answer_errors
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
-from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
-from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, ContextBudgetStage, QuotaStage
+from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, ContextBudgetStage
 from mcp_mirror.gateway.stages.reporting import ReportStage, UsageStage
+from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.code.run import add_run
 from mcp_mirror.memory.tools.table import RUN, own_tools
@@ -47,7 +48,7 @@ class StageDependencies(msgspec.Struct, frozen=True):
     """Writes the event log; None without one."""
     quotas: CallQuotas | None = None
     """Counts calls; None without quotas."""
-    telemetry: Stage | None = None
+    telemetry: TelemetryStage | None = None
     """Measures and traces calls; None without metrics and traces."""
 
 
@@ -63,7 +64,7 @@ def build_stages(
         shared.telemetry,
         ReportStage(services.audit, recorder, services.path_hasher, shared.clock),
         UsageStage(services.usage_counter, estimate) if has_memory else None,
-        QuotaStage(shared.quotas) if recorder and shared.quotas else None,
+        shared.quotas if recorder else None,
         ConcurrencyStage(shared.limiter),
         ContextBudgetStage(msgspec.structs.replace(shared.budgets, capacity=capacity), estimate)
         if has_memory and capacity is not None
@@ -79,12 +80,8 @@ def compose(stages: Sequence[Stage], dispatch: Next) -> Next:
     """Return the pipeline: the first stage is the outermost, `dispatch` the innermost step."""
     answer = dispatch
     for stage in reversed(stages):
-        answer = _bind(stage, answer)
+        answer = partial(stage, call_next=answer)  # type: ignore[call-arg]  # a `CustomStage` may name it differently
     return answer
-
-
-def _bind(stage: Stage, call_next: Next) -> Next:
-    return lambda call: stage(call, call_next)
 
 
 def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:

@@ -6,6 +6,7 @@ use to upstreams.
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -377,16 +378,10 @@ def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> Resou
             continue
         if monotonic() > deadline:
             break
-        if _matches(template, uri):
-            return ResourceOrigin(origin.upstream, uri.removeprefix(template.removesuffix(origin.key)))
+        with suppress(ValueError):  # it is not a template
+            if UriTemplate.parse(template).match(uri) is not None:
+                return ResourceOrigin(origin.upstream, uri.removeprefix(template.removesuffix(origin.key)))
     return None
-
-
-def _matches(template: str, uri: str) -> bool:
-    try:
-        return UriTemplate.parse(template).match(uri) is not None
-    except ValueError:
-        return False
 
 
 def resource_not_found(uri: str, channel: ClientChannel) -> RefusedError:

@@ -29,9 +29,7 @@ from mcp_mirror.core.result_processing import (
     process_result,
 )
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
-from mcp_mirror.gateway.call import Call, Runtime
-from mcp_mirror.gateway.context_budgets import count_reply_tokens
-from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.call import Call, Runtime, Services
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import SpooledFrame
@@ -279,4 +277,5 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
 
 
 async def _count_tokens(call: Call, reply: ToolResult) -> int:
-    return await count_reply_tokens(reply, upper_estimator(call.config.mirror.provider), call.trace.shown)
+    estimate = upper_estimator(call.config.mirror.provider)
+    return await run_by_values(reply.values(), count_result_tokens, reply, estimate, call.trace.shown)

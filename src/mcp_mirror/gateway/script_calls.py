@@ -8,12 +8,11 @@ import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.catalog import CatalogEntry, is_read_only
+from mcp_mirror.core.catalog import is_read_only
 from mcp_mirror.core.replies import ToolResult, build_error_reply, read_texts
 from mcp_mirror.errors import DENIED_BY_USER, MirrorError, RefusalReason, RefusedError, ToolError
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, Services
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import request_consent, shows_forms
 from mcp_mirror.memory.code.scripts import ScriptCall, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.value_lookup import look_up
@@ -62,7 +61,9 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         await self.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
         entries = self.runtime.state.catalog_for(caller).entries.values()
         return tuple(
-            ScriptTool(one.name, one.tool, dict(one.schema), _is_read_only(one)) for one in entries if one.is_twin
+            ScriptTool(one.name, one.tool, dict(one.schema), is_read_only(one.advert) or one.upstream == FUNCTIONS)
+            for one in entries
+            if one.is_twin
         )
 
     async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
@@ -154,10 +155,6 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             return flows.labels_of_result(call.trace.upstream, given)
         own = Labels(frozenset(noted["sources"].split(",")), noted["integrity"], noted["confidentiality"])
         return flows.join(own, call.script.labels)
-
-
-def _is_read_only(entry: CatalogEntry) -> bool:
-    return is_read_only(entry.advert) or entry.upstream == FUNCTIONS
 
 
 async def _read_value(call: Call, reply: ToolResult) -> Buffer:

@@ -278,7 +278,7 @@ class Mirror:
         """
 
         async def delete_all(application: Application) -> int:
-            writer = application.gateway.writer
+            writer = application.gateway.services.writer
             found = await writer.store.list(namespace)
             deleted = [await writer.store.delete(namespace, one.base) for one in found]
             writer.on_change(namespace)
@@ -349,7 +349,7 @@ class Mirror:
 
         async def read_texts(application: Application) -> None:
             for path in pruned_paths(messages, provider):
-                texts[path] = await application.gateway.writer.store.read(namespace, path)
+                texts[path] = await application.gateway.services.writer.store.read(namespace, path)
 
         await self._run(read_texts, namespace)
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)
@@ -453,11 +453,12 @@ async def _call(
 ) -> Reply:
     trace = trace or CallTrace()
     try:
-        encoded, known = _encode_arguments(arguments), read_conversation({CONVERSATION: conversation}, None)
+        encoded = _encode_arguments(arguments)
+        known = None if conversation is None else read_conversation({CONVERSATION: conversation}, None)
         gateway = application.gateway
         channel = NullChannel(Caller(namespace))
         call = gateway.new_call(channel, name, encoded, conversation=known, trace=trace)
-        return read_reply(await gateway.call_tool(call), call.trace.path, call.trace.other_members)
+        return read_reply(await gateway.state.answer(call), call.trace.path, call.trace.other_members)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 

@@ -327,10 +327,7 @@ def read_error(error: Buffer | msgspec.Raw) -> tuple[int, str]:
     Raises:
         WireError: It has neither.
     """
-    try:
-        read = msgspec.json.decode(memoryview(error), type=_Error | str)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        read = ""
+    read = decode_as(memoryview(error), _Error | str) or ""
     code, message = (None, read) if isinstance(read, str) else (read.code, read.message)
     if type(code) is not int and not (message and isinstance(message, str)):
         raise WireError("The error of the response is not a JSON-RPC error with a code and a message.")
@@ -481,10 +478,10 @@ def line_of(segments: Segments, size: int = 1 << 18) -> Iterator[bytes]:
     yield last + b"\n"
 
 
-def replace_line_breaks(chunk: bytes) -> bytes:
-    """JSON text with spaces in place of the line breaks between its tokens.
+def replace_line_breaks(text: Buffer) -> bytes:
+    """JSON text with spaces in place of the line breaks between its tokens, which would end a line or an event.
 
     Also in place of carriage returns: servers that read lines as Python does, such as those of the Python SDK, end a
     line at each of them.
     """
-    return chunk.replace(b"\n", b" ").replace(b"\r", b" ")
+    return bytes(text).replace(b"\n", b" ").replace(b"\r", b" ")

@@ -103,11 +103,6 @@ class LineSource:
         self._ended = True
         self._interrupt()
 
-    @property
-    def is_dropping(self) -> bool:
-        """Whether the rest of the current message is discarded: later messages wait for its end."""
-        return self._collector.is_dropping
-
     def close(self) -> None:
         """Discard all unfinished and unread messages and close the descriptor: `receive` raises `anyio.EndOfStream`."""
         self._ended = True

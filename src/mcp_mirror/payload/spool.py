@@ -190,11 +190,6 @@ class Spool:
         )
         return reason
 
-    @property
-    def is_full(self) -> bool:
-        """Whether messages should go to files because many others are in memory."""
-        return self.in_memory > _MAX_IN_MEMORY
-
     @contextmanager
     def holding(self, frame: Frame) -> Iterator[None]:
         """Count a message as in memory while it is handled."""
@@ -234,7 +229,7 @@ class SpoolCollector:
         self._is_spooled = False
         """The message is only in the file."""
         self.is_dropping: bool = False
-        """The rest of the current message is discarded as it arrives."""
+        """The rest of the current message is discarded as it arrives; later messages wait for its end."""
         self._failure: str | None = None
         """Why the current message could not be written to a file."""
         self.size: int = 0
@@ -293,7 +288,7 @@ class SpoolCollector:
         """Write the message to the file if many others are in memory, or else ahead, after `size` further bytes."""
         self._count(self.size)
         with suppress(OSError):  # the message is in memory
-            if self._spool.is_full:
+            if self._spool.in_memory > _MAX_IN_MEMORY:
                 self._end = _read_end(self._pieces)
                 self._move_to_file()
             elif self.size > self._spool.policy.spool_bytes // 2:

@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -97,10 +96,6 @@ class Connections:
         self._pending_by_address: dict[str, dict[LimitedProtocol, None]] = {}
         self.is_shutting_down = False
         """Whether each connection ends with its present or its next request."""
-
-    def protocol(self) -> Callable[..., "LimitedProtocol"]:
-        """Return a factory of connections, which uvicorn calls with its own arguments."""
-        return partial(LimitedProtocol, self)
 
     def add(self, connection: "LimitedProtocol") -> bool:
         """Count a new connection; return False if the capacity is exhausted.

@@ -48,25 +48,20 @@ def build_api(gateway: Gateway, config: Config) -> DashboardApi:
     )
 
 
-class _PageRouter:
-    """An ASGI middleware that directs requests for a part of the page to it, and all others to the MCP endpoint."""
+def _route_part(
+    app: ASGIApp, part: ASGIApp, is_part: Callable[[str], bool], addresses: AddressCheck, endpoint: str
+) -> ASGIApp:
+    """Direct requests for a part of the page to it, and all others to the application with the MCP endpoint."""
 
-    def __init__(
-        self, app: ASGIApp, part: ASGIApp, is_part: Callable[[str], bool], addresses: AddressCheck, path: str
-    ) -> None:
-        """Wrap an application whose MCP endpoint is at `path`; `is_part` says whether a path belongs to the part."""
-        self._app, self._part, self._is_part, self._addresses = app, part, is_part, addresses
-        self._path, self._below = path, f"{path.rstrip('/')}/"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        path: str = scope.get("path", self._path)
-        if path == self._path or path.startswith(self._below) or not self._is_part(path):
-            await self._app(scope, receive, send)
-        elif refusal := self._addresses.refuse(scope):
-            await refusal(scope, receive, send)
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", endpoint)
+        is_of_endpoint = path == endpoint or path.startswith(f"{endpoint.rstrip('/')}/")
+        if is_of_endpoint or not is_part(path):
+            await app(scope, receive, send)
         else:
-            await self._part(scope, receive, send)
+            await (addresses.refuse(scope) or part)(scope, receive, send)
+
+    return route
 
 
 def route_api(app: ASGIApp, api: ASGIApp, policy: DashboardPolicy, addresses: AddressCheck, path: str) -> ASGIApp:
@@ -78,7 +73,7 @@ def route_api(app: ASGIApp, api: ASGIApp, policy: DashboardPolicy, addresses: Ad
         viewer = Viewer(read_namespace(scope), is_operator, is_operator and policy.operators_read_values)
         await api({**scope, KEY: viewer}, receive, send)
 
-    return _PageRouter(app, serve, lambda below: below.startswith(PREFIX), addresses, path)
+    return _route_part(app, serve, lambda below: below.startswith(PREFIX), addresses, path)
 
 
 def route_static(app: ASGIApp, addresses: AddressCheck, path: str, *, needs_token: bool) -> ASGIApp:
@@ -87,7 +82,7 @@ def route_static(app: ASGIApp, addresses: AddressCheck, path: str, *, needs_toke
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         await serve_static(Request(scope), needs_token=needs_token)(scope, receive, send)
 
-    return _PageRouter(app, serve, lambda below: below == "/" or below.startswith(STATIC), addresses, path)
+    return _route_part(app, serve, lambda below: below == "/" or below.startswith(STATIC), addresses, path)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.types import Scope, Send
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.payload.json_rpc import RequestId, chunks_of
+from mcp_mirror.payload.json_rpc import RequestId, chunks_of, replace_line_breaks
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
 from mcp_mirror.server.client_channel import (
@@ -116,7 +116,7 @@ class ResponseStream:
         if self._lock is not None:
             async with self._lock:
                 if self._is_stream:
-                    await self._send_body((_EVENT, *map(join_lines, message), _EVENT_END))
+                    await self._send_body((_EVENT, *map(replace_line_breaks, message), _EVENT_END))
                     return
         self.close()
         status = _OK
@@ -256,12 +256,6 @@ class DirectHttp:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return True
         return False
-
-
-def join_lines(segment: Buffer) -> Buffer:
-    """Replace line breaks between JSON tokens by spaces, because a line break would end the event's line."""
-    text = bytes(segment)
-    return text.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in text or b"\r" in text else segment
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:

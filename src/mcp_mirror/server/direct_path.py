@@ -29,11 +29,10 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import RequestId, array_of, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
-from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
-from mcp_mirror.server.handlers import Handlers, ToolCallRequest
+from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
 from mcp_mirror.server.request_context import HttpRequest, with_scopes
-from mcp_mirror.server.sessions import STDIO
+from mcp_mirror.server.sessions import NO_ENVELOPE, RESERVED, STDIO, Envelope, read_envelope
 from mcp_mirror.types import Buffer, Segments
 
 _logger = logging.getLogger(__name__)
@@ -82,11 +81,6 @@ class Sender(msgspec.Struct, frozen=True):
     """The SDK's session of the earlier request."""
     request: HttpRequest | None = None
     """The HTTP request; None on stdio."""
-
-    @property
-    def headers(self) -> Mapping[str, str] | None:
-        """The HTTP headers; None on stdio."""
-        return None if self.request is None else self.request.headers
 
 
 def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
@@ -202,7 +196,8 @@ class DirectPath:
             channel = RequestChannel(
                 stream, opened.meta, sender.caller, sender.session, handlers.sessions.answer_timeout
             )
-            reply = await handlers.call_tool(ToolCallRequest(channel, opened.name, opened.params, sender.headers))
+            headers = None if sender.request is None else sender.request.headers
+            reply = await handlers.call_tool(channel, opened.name, opened.params.get("arguments", b"{}"), headers)
             return object_of(await self._complete(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
             return handlers.build_error_data(error, sender.caller.namespace, opened.method)
@@ -272,11 +267,13 @@ class DirectPath:
         return sealed
 
 
-def write_response(request_id: RequestId, outcome: Segments | types.ErrorData, *, has_nulls: bool = True) -> Segments:
+def write_response(
+    request_id: RequestId | None, outcome: Segments | types.ErrorData, *, has_nulls: bool = True
+) -> Segments:
     """Return the JSON-RPC response with the outcome of a request.
 
     Args:
-        request_id: The id of the request.
+        request_id: The id of the request; None if it is not known.
         outcome: The result, a JSON object, or the error.
         has_nulls: Whether an error contains members that are null.
     """

@@ -7,7 +7,8 @@ SDK; see `direct_path`.
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import mcp_types as types
@@ -31,10 +32,11 @@ from mcp_mirror.errors import (
     drop_tracebacks,
 )
 from mcp_mirror.gateway.arguments import select_header_arguments
-from mcp_mirror.gateway.context_budgets import read_conversation
+from mcp_mirror.gateway.contents import PROMPT, RESOURCE, CapturedKind
+from mcp_mirror.gateway.context_budgets import Conversation, read_conversation
 from mcp_mirror.gateway.gateway import STATUS_URI, VIEW_URI, Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.relay import ClientList, Relay, RelayRequest, resource_not_found
+from mcp_mirror.gateway.relay import ClientList, Relay, RelayedResult, RelayRequest, resource_not_found
 from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
@@ -44,11 +46,10 @@ from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.client_channel import RequestChannel, SdkStream
-from mcp_mirror.server.envelopes import AcceptedEnvelopes
-from mcp_mirror.server.memory_view import RESOURCE, TOOL, add_overview, add_view, build_content
+from mcp_mirror.server.memory_view import TOOL, VIEW, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
-from mcp_mirror.server.sessions import STDIO, Sessions
+from mcp_mirror.server.sessions import STDIO, AcceptedEnvelopes, Sessions
 from mcp_mirror.system.event_loop import find_stalls
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
@@ -70,19 +71,6 @@ _STATUS: Final = {
     "description": "How each upstream server is: state, protocol version, tools, problems.",
     "mimeType": "application/json",
 }
-
-
-class ToolCallRequest(msgspec.Struct, frozen=True):
-    """A `tools/call` request of a client."""
-
-    channel: RequestChannel
-    name: str
-    params: Mapping[str, Buffer]
-    """The JSON text of each parameter."""
-    headers: Mapping[str, str] | None
-    """The HTTP headers; None on stdio."""
-    input_round: InputRound | None = None
-    """The client's answers, if the request repeats one that required input."""
 
 
 class Handlers(msgspec.Struct):
@@ -158,43 +146,56 @@ class Handlers(msgspec.Struct):
         if channel.caller.is_stateless:  # the SDK has accepted the call: the direct path answers the client's next ones
             self.accepted_envelopes.add(members, context, channel.caller.capabilities)
         input_round = read_round(members.get("inputResponses"), params.request_state)
-        request = ToolCallRequest(channel, params.name, members, _headers_of(context), input_round)
-        return self._stub({"content": []}, await self.call_tool(request), meta)
+        arguments, headers = members.get("arguments", b"{}"), _headers_of(context)
+        reply = await self.call_tool(channel, params.name, arguments, headers, input_round)
+        return self._stub({"content": []}, reply, meta)
 
-    async def call_tool(self, request: ToolCallRequest) -> ToolResult:
-        """Answer a tool call; see `Gateway.call_tool`.
+    async def call_tool(
+        self,
+        channel: RequestChannel,
+        name: str,
+        arguments: Buffer,
+        headers: Mapping[str, str] | None,
+        input_round: InputRound | None = None,
+    ) -> ToolResult:
+        """Answer a tool call; see `RuntimeState.answer`.
+
+        Args:
+            channel: The client.
+            name: The name of the tool.
+            arguments: A JSON object.
+            headers: The HTTP headers; None on stdio.
+            input_round: The client's answers, if the request repeats one that required input.
 
         Raises:
             MCPError: The HTTP headers contradict the arguments.
             MirrorError: The client, not the model, must see the error.
         """
-        caller, meta = request.channel.caller, request.channel.meta
+        caller, meta = channel.caller, channel.meta
         # Over HTTP, only a session identifies the connection of one client.
-        connection = STDIO if request.headers is None else caller.session
+        connection = STDIO if headers is None else caller.session
         try:
             conversation = read_conversation(meta, connection)
         except ToolError as error:
             return build_error_reply(str(error))
-        if request.input_round and conversation:
-            conversation = conversation.without_report
-        arguments = request.params.get("arguments", b"{}")
-        await self.gateway.settle_call(caller, request.name, arguments)
+        if input_round and conversation:
+            conversation = Conversation(conversation.key)  # a report counts once
+        await self.gateway.settle_call(caller, name, arguments)
         call = self.gateway.new_call(
-            request.channel,
-            request.name,
+            channel,
+            name,
             arguments,
-            meta=select_relayed_meta(meta, request.headers),
-            input_round=request.input_round,
+            meta=select_relayed_meta(meta, headers),
+            input_round=input_round,
             conversation=conversation,
             is_limited=True,
         )
-        if request.headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(request.name)):
-            entry = call.catalog.entries[request.name]
-            mirrored = await select_header_arguments(entry, (call.arguments,))
-            rejection = validate_mcp_param_headers(schema, mirrored, request.headers)
+        if headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(name)):
+            mirrored = await select_header_arguments(call.catalog.entries[name], (call.arguments,))
+            rejection = validate_mcp_param_headers(schema, mirrored, headers)
             if isinstance(rejection, InboundLadderRejection):
                 raise MCPError(rejection.code, rejection.message, rejection.data)
-        reply = await self.gateway.call_tool(call)
+        reply = await self.gateway.state.answer(call)
         if call.name == TOOL and caller.shows_views and TOOL in call.own_tools:
             return await add_overview(self.gateway, caller.namespace, reply)
         return reply
@@ -212,7 +213,7 @@ class Handlers(msgspec.Struct):
             items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
             has_view = channel.caller.shows_views and TOOL in self.gateway.state.own_tools_for(channel.caller)
             if has_view and not cursor:
-                items.append((msgspec.json.encode(RESOURCE),))
+                items.append((msgspec.json.encode(VIEW),))
             values, next_cursor = await self._list_values(channel.caller.namespace, cursor)
             items += [(value,) for value in values]
             members |= {"nextCursor": msgspec.json.encode(next_cursor)} if next_cursor else {}
@@ -273,12 +274,8 @@ class Handlers(msgspec.Struct):
         elif not self.relay.offers("resources", caller):
             raise resource_not_found(uri, request.channel)
         else:
-            async with self._audited(request, "resources/read") as answered:
-                relayed = await self.relay.read_resource(uri, request)
-                answered.upstream = relayed.origin.upstream
-                reply = await self.gateway.state.contents.capture_resource(
-                    relayed.members, caller.namespace, relayed.origin
-                )
+            relay = partial(self.relay.read_resource, uri, request)
+            reply = await self._answer_relayed(request, "resources/read", relay, RESOURCE)
         return self._stub({"contents": []}, reply, read_meta(context))
 
     @property
@@ -288,7 +285,7 @@ class Handlers(msgspec.Struct):
 
     def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
-        counts, stalls = self.gateway.audit.counts, find_stalls()
+        counts, stalls = self.gateway.services.audit.counts, find_stalls()
         return {
             "upstreams": [
                 _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
@@ -302,11 +299,8 @@ class Handlers(msgspec.Struct):
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, params.request_state)
         await self._wait_for_upstreams(context)
-        namespace = request.channel.caller.namespace
-        async with self._audited(request, "prompts/get") as answered:
-            relayed = await self.relay.get_prompt(params.name, request)
-            answered.upstream = relayed.origin.upstream
-            reply = await self.gateway.state.contents.capture_prompt(relayed.members, namespace, relayed.origin)
+        relay = partial(self.relay.get_prompt, params.name, request)
+        reply = await self._answer_relayed(request, "prompts/get", relay, PROMPT)
         return self._stub({"messages": []}, reply, read_meta(context))
 
     async def _begin_audit(self, request: RelayRequest, method: str) -> None:
@@ -315,38 +309,47 @@ class Handlers(msgspec.Struct):
         Raises:
             MirrorError: The record cannot be written.
         """
-        if not await self.gateway.audit.admit(AuditRecord("call", request.channel.caller.namespace, method, "begun")):
+        if not await self.gateway.services.audit.admit(
+            AuditRecord("call", request.channel.caller.namespace, method, "begun")
+        ):
             raise MirrorError(UNWRITTEN)
 
-    @contextlib.asynccontextmanager
-    async def _audited(self, request: RelayRequest, method: str) -> AsyncIterator["_Answered"]:
-        """Write the audit records of a relayed request before and after the context, which answers or refuses it.
+    async def _answer_relayed(
+        self,
+        request: RelayRequest,
+        method: str,
+        relay: Callable[[], Awaitable[RelayedResult]],
+        kind: CapturedKind | None = None,
+    ) -> ToolResult:
+        """Answer a relayed request with notices in place of large items, and write its audit records before and after.
 
         Raises:
-            MirrorError: The record is required, and cannot be written.
+            MirrorError: The record is required and cannot be written, or the request was refused.
         """
         await self._begin_audit(request, method)
-        answered = _Answered()
+        namespace, upstream = request.channel.caller.namespace, ""
         event: Event = "call"
         outcome = "error"  # also of a cancelled request
         try:
-            yield answered
+            reply, origin = await relay()
+            upstream = origin.upstream
+            if kind is not None:
+                reply = await self.gateway.state.contents.capture(kind, reply, namespace, origin)
             outcome = "ok"
         except MirrorError as error:
             if error.reason:
                 event, outcome = "refusal", error.reason
             raise
         finally:
-            namespace = request.channel.caller.namespace
-            self.gateway.audit.write(AuditRecord(event, namespace, method, outcome, upstream=answered.upstream))
+            self.gateway.services.audit.write(AuditRecord(event, namespace, method, outcome, upstream=upstream))
+        return reply
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, None)
         reference = msgspec.json.decode(request.params["ref"])
-        async with self._audited(request, "completion/complete") as answered:
-            relayed = await self.relay.complete(reference, request)
-            answered.upstream = relayed.origin.upstream
-        return self._stub({"completion": {"values": []}}, relayed.members, read_meta(context))
+        relay = partial(self.relay.complete, reference, request)
+        reply = await self._answer_relayed(request, "completion/complete", relay)
+        return self._stub({"completion": {"values": []}}, reply, read_meta(context))
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
@@ -420,7 +423,7 @@ class Handlers(msgspec.Struct):
         if data := handler_exception_to_error_data(error):
             return data
         if isinstance(error, BusyError):
-            self.gateway.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
+            self.gateway.services.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
             after = {"retryAfter": error.retry_after}
             return types.ErrorData(code=types.INTERNAL_ERROR, message=str(error), data=after)
         if isinstance(error, RefusedError):
@@ -441,13 +444,6 @@ class Handlers(msgspec.Struct):
     def _stub(self, stub: Mapping[str, Any], reply: ToolResult, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a result that the SDK writes, for the `_meta` of its request."""
         return self.pending_payloads.keep_result(sdk_part(stub, reply), reply, meta)
-
-
-class _Answered(msgspec.Struct):
-    """What the audit record of a relayed request says about its answer."""
-
-    upstream: str = ""
-    """The upstream that answered; empty before that."""
 
 
 def _refuse_cursor(params: types.PaginatedRequestParams) -> None:

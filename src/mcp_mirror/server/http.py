@@ -12,17 +12,17 @@ from typing import Final
 
 import anyio
 import mcp_types as types
+from mcp.shared.exceptions import MCPError
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of
+from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, replace_line_breaks
 from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
-from mcp_mirror.server.direct_http import DirectHttp, join_lines
+from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.pending_payloads import PendingPayloads
@@ -127,16 +127,15 @@ class PayloadMiddleware:
             await response(scope, receive, send)
             return
         self._open_requests[request.namespace] += 1
-        self._sessions.begin_request(session)
         try:
-            if scope["method"] == "POST":
-                await self._post(request, receive, send)
-            else:
-                # Without `Last-Event-ID`: events have no ids, and the SDK would not respond to one.
-                headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
-                await self._app({**scope, "headers": headers}, receive, self._watch_session(request, send))
+            with self._sessions.in_use(session):
+                if scope["method"] == "POST":
+                    await self._post(request, receive, send)
+                else:
+                    # Without `Last-Event-ID`: events have no ids, and the SDK would not respond to one.
+                    headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
+                    await self._app({**scope, "headers": headers}, receive, self._watch_session(request, send))
         finally:
-            self._sessions.end_request(session)
             self._open_requests[request.namespace] -= 1
             if not self._open_requests[request.namespace]:
                 del self._open_requests[request.namespace]
@@ -159,9 +158,17 @@ class PayloadMiddleware:
     async def _serve_with_sdk(
         self, body: bytes | SpooledFrame, request: HttpRequest, receive: Receive, send: Send
     ) -> None:
-        """Lift the parameters out of a body, and let the SDK serve the rest."""
+        """Lift the parameters out of a body, and let the SDK serve the rest.
+
+        Raises:
+            _RejectedError: The body is not a JSON-RPC message or could not be read, or there are too many sessions.
+        """
         with discard_after(body):
-            stub, message, token = await self._lift(body, request)
+            try:
+                stub, message, token = await self._pending_payloads.lift_params(body, request.namespace)
+            except MCPError as error:
+                status = 503 if error.code == types.INTERNAL_ERROR else 400
+                raise _reject(status, error.code, error.message, frame_id(body)) from None
         try:
             if await self._direct_http.apply(message, request, send):
                 return
@@ -177,23 +184,6 @@ class PayloadMiddleware:
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
-
-    async def _lift(
-        self, body: bytes | SpooledFrame, request: HttpRequest
-    ) -> tuple[bytes, types.JSONRPCMessage, str | None]:
-        """Lift the parameters out of a body; see `PendingPayloads.lift_params`.
-
-        Raises:
-            _RejectedError: The body is not a JSON-RPC message, or could not be read.
-        """
-        try:
-            return await self._pending_payloads.lift_params(body, request.namespace)
-        except WireError as error:
-            raise _reject(400, types.PARSE_ERROR, str(error), frame_id(body)) from None
-        except UpstreamError as error:
-            raise _reject(503, types.INTERNAL_ERROR, str(error), frame_id(body)) from None
-        except ValueError as error:
-            raise _reject(400, types.INVALID_REQUEST, str(error), frame_id(body)) from None
 
     def _check_new_session(self, message: types.JSONRPCRequest, request: HttpRequest) -> None:
         """Count the session that a request is to begin until it has begun, or the request has ended.
@@ -370,7 +360,7 @@ class _ResponseWriter:
         data = line.rstrip(b"\r\n")
         end = line[len(data) :]
         payload = self._pending_payloads.splice_result(data[len(_DATA) :])
-        return (_DATA, *(join_lines(segment) for segment in payload), end)
+        return (_DATA, *map(replace_line_breaks, payload), end)
 
     async def _send_pieces(self, segments: Iterable[Buffer], *, has_more: bool) -> None:
         for chunk in chunks_of(segments):

@@ -19,15 +19,15 @@ from starlette.types import ASGIApp
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
-from mcp_mirror.server.connections import BACKLOG, Connections
+from mcp_mirror.server.connections import BACKLOG, Connections, LimitedProtocol
 from mcp_mirror.server.dashboard import build_api, is_served, route_api, route_static
 from mcp_mirror.server.direct_http import DirectHttp
-from mcp_mirror.server.endpoints import EndpointRouter
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.handover import ConnectionHandover, Worker, WorkerSessions
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
+from mcp_mirror.server.request_context import EndpointRouter
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import Config
@@ -144,7 +144,7 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         """Create a server of an application; `handover` exchanges connections with other workers, if there are any."""
         self._connections = Connections(traffic, handover)
-        http = cast("type[asyncio.Protocol]", self._connections.protocol())  # called as a class is
+        http = cast("type[asyncio.Protocol]", partial(LimitedProtocol, self._connections))  # called as a class is
         super().__init__(
             uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False, lifespan="on", backlog=BACKLOG)
         )

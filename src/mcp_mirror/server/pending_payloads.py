@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import mcp_types as types
 import msgspec
+from mcp.shared.exceptions import MCPError
 
 from mcp_mirror.core.replies import ToolResult
-from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_bounds import has_more_values, is_deeper
 from mcp_mirror.payload.json_rpc import MARK, MAX_MEMBERS, contiguous, find_mark, is_input_required, splice
@@ -89,7 +90,7 @@ def _read_sdk_message(stub: bytes) -> types.JSONRPCMessage:
     """Return the message that the SDK makes of a text. The SDK's own errors list every type that does not fit.
 
     Raises:
-        ValueError: The SDK cannot read the message. The text names the cause.
+        MCPError: The SDK cannot read the message. The text names the cause.
     """
     try:
         return types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
@@ -97,7 +98,7 @@ def _read_sdk_message(stub: bytes) -> types.JSONRPCMessage:
         reason = "The message is not a JSON-RPC request, notification or response."
         if "recursion limit" in str(failure):  # of the SDK's parser; the gateway has read the message as JSON
             reason = "The message is nested too deep: more than 200 levels outside of `arguments`. Use fewer."
-        raise ValueError(reason) from None
+        raise MCPError(types.INVALID_REQUEST, reason) from None
 
 
 class PendingPayloads:
@@ -124,17 +125,21 @@ class PendingPayloads:
             parameters; None if the message has no parameters.
 
         Raises:
-            ValueError: The SDK cannot read the message. The text names the cause.
-            WireError: The frame is not a JSON-RPC message, or is over a limit, for which it may have been discarded.
-            UpstreamError: The worker process died, or was needed for another principal.
+            MCPError: The frame is not a JSON-RPC message, is over a limit, for which it may have been discarded, or
+                could not be read, because the worker process died or was needed for another principal.
         """
         token, limits = secrets.token_hex(16), self.limits
         if isinstance(frame, DiscardedFrame):
-            raise WireError(frame.explain())
-        if isinstance(frame, SpooledFrame):
-            lifted = await self._scanner.lift(frame, token, limits, principal)
-        else:
-            lifted = lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
+            raise MCPError(types.PARSE_ERROR, frame.explain())
+        try:
+            if isinstance(frame, SpooledFrame):
+                lifted = await self._scanner.lift(frame, token, limits, principal)
+            else:
+                lifted = lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
+        except WireError as error:
+            raise MCPError(types.PARSE_ERROR, str(error)) from None
+        except UpstreamError as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         if lifted is None:
             stub = bytes(frame.view) if isinstance(frame, SpooledFrame) else frame
             return stub, _read_sdk_message(stub), None

@@ -32,30 +32,8 @@ _BASE: Final = "readyz-00000000-0000-4000-8000-000000000000"
 """A value that never exists: the store has to look it up."""
 
 
-class ShutdownNotice:
-    """Learns from the probes at one address whether an orchestrator knows of a shutdown."""
-
-    def __init__(self) -> None:
-        self._probed_at: float | None = None
-        self._negative_answers = 0
-        self._noticed = anyio.Event()
-
-    def note_probe(self, *, is_shutting_down: bool) -> None:
-        """Note a probe of `/readyz`."""
-        self._probed_at = anyio.current_time()
-        if is_shutting_down:
-            self._negative_answers += 1
-            if self._negative_answers == _NOTICED:
-                self._noticed.set()
-
-    async def wait(self) -> None:
-        """Wait until an orchestrator knows of the shutdown; return at once if nothing probes the address."""
-        if self._probed_at is not None and anyio.current_time() < self._probed_at + _PROBING:
-            await self._noticed.wait()
-
-
 class Readiness:
-    """Decides whether the gateway can answer calls.
+    """Decides, for the probes at one address, whether the gateway can answer calls.
 
     It can if the store answers, the first attempt to connect each upstream has ended, each upstream with
     `required: true` is connected, and no shutdown has begun.
@@ -66,15 +44,17 @@ class Readiness:
         store: Store,
         upstreams: UpstreamRegistry,
         shutdown: anyio.Event,
-        notices: list[ShutdownNotice] | None = None,
+        addresses: "list[Readiness] | None" = None,
     ) -> None:
-        """Check nothing yet. `notices` are of all addresses of the gateway; that of this one is added."""
+        """Check nothing yet. `addresses` are those of the gateway, to which this one is added."""
         self.shutdown = shutdown
         self._store = store
         self._upstreams = upstreams
-        self._notice = ShutdownNotice()
-        self._notices = [] if notices is None else notices
-        self._notices.append(self._notice)
+        self._addresses = [] if addresses is None else addresses
+        self._addresses.append(self)
+        self._probed_at = -_PROBING
+        self._negative_answers = 0
+        self._noticed = anyio.Event()
         self._tasks = anyio.create_task_group()
         self._check: anyio.Event | None = None
         """Set when the running check of the store has ended; None if no check runs."""
@@ -90,9 +70,11 @@ class Readiness:
 
     async def is_ready(self) -> bool:
         """Return whether the gateway can answer calls, within a few seconds."""
-        is_shutting_down = self.shutdown.is_set()
-        self._notice.note_probe(is_shutting_down=is_shutting_down)
-        if is_shutting_down:
+        self._probed_at = anyio.current_time()
+        if self.shutdown.is_set():
+            self._negative_answers += 1
+            if self._negative_answers == _NOTICED:
+                self._noticed.set()
             return False
         for one in self._upstreams:
             if one.status.state != "ready" and (one.policy.required or not one.settled.is_set()):
@@ -106,8 +88,9 @@ class Readiness:
             most: The maximum of seconds. If nothing probes the gateway, it returns at once.
         """
         with anyio.move_on_after(most):
-            for notice in self._notices:
-                await notice.wait()
+            for address in self._addresses:
+                if anyio.current_time() < address._probed_at + _PROBING:  # noqa: SLF001  # same class
+                    await address._noticed.wait()  # noqa: SLF001  # as above
 
     async def _can_reach_store(self) -> bool:
         """Ask the store, once at a time: a store that hangs does not collect checks."""

@@ -54,7 +54,7 @@ class MirrorServer:
         self.gate: Gate | None = None
         """Checks the tokens of HTTP requests; None without `auth`, and before the server serves HTTP."""
         self.handlers: Final = handlers
-        self.rejected_requests: Final = RejectedRequests(handlers.gateway.audit)
+        self.rejected_requests: Final = RejectedRequests(handlers.gateway.services.audit)
         self.policy: Final = policy
         self.spool: Final = spool
         self._waits_for_client = False
@@ -89,10 +89,6 @@ class MirrorServer:
         async with open_stdio_streams(pending_payloads, self.spool, shutdown, self.direct_path) as (read, write):
             notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
             await self.sdk_server.run(read, write, self.sdk_server.create_initialization_options(notifications))
-
-    def can_apply_auth(self, auth: AuthPolicy) -> bool:
-        """Whether `apply_auth` has an effect: only a restart switches authentication on or off."""
-        return self.auth.is_required == auth.is_required
 
     def apply_auth(self, auth: AuthPolicy) -> None:
         """Accept other tokens and issuers, from the next request on."""

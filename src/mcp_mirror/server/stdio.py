@@ -17,12 +17,13 @@ from typing import Any, Final, TextIO
 import anyio
 import mcp_types as types
 from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.errors import MirrorError, UpstreamError, WireError
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
@@ -106,7 +107,7 @@ class _Connection:
     def record(self, message: types.JSONRPCMessage) -> None:
         """Update the open requests after a message. Subscriptions and cancelled requests get no response."""
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
-            self.add_request(message.id, message.method)
+            self._open_requests[coerce_request_id(message.id)] = message.method
         elif isinstance(message, types.JSONRPCNotification) and message.method == CANCELLED:
             if (cancelled := cancelled_request_id_from_params(message.params)) is not None:
                 self.remove_request(cancelled)
@@ -123,19 +124,19 @@ class _Connection:
         ):
             self.discover_error = message.error
 
-    def add_request(self, request_id: RequestId, method: str) -> None:
-        """Record a request of the client."""
-        self._open_requests[coerce_request_id(request_id)] = method
+    def add_direct_request(self, request_id: RequestId, method: str) -> bool:
+        """Record a request; return False if the limit is reached or a request with this id has no response yet."""
+        known_id = coerce_request_id(request_id)
+        if known_id in self._open_requests or self.is_full:
+            return False
+        self._open_requests[known_id] = method
+        return True
 
     def remove_request(self, request_id: RequestId) -> None:
         """Record that a request was answered, or needs no response."""
         self._open_requests.pop(coerce_request_id(request_id), None)
         if self._is_answered is not None:
             self._is_answered.set()
-
-    def is_open(self, request_id: RequestId) -> bool:
-        """Whether a request with this id has no response yet."""
-        return coerce_request_id(request_id) in self._open_requests
 
     @property
     def is_full(self) -> bool:
@@ -192,12 +193,11 @@ class _DirectRequests:
         if self._connection.shutdown.is_set() or self._has_ended or not isinstance(frame, bytes):
             return False
         opened = self._direct_path.open_request(frame)
-        if opened is None or self._connection.is_full or self._connection.is_open(opened.id):
+        if opened is None or (sender := self._direct_path.find_sender(opened)) is None:
             return False
-        if (sender := self._direct_path.find_sender(opened)) is None:
+        if not self._connection.add_direct_request(opened.id, opened.method):
             return False
         scope = self.scopes.open(opened.id)
-        self._connection.add_request(opened.id, opened.method)
         self._tasks[asyncio.get_running_loop().create_task(self._run(opened, sender, scope))] = scope
         return True
 
@@ -272,15 +272,10 @@ class _StdioReader(MessageStream):
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
-            except WireError as failure:
-                error = types.ErrorData(code=types.PARSE_ERROR, message=str(failure))
-            except UpstreamError as failure:
-                error = types.ErrorData(code=types.INTERNAL_ERROR, message=str(failure))
-            except ValueError as failure:
-                error = types.ErrorData(code=types.INVALID_REQUEST, message=str(failure))
+            except MCPError as failure:
+                error = failure.error
             pending_payloads.discard(token)
-            response = types.JSONRPCError(jsonrpc="2.0", id=frame_id(frame), error=error)
-            await self._connection.sink.send((response.model_dump_json(exclude_unset=True).encode(),))
+            await self._connection.sink.send(write_response(frame_id(frame), error))
             return None
 
     def _find_refusal(self, request: types.JSONRPCRequest) -> types.ErrorData | None:

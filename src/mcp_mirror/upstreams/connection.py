@@ -70,9 +70,6 @@ NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.I
 _RELIST_INTERVAL: Final = 1.0
 """Seconds between two listings of an upstream that keeps announcing changes."""
 
-Modes = tuple[Mode, ...]
-"""The ways to connect, in the order of the attempts."""
-
 _logger = logging.getLogger(__name__)
 
 
@@ -83,7 +80,7 @@ class ReconnectingConnection:
         self,
         settings: ConnectionSettings,
         owner: ConnectionOwner,
-        modes: Modes = ("auto", "legacy"),
+        modes: tuple[Mode, ...] = ("auto", "legacy"),
         *,
         is_cached: bool = False,
         may_be_refused: bool = False,
@@ -204,7 +201,7 @@ class ReconnectingConnection:
         Raises:
             UpstreamError: The upstream is down.
         """
-        if self._session is not None and not self._is_down():
+        if self._session is not None and not self._session.ended.is_set():
             return self._session
         failed_before = self._failed_attempts
         if self.status is not STOPPED and self._circuit_breaker.allow_attempt(anyio.current_time()):

@@ -1,7 +1,4 @@
-"""Client channels that wrap another channel: one checks the scopes of the token, one hides text from models.
-
-Upstreams whose text is hidden (`preview: false`, or a flow policy) get the second one, and errors without their text.
-"""
+"""Hides the text of upstreams from models (`preview: false`, a flow policy): in messages to clients and in errors."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
@@ -13,11 +10,17 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 
+_SAMPLING: Final = "sampling/createMessage"
 
-class ChannelProxy(msgspec.Struct, frozen=True):
-    """The properties of another client channel. Subclasses decide what they forward to it."""
+
+class ContentFilteredChannel(msgspec.Struct, frozen=True):
+    """A client channel that removes an upstream's text from notifications, and refuses requests to the model."""
 
     channel: ClientChannel
+    is_content_hidden: Callable[[], bool] = lambda: True
+    """Whether content is hidden now: a flow policy may change."""
+    required: Collection[str] = ()
+    """The scopes that the upstream requires. Later tokens of a session may have fewer than the first one."""
 
     @property
     def caller(self) -> Caller:
@@ -26,8 +29,8 @@ class ChannelProxy(msgspec.Struct, frozen=True):
 
     @property
     def log_level(self) -> str | None:
-        """See `ClientChannel.log_level`."""
-        return self.channel.log_level
+        """None while content is hidden: log lines are not forwarded."""
+        return None if self.is_content_hidden() else self.channel.log_level
 
     @property
     def wants_progress(self) -> bool:
@@ -42,68 +45,23 @@ class ChannelProxy(msgspec.Struct, frozen=True):
     @property
     def session_channel(self) -> ClientChannel | None:
         """See `ClientChannel.session_channel`."""
-        return self.channel.session_channel
-
-
-class ScopedChannel(ChannelProxy, frozen=True):
-    """The channel of a session for an upstream with required scopes: later tokens of the session may have fewer."""
-
-    required: Collection[str]
-    """The scopes that the upstream requires."""
-
-    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Forward a notification if the session's current token has the scopes."""
-        if self.caller.has_scopes(self.required):
-            await self.channel.notify(method, params)
-
-    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Forward a request if the session's current token has the scopes; see `ClientChannel.request`.
-
-        Raises:
-            RefusedError: The token lacks a scope, or the client answered with an error.
-        """
-        if not self.caller.has_scopes(self.required):
-            raise RefusedError(f"The client cannot receive {method} now.", types.INVALID_REQUEST)
-        return await self.channel.request(method, params)
-
-
-def require_scopes(channel: ClientChannel | None, required: Collection[str]) -> ClientChannel | None:
-    """Return a channel that works only while its session's token has the required scopes."""
-    return ScopedChannel(channel, required) if channel is not None and required else channel
-
-
-_SAMPLING: Final = "sampling/createMessage"
-
-
-class ContentFilteredChannel(ChannelProxy, frozen=True):
-    """A client channel that removes an upstream's text from notifications, and refuses requests to the model."""
-
-    is_content_hidden: Callable[[], bool] = lambda: True
-    """Whether content is hidden now: a flow policy may change."""
-
-    @property
-    def log_level(self) -> str | None:
-        """None while content is hidden: log lines are not forwarded."""
-        return None if self.is_content_hidden() else self.channel.log_level
-
-    @property
-    def session_channel(self) -> ClientChannel | None:
-        """See `ClientChannel.session_channel`."""
         channel = self.channel.session_channel
-        return ContentFilteredChannel(channel, self.is_content_hidden) if channel else None
+        return ContentFilteredChannel(channel, self.is_content_hidden, self.required) if channel else None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Forward a notification, rebuilt without content."""
+        """Forward a notification, rebuilt without content, if the client's current token has the scopes."""
         rebuilt = rebuild_notification(method, params, is_content_hidden=True) if self.is_content_hidden() else params
-        if rebuilt is not None:
+        if rebuilt is not None and self.caller.has_scopes(self.required):
             await self.channel.notify(method, rebuilt)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Forward a request, rebuilt with the fields that a person needs; see `ClientChannel.request`.
 
         Raises:
-            RefusedError: The client's model would read the request.
+            RefusedError: The client's model would read the request, or the client's current token lacks a scope.
         """
+        if not self.caller.has_scopes(self.required):
+            raise RefusedError(f"The client cannot receive {method} now.", types.INVALID_REQUEST)
         return await self.channel.request(
             method, rebuild_request(method, params) if self.is_content_hidden() else params
         )

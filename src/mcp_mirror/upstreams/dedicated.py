@@ -6,7 +6,6 @@ learns that the server's state is lost.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, Protocol
 
@@ -35,39 +34,35 @@ class ClientSessions(Protocol):
     def is_open(self, key: str) -> bool:
         """Whether a session has a request or a stream open."""
 
-    def is_alive(self, key: str) -> bool:
-        """Whether a session has not ended."""
+    def find(self, key: str) -> object | None:
+        """Return a session; None if it has ended."""
 
     def end(self, key: str) -> None:
         """End a session; the client learns it from the response to its next request."""
 
 
-@dataclass(slots=True, eq=False)
-class ConnectionSlot:
-    """The place of one dedicated connection; it is taken until the connection has closed."""
-
-    upstream: str
-    namespace: str
-    """The namespace of the principal."""
-    connection: "DedicatedConnection | None" = field(default=None, init=False)
-    """The connection that uses the slot; None before it is created."""
-    is_closing: bool = field(default=False, init=False)
-    """The connection is about to close."""
-
-
 class ConnectionSlots:
-    """Limits the number of dedicated connections to all upstreams."""
+    """The rules for dedicated connections to all upstreams: their number, and when they close."""
 
-    def __init__(self, per_principal: int) -> None:
-        """Take `limits.connections_per_principal`."""
+    def __init__(self, per_principal: int, sessions: ClientSessions, idle_timeout: float) -> None:
+        """Create the rules without connections.
+
+        Args:
+            per_principal: `limits.connections_per_principal`.
+            sessions: The clients' sessions. The connection of a session ends with it.
+            idle_timeout: Seconds without use after which the connection of a principal closes.
+        """
+        self.sessions: Final = sessions
+        self.idle_timeout: Final = idle_timeout
         self._per_principal = per_principal
-        self._slots: set[ConnectionSlot] = set()
+        self._taken: set[DedicatedConnection] = set()
+        """The connections that have not closed yet."""
         self._freed = anyio.Event()
 
-    async def reserve(self, upstream: str, namespace: str, per_upstream: int) -> ConnectionSlot:
-        """Reserve a slot for a new connection of a principal; at a limit, close an idle connection first.
+    async def wait_for_slot(self, upstream: str, namespace: str, per_upstream: int) -> None:
+        """Wait for room for a new connection of a principal; at a limit, close an idle connection.
 
-        `per_upstream` is `limits.connections_per_upstream`.
+        The caller takes the slot at once, or another caller may. `per_upstream` is `limits.connections_per_upstream`.
 
         Raises:
             UpstreamError: All connections are in use.
@@ -84,21 +79,21 @@ class ConnectionSlots:
                 )
             with anyio.move_on_after(_CHECK_INTERVAL):
                 await self._freed.wait()
-        slot = ConnectionSlot(upstream, namespace)
-        self._slots.add(slot)
-        return slot
 
-    def free(self, slot: ConnectionSlot) -> None:
-        """Free the slot of a connection that has closed."""
-        if slot in self._slots:
-            self._slots.remove(slot)
-            self._freed.set()
-            self._freed = anyio.Event()
+    def take(self, connection: "DedicatedConnection") -> None:
+        """Count a new connection."""
+        self._taken.add(connection)
+
+    def free(self, connection: "DedicatedConnection") -> None:
+        """Stop counting a connection that has closed."""
+        self._taken.discard(connection)
+        self._freed.set()
+        self._freed = anyio.Event()
 
     def _find_reached_limit(self, upstream: str, namespace: str, per_upstream: int) -> Limit | None:
-        if sum(slot.namespace == namespace for slot in self._slots) >= self._per_principal:
+        if sum(one.namespace == namespace for one in self._taken) >= self._per_principal:
             return Limit(_PER_PRINCIPAL, self._per_principal)
-        if sum(slot.upstream == upstream for slot in self._slots) >= per_upstream:
+        if sum(one.upstream == upstream for one in self._taken) >= per_upstream:
             return Limit("connections_per_upstream", per_upstream)
         return None
 
@@ -108,61 +103,52 @@ class ConnectionSlots:
         A principal makes room for its own new connections, and for those of principals with fewer at this upstream.
         """
         if limit.name == _PER_PRINCIPAL:
-            slots = [slot for slot in self._slots if slot.namespace == namespace]
+            taken = [one for one in self._taken if one.namespace == namespace]
         else:
-            slots = [slot for slot in self._slots if slot.upstream == upstream]
-        counts = Counter(slot.namespace for slot in slots)
-        candidates = [
-            slot for slot in slots if slot.namespace == namespace or counts[slot.namespace] > counts[namespace]
-        ]
-        if any(slot.is_closing for slot in candidates):
+            taken = [one for one in self._taken if one.upstream == upstream]
+        counts = Counter(one.namespace for one in taken)
+        candidates = [one for one in taken if one.namespace == namespace or counts[one.namespace] > counts[namespace]]
+        if any(one.is_closing for one in candidates):
             return True
-        idle = [(slot, slot.connection) for slot in candidates if slot.connection and slot.connection.is_idle]
+        idle = [one for one in candidates if one.is_idle]
         if not idle:
             return False
-        _, longest_idle = min(idle, key=lambda one: (-counts[one[0].namespace], one[1].last_used))
-        if longest_idle.last_used <= monotonic() - _MIN_IDLE:
+        longest_idle = min(idle, key=lambda one: (-counts[one.namespace], one.connection.last_used))
+        if longest_idle.connection.last_used <= monotonic() - _MIN_IDLE:
             longest_idle.reclaim()
         return True
 
 
-class DedicatedConnectionPolicy(msgspec.Struct, frozen=True):
-    """The rules for dedicated connections, over all upstreams."""
-
-    slots: ConnectionSlots
-    sessions: ClientSessions
-    idle_timeout: float
-    """Seconds without use after which a principal's connection closes; a session's connection ends with the session."""
-
-
-class DedicatedConnection(msgspec.Struct):
+class DedicatedConnection(msgspec.Struct, eq=False):
     """A connection that belongs to one session or one principal."""
 
     key: ConnectionKey
+    upstream: str
+    namespace: str
+    """The namespace of the principal."""
     connection: ReconnectingConnection
-    slot: ConnectionSlot
-    policy: DedicatedConnectionPolicy
+    slots: ConnectionSlots
     release: Callable[[ConnectionKey], None]
     """Closes the connection with a key."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection is about to close."""
+        return self.scope.cancel_called
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is in flight, and its session has neither a request nor a stream open."""
         connection = self.connection
         is_used = connection.inflight_count or connection.keep_open_count or not connection.settled.is_set()
-        return not is_used and not self.policy.sessions.is_open(self.key)
+        return not is_used and not self.slots.sessions.is_open(self.key)
 
     @property
     def is_expired(self) -> bool:
         """Whether the connection was idle for the idle timeout, and its session, if it has one, has ended."""
-        is_unused = self.last_used < monotonic() - self.policy.idle_timeout
-        return is_unused and self.is_idle and not self.policy.sessions.is_alive(self.key)
-
-    @property
-    def last_used(self) -> float:
-        """The time of its last use, in monotonic seconds."""
-        return self.connection.last_used
+        is_unused = self.connection.last_used < monotonic() - self.slots.idle_timeout
+        return is_unused and self.is_idle and self.slots.sessions.find(self.key) is None
 
     async def run(self) -> None:
         """Connect, and reconnect, until the connection is closed; then free its slot."""
@@ -170,14 +156,9 @@ class DedicatedConnection(msgspec.Struct):
             with self.scope:
                 await self.connection.run()
         finally:
-            self.policy.slots.free(self.slot)
+            self.slots.free(self)
 
     def reclaim(self) -> None:
         """Close the connection, and end its session."""
-        self.policy.sessions.end(self.key)
+        self.slots.sessions.end(self.key)
         self.release(self.key)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.slot.is_closing = True
-        self.scope.cancel()

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
-from mcp_mirror.payload.json_rpc import is_input_required, object_of, open_object
+from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.notifications import explain_too_many_requests
@@ -388,11 +388,10 @@ class SuspendedCalls:
         if call is None or call.caller.namespace != channel.caller.namespace:
             message = "The call that this answers is over, or another gateway process runs it. Make the call again."
             raise RefusedError(message, types.INVALID_PARAMS, data={"reason": "invalid_request_state"})
-        try:
-            call.answer(msgspec.json.decode(answered.answers, type=dict[str, dict[str, Any]]))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if (answers := decode_as(answered.answers, dict[str, dict[str, Any]])) is None:
             message = "`inputResponses` must be an object with an object for each request that was made."
-            raise RefusedError(message, types.INVALID_PARAMS) from None
+            raise RefusedError(message, types.INVALID_PARAMS)
+        call.answer(answers)
         return await call.wait(channel)
 
     async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[RawResponse]]) -> None:

@@ -17,7 +17,6 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
-import msgspec
 from msgspec.structs import replace
 
 from mcp_mirror.callers import ClientChannel
@@ -115,6 +114,7 @@ class LocalUpstream:
     def __init__(self, functions: LocalFunctions, listeners: ChangeListeners) -> None:
         """Create an upstream that is not started; it announces added functions to `listeners`."""
         self.settled: anyio.Event = anyio.Event()
+        self.listed: anyio.Event = self.settled
         self.inflight_count: int = 0
         self.status: Status = Status("ready")
         self.connections: tuple[ReconnectingConnection, ...] = ()
@@ -126,11 +126,6 @@ class LocalUpstream:
     def is_in_use(self) -> bool:
         """See `ServerUpstream.is_in_use`."""
         return self.inflight_count > 0
-
-    @property
-    def listed(self) -> anyio.Event:
-        """See `ServerUpstream.listed`."""
-        return self.settled
 
     @property
     def policy(self) -> UpstreamPolicy:
@@ -226,8 +221,8 @@ class LocalUpstream:
     async def _call(self, function: Function, arguments: bytes) -> Result:
         if inspect.iscoroutinefunction(function.call) or inspect.isasyncgenfunction(function.call):
             return await self._answer(function, lambda: function.call(**function.read_arguments(arguments)))
-        returned = await self._run_in_thread(partial(_call_now, function, arguments))
-        return returned.result if isinstance(returned, _Done) else await self._answer(function, lambda: returned)
+        is_done, returned = await self._run_in_thread(partial(_call_now, function, arguments))
+        return returned if is_done else await self._answer(function, lambda: returned)
 
     async def _answer(self, function: Function, begin: Callable[[], Any]) -> Result:
         """Await or iterate in the event loop, and return the result; a large result is encoded in a thread."""
@@ -255,23 +250,17 @@ class LocalUpstream:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
 
-class _Done(msgspec.Struct, frozen=True):
-    """The result of a completed call."""
-
-    result: Result
-
-
-def _call_now(function: Function, arguments: bytes) -> Any:
-    """Call the function in this thread; return its result, or the object that the event loop must await or iterate."""
+def _call_now(function: Function, arguments: bytes) -> tuple[bool, Any]:
+    """Call the function in this thread; return True and its result, or False and what must be awaited or iterated."""
     _LEVEL.set(_LEVEL.get() + 1)  # in the context of this thread
     try:
         returned = function.call(**function.read_arguments(arguments))
         is_pending = inspect.isawaitable(returned) or isinstance(returned, AsyncIterable)
-        return returned if is_pending else _Done(convert_result(returned))
+        return not is_pending, returned if is_pending else convert_result(returned)
     except ArgumentsError:
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  # as above
-        return _Done(_fail(function, error))
+        return True, _fail(function, error)
 
 
 def _fail(function: Function, error: BaseException) -> Result:

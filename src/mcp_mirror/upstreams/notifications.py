@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Self
 
 import anyio
@@ -42,6 +43,7 @@ _MAX_UPDATE_MEMORY: Final = 1 << 18
 _MAX_QUEUED_REFUSALS: Final = 1_000
 """Error responses to requests over `limits.max_input_requests` that wait to be sent."""
 _ANY_URI: Final = ""
+_SERVER_REQUESTS: Final = attrgetter("server_requests")
 
 CHANGES: Final[Mapping[str, str]] = {
     "notifications/tools/list_changed": "tools",
@@ -296,7 +298,7 @@ class NotificationDispatcher:
         inflight = list(self._inflight.values())
         if len({one.channel.caller.identity for one in inflight}) != 1:
             return None
-        return min(self._list_awaited(), key=_count_server_request, default=inflight[-1])
+        return min(self._list_awaited(), key=_SERVER_REQUESTS, default=inflight[-1])
 
     def _list_awaited(self) -> list[InflightRequest]:
         """Return the requests that their clients wait for, oldest first."""
@@ -423,7 +425,7 @@ class NotificationDispatcher:
             return
         if message.about is None:
             candidates = self._list_awaited() or self._inflight.values()
-            inflight = min(candidates, key=_count_server_request, default=inflight)
+            inflight = min(candidates, key=_SERVER_REQUESTS, default=inflight)
         inflight.server_requests += 1
         limit = self._bounds.max_input_requests_per_call
         if inflight.server_requests > limit:
@@ -440,10 +442,6 @@ class NotificationDispatcher:
         "notifications/tasks/status": _drop,
     }
     """The handler of each notification; all others are relayed as they are."""
-
-
-def _count_server_request(inflight: InflightRequest) -> int:
-    return inflight.server_requests
 
 
 def explain_too_many_requests(limit: int) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
@@ -36,12 +36,12 @@ from mcp_mirror.upstreams.notifications import ConnectionOwner, NotificationDisp
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.transports.network_errors import FailureKind, omit_scopes, read_mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
-from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     PausableTimeout,
     PendingRequest,
     RawResponse,
+    RequestHeaders,
     RequestTimeoutError,
     UnknownSessionError,
 )
@@ -64,10 +64,6 @@ def _describe_server(info: types.Implementation) -> dict[str, Any]:
     if len(msgspec.json.encode(whole)) <= _MAX_DESCRIPTION_BYTES:
         return whole
     return {key: whole[key] for key in _IDENTITY & whole.keys()}
-
-
-class _Anything(BaseModel):
-    model_config = ConfigDict(extra="allow")
 
 
 Mode = Literal["auto", "legacy"]
@@ -296,7 +292,7 @@ class UpstreamSession:
         """
         request = types.Request[dict[str, Any], str](method="subscriptions/listen", params={"notifications": wanted})
         with suppress(ValidationError):  # the result only says that the subscription has ended
-            await self.client.session.send_request(request, _Anything)
+            await self.client.session.send_request(request, types.EmptyResult)
 
     async def notify(self, method: str) -> None:
         """Send a notification without parameters to the server."""
@@ -352,7 +348,7 @@ class UpstreamSession:
         if not pending.is_sent:
             self._bypass.give_up()
             return UpstreamError(f"Upstream {self.name!r} does not read its input, so the gateway restarts it.")
-        if self._bypass.is_blocked:
+        if self._bypass.is_blocked():
             self._bypass.give_up()
             return UpstreamError(
                 f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` that does not end, so the "

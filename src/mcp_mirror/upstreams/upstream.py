@@ -19,16 +19,15 @@ from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
-from mcp_mirror.upstreams.connection import Modes, ReconnectingConnection
+from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.content_filter import (
     ContentFilteredChannel,
     filter_content,
     is_filtered,
     refuse_sampling,
-    require_scopes,
 )
-from mcp_mirror.upstreams.dedicated import ConnectionKey, DedicatedConnection, DedicatedConnectionPolicy
+from mcp_mirror.upstreams.dedicated import ConnectionKey, ConnectionSlots, DedicatedConnection
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
@@ -44,7 +43,7 @@ from mcp_mirror.upstreams.elicitation import (
 from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
-from mcp_mirror.upstreams.session import UpstreamRequest, build_refusal
+from mcp_mirror.upstreams.session import Mode, UpstreamRequest, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
@@ -62,12 +61,11 @@ class ChangeListeners(msgspec.Struct, frozen=True):
     """Whether an upstream's text may be shown to models; see `Gateway.may_show`."""
 
 
-class UpstreamDependencies(msgspec.Struct, frozen=True):
+class UpstreamDependencies(ConnectionServices, frozen=True, kw_only=True):
     """The objects that all upstreams share."""
 
-    connections: ConnectionServices
     listeners: ChangeListeners
-    dedicated: DedicatedConnectionPolicy
+    slots: ConnectionSlots
     answer_timeout: float
     """Seconds that a suspended call waits for a client's answer."""
 
@@ -94,17 +92,17 @@ class ServerUpstream:
         self._request_limit = policy.request_limit
         self._settings = ConnectionSettings(
             policy,
-            dependencies.connections,
+            dependencies,
             redactor,
             UpstreamLimiter(policy.name, policy.bounds),
             authorizer,
             timer=SharedTimer(policy.timeout),
         )
         self._listeners = dependencies.listeners
-        self._dedicated_policy = dependencies.dedicated
+        self._slots = dependencies.slots
         self._has_one_client = client is not None
         is_legacy = client is not None and not client.caller.is_stateless
-        modes: Modes = ("legacy", "auto") if is_legacy else ("auto", "legacy")  # first as the client itself
+        modes: tuple[Mode, ...] = ("legacy", "auto") if is_legacy else ("auto", "legacy")  # first as the client itself
         self._shared = ReconnectingConnection(self._settings, self._build_owner(client), modes, is_cached=True)
         self.settled: anyio.Event = self._shared.settled
         """Set when the first attempt to connect has ended, successful or not."""
@@ -166,12 +164,12 @@ class ServerUpstream:
             tasks.start_soon(self._shared.run)
             try:
                 while True:
-                    await anyio.sleep(min(_LONGEST_SWEEP_INTERVAL, self._dedicated_policy.idle_timeout / 4))
+                    await anyio.sleep(min(_LONGEST_SWEEP_INTERVAL, self._slots.idle_timeout / 4))
                     for key in [key for key, dedicated in self._dedicated.items() if dedicated.is_expired]:
                         self.release(key)
             finally:
                 for dedicated in self._dedicated.values():
-                    self._dedicated_policy.slots.free(dedicated.slot)
+                    self._slots.free(dedicated)
 
     async def request(
         self, request: UpstreamRequest, channel: ClientChannel, answered: InputRound | None = None
@@ -292,7 +290,7 @@ class ServerUpstream:
     def release(self, key: ConnectionKey) -> None:
         """Close the dedicated connection of an owner, if it has one."""
         if dedicated := self._dedicated.pop(key, None):
-            dedicated.close()
+            dedicated.scope.cancel()
             self._listeners.on_change("tools", key, self.policy.name)
 
     def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
@@ -300,7 +298,7 @@ class ServerUpstream:
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
-        caller, listing = channel.caller, self.listing
+        caller, listing = channel.caller, self._shared.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
         if scope is None and (listing is None or listing.is_stateless):
@@ -313,12 +311,11 @@ class ServerUpstream:
         Raises:
             UpstreamError: A limit is reached, or the upstream was stopped.
         """
-        policy, per_upstream = self._dedicated_policy, self.policy.bounds.connections_per_upstream
-        slot = await policy.slots.reserve(self.policy.name, channel.caller.namespace, per_upstream)
+        name, namespace = self.policy.name, channel.caller.namespace
+        await self._slots.wait_for_slot(name, namespace, self.policy.bounds.connections_per_upstream)
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
-            policy.slots.free(slot)
             return dedicated
-        modes: Modes = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
+        modes: tuple[Mode, ...] = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
         # A server of protocol version 2026-07-28 may refuse the handshake, see `_get_dedicated`.
         is_new = self.listing is not None and self.listing.is_stateless
         connection = ReconnectingConnection(
@@ -328,25 +325,23 @@ class ServerUpstream:
             may_be_refused=is_new,
             earlier_lists=self._shared.served_lists,
         )
-        dedicated = DedicatedConnection(key, connection, slot, policy, self.release)
+        dedicated = DedicatedConnection(key, name, namespace, connection, self._slots, self.release)
         try:
             self._tasks.start_soon(dedicated.run)
         except RuntimeError:  # the task group has ended: a reload stopped the upstream
-            policy.slots.free(slot)
-            raise UpstreamError(
-                f"Upstream {self.policy.name!r} was stopped by a reload. List the tools again."
-            ) from None
-        slot.connection = dedicated
+            raise UpstreamError(f"Upstream {name!r} was stopped by a reload. List the tools again.") from None
+        self._slots.take(dedicated)
         self._dedicated[key] = dedicated
         return dedicated
 
     def _build_owner(self, channel: ClientChannel | None, key: ConnectionKey | None = None) -> ConnectionOwner:
         """Return the owner of a connection; without a channel it is shared by all callers."""
-        lasting = require_scopes(channel.session_channel, self.policy.required_scopes) if channel else None
-        if lasting is not None:
-            lasting = ContentFilteredChannel(lasting, lambda: not self._listeners.may_show(self.policy.name))
-        name = key or (lasting.caller.session if lasting else None)
         listeners, upstream = self._listeners, self.policy.name
+        lasting = channel.session_channel if channel else None
+        if lasting is not None:
+            required = self.policy.required_scopes
+            lasting = ContentFilteredChannel(lasting, lambda: not listeners.may_show(upstream), required)
+        name = key or (lasting.caller.session if lasting else None)
         return ConnectionOwner(
             lambda kind: listeners.on_change(kind, name, upstream),
             partial(listeners.on_update, upstream, name),

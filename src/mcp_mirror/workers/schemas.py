@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_definition, reject_schema, verify_if_cheap
 from mcp_mirror.core.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
@@ -77,35 +76,35 @@ class SchemaWorkers:
         self._sizes: dict[bytes, int] = {}
         self._size = 0
 
-    def are_valid(self, entry: CatalogEntry, arguments: Buffer) -> bool:
+    def are_valid(self, tool: InspectedTool, arguments: Buffer) -> bool:
         """Whether `validate` finds no error in arguments, as in most; False also if it may need a worker process."""
-        if not entry.is_validated:
+        if tool.schema_error is not None:
             return True
         text = bytes(arguments)
-        if entry.check is None or entry.cost is None or entry.cost.work(text) > MAX_WORK:
+        if tool.check is None or tool.cost is None or tool.cost.work(text) > MAX_WORK:
             return False
         try:
-            return entry.check.is_valid(json.loads(str(text, "utf-8")))
+            return tool.check.is_valid(json.loads(str(text, "utf-8")))
         except (ValueError, RecursionError):
             return True
 
-    async def validate(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
+    async def validate(self, tool: InspectedTool, arguments: bytes, principal: str) -> str | None:
         """The error in the arguments of a call; None if they are valid or cannot be validated in time.
 
         Principals take turns.
         """
-        if not entry.is_validated:
+        if tool.schema_error is not None:
             return None
-        if entry.check is not None and entry.cost is not None and entry.cost.work(arguments) <= MAX_WORK:
+        if tool.check is not None and tool.cost is not None and tool.cost.work(arguments) <= MAX_WORK:
             try:
                 parsed = json.loads(str(arguments, "utf-8"))
                 if len(arguments) <= _EXPLAINED:
-                    return entry.check(parsed)
-                if entry.check.is_valid(parsed):
+                    return tool.check(parsed)
+                if tool.check.is_valid(parsed):
                     return None
             except (ValueError, RecursionError):  # such as an integer of 5,000 digits
                 return None
-        return await self._validate_in_worker(entry, arguments, principal)
+        return await self._validate_in_worker(tool, arguments, principal)
 
     async def examine(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
         """Examine the tools of a listing without blocking the event loop.
@@ -174,8 +173,8 @@ class SchemaWorkers:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _validate_in_worker(self, entry: CatalogEntry, arguments: bytes, principal: str) -> str | None:
-        schema = msgspec.json.encode(entry.schema)
+    async def _validate_in_worker(self, tool: InspectedTool, arguments: bytes, principal: str) -> str | None:
+        schema = msgspec.json.encode(tool.schema)
         digest = hashlib.sha256(schema).digest()
         if self._overruns.get(digest, 0) >= _OVERRUNS:
             return None
@@ -188,7 +187,7 @@ class SchemaWorkers:
         except (BusyPoolError, PreemptedError):
             return None
         except PoolError as failure:
-            self._count_overrun(digest, entry.tool, failure)
+            self._count_overrun(digest, tool.name, failure)
             return None
         return error if isinstance(error, str) else None
 

@@ -16,6 +16,7 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import DENIED_BY_USER, FlowError, RefusedError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
+from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 _METHOD: Final = "elicitation/create"
@@ -109,7 +110,8 @@ def read_consent(input_round: InputRound | None, used: UsedConsents) -> Consent:
     if once is None or not used.take(once):
         return Consent()
     if pending is not None:
-        return Consent(flow=pending) if _is_allowed(input_round) else Consent(declined=pending)
+        answers = decode_as(input_round.answers, dict[str, Any]) or {}
+        return Consent(flow=pending) if _is_yes(answers.get(_KEY)) else Consent(declined=pending)
     return Consent(flow=granted, input_round=InputRound(input_round.answers, state))
 
 
@@ -156,14 +158,6 @@ def shows_forms(caller: Caller) -> bool:
     """Whether the client shows forms; a client that names no modes does."""
     modes = caller.capabilities.get("elicitation")
     return isinstance(modes, Mapping) and ("form" in modes or not modes)
-
-
-def _is_allowed(input_round: InputRound) -> bool:
-    try:
-        answers = msgspec.json.decode(input_round.answers, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return _is_yes(answers.get(_KEY))
 
 
 def _is_yes(answer: object) -> bool:

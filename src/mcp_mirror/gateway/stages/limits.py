@@ -10,17 +10,17 @@ import anyio
 import msgspec
 
 from mcp_mirror.core.budgets import estimate_wanted_tokens
-from mcp_mirror.core.replies import EMPTY_ERROR, ToolResult, build_error_reply
+from mcp_mirror.core.replies import EMPTY_ERROR, ToolResult, build_error_reply, count_result_tokens
 from mcp_mirror.errors import BusyError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Next
-from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation, count_reply_tokens
+from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation
 from mcp_mirror.gateway.tool_search import choose_listing
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.settings.limits import CallQuota
 from mcp_mirror.stores.event_log import DAY, EventLog
-from mcp_mirror.system.slices import finish
+from mcp_mirror.system.slices import finish, run_by_values
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
 
@@ -43,8 +43,9 @@ class _Count(msgspec.Struct):
 
 
 class CallQuotas:
-    """Counts calls per day and per month (UTC) in the event log, which replicas share, and refuses those over a quota.
+    """The stage of `limits.calls_per_day` and `limits.calls_per_month` (UTC), which refuses calls over a quota.
 
+    It counts calls in the event log, which replicas share.
     A gateway knows its own calls at once and those of replicas every few seconds, so several replicas together may
     admit some calls more. If the store fails, the gateway continues with the counts that it has.
     """
@@ -60,8 +61,24 @@ class CallQuotas:
         self._log, self._recorder, self._quota_of, self._clock = log, recorder, quota_of, clock
         self._counts: dict[str, _Count] = {}
 
-    async def begin(self, namespace: str) -> None:
-        """Count a call as running. `end` must follow.
+    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
+        """Answer a call that is within the quota; a refusal is a tool error, which models read."""
+        if not call.is_limited:
+            return await call_next(call)
+        try:
+            await self._begin(call.namespace)
+        except ToolError as error:
+            call.trace.reason = error.reason
+            return build_error_reply(str(error))
+        try:
+            return await call_next(call)
+        finally:
+            count = self._counts[call.namespace]
+            count.running -= 1
+            count.pending += 1
+
+    async def _begin(self, namespace: str) -> None:
+        """Count a call as running.
 
         Raises:
             ToolError: A quota is used up; the message says when it starts again.
@@ -83,12 +100,6 @@ class CallQuotas:
                 raise _build_error("calls_per_month", quota.calls_per_month, "this month", next_month)
         count.running += 1
         count.used = now
-
-    def end(self, namespace: str) -> None:
-        """Count a running call as ended."""
-        count = self._counts[namespace]
-        count.running -= 1
-        count.pending += 1
 
     async def refresh(self) -> None:
         """Write the ended calls to the log, and read the counts from it, with the calls of other gateways."""
@@ -127,26 +138,6 @@ def _build_error(key: str, most: int, period: str, restart: datetime) -> ToolErr
         f"{restart:%Y-%m-%d} 00:00 UTC. Ask the operator if it needs more.",
         RefusalReason.QUOTA,
     )
-
-
-class QuotaStage(msgspec.Struct, frozen=True):
-    """Applies `limits.calls_per_day` and `limits.calls_per_month`."""
-
-    quotas: CallQuotas
-
-    async def __call__(self, call: Call, call_next: Next) -> ToolResult:
-        """Answer a call that is within the quota; a refusal is a tool error, which models read."""
-        if not call.is_limited:
-            return await call_next(call)
-        try:
-            await self.quotas.begin(call.namespace)
-        except ToolError as error:
-            call.trace.reason = error.reason
-            return build_error_reply(str(error))
-        try:
-            return await call_next(call)
-        finally:
-            self.quotas.end(call.namespace)
 
 
 class ConcurrencyStage(msgspec.Struct, frozen=True):
@@ -217,11 +208,14 @@ class ContextBudgetStage(msgspec.Struct, frozen=True):
 
     async def _bound(self, call: Call, held: Reservation, reply: ToolResult) -> ToolResult:
         """Return the reply if it fits, else an error that fits, at worst an empty one."""
-        cost = await count_reply_tokens(reply, self.estimate, call.trace.shown)
+        cost = await run_by_values(reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown)
         if _settle(call, held, cost):
             return reply
-        error = build_error_reply(_explain_too_large(call.name, cost, held.left))
-        if _settle(call, held, await count_reply_tokens(error, self.estimate)):
+        error = build_error_reply(
+            f"The answer of {call.name} takes about {cost:,} tokens; {held.left:,} are left in this conversation's "
+            "context. Ask for less, or compact the conversation."
+        )
+        if _settle(call, held, count_result_tokens(error, self.estimate)):
             return error
         _settle(call, held, 0)
         return EMPTY_ERROR
@@ -234,10 +228,3 @@ def _settle(call: Call, held: Reservation, cost: int) -> bool:
     held.settle(cost)
     call.trace.sent = cost
     return True
-
-
-def _explain_too_large(tool: str, cost: int, left: int) -> str:
-    return (
-        f"The answer of {tool} takes about {cost:,} tokens; {left:,} are left in this conversation's context. Ask for "
-        "less, or compact the conversation."
-    )

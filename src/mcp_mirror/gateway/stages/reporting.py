@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.replies import ToolResult, build_error_reply, count_reply_bytes, read_texts
+from mcp_mirror.core.replies import ToolResult, build_error_reply, count_reply_bytes, count_result_tokens, read_texts
 from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError
 from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find_refusal, name_tool
-from mcp_mirror.gateway.context_budgets import count_reply_tokens
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
 from mcp_mirror.security.sanitize import PathHasher
+from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.content_filter import is_for_client
 
@@ -156,7 +156,9 @@ class UsageStage(msgspec.Struct, frozen=True):
                 self._add(call, self.estimate(str(error).encode()))
             raise
         sent = call.trace.sent  # the context budget may have counted it
-        self._add(call, await count_reply_tokens(reply, self.estimate, call.trace.shown) if sent is None else sent)
+        if sent is None:
+            sent = await run_by_values(reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown)
+        self._add(call, sent)
         return reply
 
     def _add(self, call: Call, sent: int) -> None:

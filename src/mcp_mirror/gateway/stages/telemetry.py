@@ -30,7 +30,10 @@ SendRequest = Callable[[UpstreamRequest], Awaitable[UpstreamResponse]]
 
 
 class TelemetryStage(msgspec.Struct, frozen=True):
-    """Measures calls, and records the span of each, with links to the calls that produced its input values."""
+    """Measures and traces calls and their requests to upstreams.
+
+    The span of a call has links to the calls that produced its input values.
+    """
 
     metrics: "Metrics | None"
     tracing: "Tracing | None"
@@ -87,6 +90,32 @@ class TelemetryStage(msgspec.Struct, frozen=True):
             trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
         tracing.end(trace.span, classify_end(call, end))
 
+    async def send_request(
+        self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
+    ) -> UpstreamResponse:
+        """Send a call's request to its upstream, with the context of its span.
+
+        Its duration and the class of its error are reported also if it fails or is cancelled.
+        """
+        span = None
+        if self.tracing is not None:
+            span = self.tracing.start_child_span(entry.tool, call.trace.span, is_client=True)
+            span.set_attribute("mcp_mirror.upstream", entry.upstream)
+            request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
+        began, error = time.perf_counter(), CANCELLED
+        try:
+            response = await send(request)
+            error = classify_response(response)
+        except Exception as failure:
+            error = classify_error(failure)
+            raise
+        finally:
+            if self.metrics is not None:
+                self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
+            if self.tracing is not None and span is not None:
+                self.tracing.end(span, error)
+        return response
+
 
 def classify_end(call: Call, end: CallEnd) -> str:
     """Return the class of the error with which a call ended; empty for none."""
@@ -111,33 +140,3 @@ def classify_error(error: Exception) -> str:
     if isinstance(error, ConnectionLostError | SessionLostError):
         return "connection_lost"
     return "upstream_error" if isinstance(error, UpstreamError) else "_OTHER"
-
-
-class RequestTelemetry(msgspec.Struct, frozen=True):
-    """Measures and traces the requests of calls to upstreams, and sends the context of a span to the upstream."""
-
-    metrics: "Metrics | None"
-    tracing: "Tracing | None"
-
-    async def __call__(
-        self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
-    ) -> UpstreamResponse:
-        """Send a request, and report its duration and the class of its error, also if it fails or is cancelled."""
-        span = None
-        if self.tracing is not None:
-            span = self.tracing.start_child_span(entry.tool, call.trace.span, is_client=True)
-            span.set_attribute("mcp_mirror.upstream", entry.upstream)
-            request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
-        began, error = time.perf_counter(), CANCELLED
-        try:
-            response = await send(request)
-            error = classify_response(response)
-        except Exception as failure:
-            error = classify_error(failure)
-            raise
-        finally:
-            if self.metrics is not None:
-                self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
-            if self.tracing is not None and span is not None:
-                self.tracing.end(span, error)
-        return response

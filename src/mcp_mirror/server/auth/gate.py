@@ -5,6 +5,7 @@ header: bearer tokens (RFC 6750), and tokens that are bound to a key with a proo
 metadata (RFC 9728) names the issuers of tokens.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -116,10 +117,11 @@ class Gate:
             await self._app(scope, receive, send)
             return
         expired = anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_set_after, expired, principal.expires - time.time())
+        timer = asyncio.get_running_loop().call_later(principal.expires - time.time(), expired.set)
+        try:
             await ListenStream(receive, send, expired).serve(self._app, scope)
-            tasks.cancel_scope.cancel()
+        finally:
+            timer.cancel()
 
     async def _authenticate(self, request: Request) -> Principal | JSONResponse:
         """Return the principal of a request, or the response that rejects it."""
@@ -197,11 +199,6 @@ def check_address(host: str, auth: AuthPolicy, server: ServerPolicy) -> None:
             f"{host!r} is not a loopback address. Name in 'server.allowed_hosts' the hosts under which clients reach "
             "it, such as tools.example.com; the gateway rejects requests for other hosts."
         )
-
-
-async def _set_after(event: anyio.Event, seconds: float) -> None:
-    await anyio.sleep(seconds)
-    event.set()
 
 
 def _build_error_body(error: str, description: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, has_more_
 from mcp_mirror.payload.json_rpc import (
     Message,
     RequestId,
+    decode_as,
     object_of,
     open_message,
     open_object,
@@ -107,6 +108,8 @@ class PayloadBypass:
         """The server does not know the session any more."""
         self.is_stuck: bool = False
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
+        self.is_blocked: Callable[[], bool] = lambda: False
+        """Returns whether a message over its limit blocks the only stream of the server."""
         self.flood: Flood = Flood()
         """Counts the messages that the gateway did not request."""
         self._dispatch = dispatch
@@ -127,11 +130,6 @@ class PayloadBypass:
     def __len__(self) -> int:
         """The number of requests in flight."""
         return len(self._pending)
-
-    @property
-    def is_blocked(self) -> bool:
-        """See `RequestSink.is_blocked`."""
-        return self._sink.is_blocked
 
     def begin(self, request: PendingRequest) -> None:
         """Give a request a new id, and take messages for that id from now on."""
@@ -236,9 +234,10 @@ class PayloadBypass:
             message = open_message(frame, self._limits.max_depth)
         except WireError:
             return False
-        request = self.find(message.id) if isinstance(message.id, int | str) else None
-        is_other = isinstance(message.method, str) or _has_error(message)
-        if request is None or is_other or not isinstance(message.result, dict):
+        if not isinstance(message.id, int | str) or not isinstance(message.result, dict):
+            return False
+        is_other = message.method is not msgspec.UNSET or message.error is not msgspec.UNSET
+        if is_other or (request := self.find(message.id)) is None:
             return False
         request.finish({key: memoryview(raw) for key, raw in message.result.items()})
         return True
@@ -308,7 +307,7 @@ class PayloadBypass:
         if request is not None:
             self._answer(request, _read_outcome(message, frame))
         if expected is not None and expected.outcome is None and isinstance(message.result, dict):
-            if msgspec.json.decode(frame, type=_Version).jsonrpc != "2.0":
+            if decode_as((open_object(frame) or {}).get("jsonrpc"), str) != "2.0":
                 raise WireError(NOT_JSON_RPC)  # noise before the response
             self._answer(expected, MisdirectedResponseError())
             return None
@@ -337,10 +336,6 @@ class PayloadBypass:
         message = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
         with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(*_BROKEN):
             await self._sink.send(SessionMessage(message))
-
-
-class _Version(msgspec.Struct):
-    jsonrpc: Any = None
 
 
 def _build_closed_error() -> MCPError:

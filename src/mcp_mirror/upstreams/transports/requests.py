@@ -1,22 +1,37 @@
-"""A request of the gateway to a server: its timeout, its outcome, and the stream that sends it."""
+"""A request of the gateway to a server: its timeout, its outcome, its HTTP headers, and the stream that sends it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import mcp_types as types
 import msgspec
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+    find_invalid_x_mcp_header,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
 
+from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer, Segments
 
 _INFINITE: Final = float("inf")
+_MARK: Final = b'"x-mcp-header"'
+"""The schema keyword of arguments that are mirrored into headers."""
+_MAX_DEFINITIONS: Final = 4 << 20
+"""Bytes of the definitions with that keyword that are read, of one listing."""
 
 RawResult = Mapping[str, Buffer]
 """The members of a result, each as the bytes that the upstream sent."""
@@ -165,7 +180,7 @@ class PendingRequest:
     """The transport has sent all of it."""
     outcome: Outcome | None = None
     """None until the request has ended, and after `take`."""
-    stop: Callable[[], None] = field(default=lambda: None)
+    stop: Callable[[], None] | None = None
     """Called with the outcome: stops the transport if it still sends the request or reads the response."""
     _waiter: "asyncio.Future[None] | None" = field(default=None, init=False)
 
@@ -179,7 +194,8 @@ class PendingRequest:
         """Set the outcome and wake the waiter."""
         self.outcome = outcome
         self.wake()
-        self.stop()
+        if self.stop is not None:
+            self.stop()
 
     async def wait(self, limit: PausableTimeout) -> None:
         """Wait for the outcome.
@@ -209,11 +225,6 @@ class PendingRequest:
 class RequestSink(MessageSink):
     """The stream to the server: messages of the SDK, and requests of the gateway."""
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a message over its limit blocks the only stream of the server."""
-        return False
-
     async def send_request(self, request: PendingRequest) -> None:
         """Send a request and set `is_sent`; the bypass gets its response later.
 
@@ -231,3 +242,51 @@ class RequestSink(MessageSink):
 
     def drop_request(self, identity: int) -> None:
         """Stop to send a request that has ended, answered or not, and to read its response."""
+
+
+class _Tool(msgspec.Struct):
+    name: str
+    schema: dict[str, Any] = msgspec.field(name="inputSchema")
+
+
+class RequestHeaders:
+    """The HTTP headers that repeat parts of a session's requests, so that intermediaries need not read their bodies.
+
+    Requests of protocol version 2026-07-28 name their method, and the tool, prompt or resource. A tool's schema may
+    mirror arguments into headers too (`x-mcp-header`).
+    """
+
+    def __init__(self, version: str, *, is_stateless: bool) -> None:
+        self._version = {MCP_PROTOCOL_VERSION_HEADER: version}
+        self._is_stateless = is_stateless
+        self._arguments: Mapping[str, Mapping[tuple[str, ...], str]] = {}
+        """By tool: the headers of its arguments, by their locations."""
+
+    def note_tools(self, listed: Iterable[Buffer]) -> None:
+        """Note which arguments of the listed tools, JSON text, go into headers.
+
+        Tools whose annotations are not valid have none. Run it in a thread: large schemas take seconds.
+        """
+        found: dict[str, Mapping[tuple[str, ...], str]] = {}
+        left = _MAX_DEFINITIONS
+        for raw in listed:
+            if len(raw) > left or _MARK not in bytes(raw):
+                continue
+            left -= len(raw)
+            tool: _Tool | None = decode_as(raw, _Tool)
+            if tool is not None and find_invalid_x_mcp_header(tool.schema) is None:
+                found[tool.name] = x_mcp_header_map(tool.schema)
+        self._arguments = found
+
+    def build(self, method: str, shown: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the headers of a request."""
+        if not self._is_stateless:
+            return self._version
+        headers = {**self._version, MCP_METHOD_HEADER: method}
+        key = NAME_BEARING_METHODS.get(method)
+        name = shown.get(key) if key is not None else None
+        if isinstance(name, str):
+            headers[MCP_NAME_HEADER] = encode_header_value(name)
+            if method == "tools/call" and (mirrored := self._arguments.get(name)):
+                headers |= mcp_param_headers(mirrored, shown.get("arguments") or {})
+        return headers

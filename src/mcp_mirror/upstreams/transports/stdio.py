@@ -76,8 +76,10 @@ class StdioTransport(msgspec.Struct, frozen=True):
             UpstreamError: The command does not exist or cannot be started.
         """
         process, our_output, our_input = await self._launch()
-        source, sink = LineSource(our_input, self.spool.collector()), LineSink(our_output)
+        collector, sink = self.spool.collector(), LineSink(our_output)
+        source = LineSource(our_input, collector)
         source.take = bypass.take_result
+        bypass.is_blocked = lambda: collector.is_dropping
         child, is_read = _Child(process, self.child_watchdog), anyio.Event()
         incoming = _StdioReader(self.name, source, bypass, self.output)
         async with anyio.create_task_group() as tasks:
@@ -85,7 +87,7 @@ class StdioTransport(msgspec.Struct, frozen=True):
                 tasks.start_soon(self._keep_output, process.stderr, is_read)
                 tasks.start_soon(child.reap)
                 await tasks.start(sink.run)
-                yield incoming, _StdioWriter(source, sink, bypass)
+                yield incoming, _StdioWriter(sink, bypass)
             finally:
                 with anyio.CancelScope(shield=True):
                     sink.close()
@@ -236,15 +238,10 @@ class _StdioReader(MessageStream):
 class _StdioWriter(RequestSink):
     """Writes messages to the child."""
 
-    def __init__(self, source: LineSource, sink: LineSink, bypass: PayloadBypass) -> None:
-        self._source = source
+    def __init__(self, sink: LineSink, bypass: PayloadBypass) -> None:
         self._sink = sink
         self._bypass = bypass
         sink.on_failure = bypass.ended.set
-
-    @property
-    def is_blocked(self) -> bool:
-        return self._source.is_dropping
 
     async def send(self, item: SessionMessage) -> None:
         message = item.message
