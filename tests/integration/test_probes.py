@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -130,3 +132,31 @@ async def test_a_request_during_a_shutdown_is_rejected_and_a_session_ended(
         refused = await http.post("/mcp", headers=headers)
     assert refused.status_code == status
     assert refused.json()["error"]["message"].startswith("The gateway is stopping")
+
+
+@dataclass(eq=False)
+class Exchange:
+    """The server's side of a request."""
+
+    scope: dict[str, Any]
+    sent: list[Any] = field(default_factory=list)
+
+    async def receive(self) -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+async def test_a_served_request_leaves_nothing_to_the_garbage_collector() -> None:
+    app = ShutdownMiddleware(PlainTextResponse("the application"), anyio.Event())
+    exchange = Exchange({"type": "http", "method": "POST", "headers": []})
+    remains = weakref.ref(exchange)
+    gc.disable()
+    try:
+        await app(exchange.scope, exchange.receive, exchange.send)
+        assert exchange.sent
+        del exchange
+        assert remains() is None
+    finally:
+        gc.enable()

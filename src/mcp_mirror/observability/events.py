@@ -137,7 +137,7 @@ class EventRecorder:
         The clock returns seconds since the epoch. `pause` is the time between two writes to the log in seconds.
         """
         self._log, self._policy, self._clock, self._pause = log, policy, clock, pause
-        self._finished: list[FinishedCall] = []
+        self._finished: deque[FinishedCall] = deque()
         self._held_bytes = 0
         self._batches: dict[str, _Batch] = {}
         """What is ready to be written, by namespace."""
@@ -163,7 +163,7 @@ class EventRecorder:
     async def flush(self) -> bool:
         """Write the collected calls; if the store fails, keep them for the next time, and return False."""
         async with self._writing:
-            finished, self._finished, self._held_bytes = self._finished, [], 0
+            finished, self._finished, self._held_bytes = self._finished, deque(), 0
             if finished:
                 with anyio.CancelScope(shield=True):  # a cancellation would lose the calls
                     encoded = await anyio.to_thread.run_sync(self._encode, finished)
@@ -197,10 +197,12 @@ class EventRecorder:
             await anyio.sleep(self._pause)
             await self.flush()
 
-    def _encode(self, finished: Sequence[FinishedCall]) -> dict[str, _Batch]:
+    def _encode(self, finished: deque[FinishedCall]) -> dict[str, _Batch]:
+        """Describe calls, and free each of them here: to free thousands at once would stall the event loop."""
         batches: dict[str, _Batch] = {}
         with_values = self._policy.arguments == "values"
-        for call in finished:
+        while finished:
+            call = finished.popleft()
             batch = batches.setdefault(call.namespace, _Batch())
             batch.count(call)
             batch.entries.append(msgspec.msgpack.encode(_build_event(call, with_values=with_values)))

@@ -67,6 +67,10 @@ class ShutdownMiddleware:
             with anyio.move_on_after(_LAST_WRITE, shield=True):
                 await response.send_error(STOPPED)
             raise
+        finally:
+            del scope[
+                _RESPONSE
+            ]  # `send` belongs to the owner of the scope: only the garbage collector frees such a cycle
 
 
 def set_request_id(scope: Scope, request_id: RequestId) -> None:
