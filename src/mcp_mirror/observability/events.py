@@ -158,6 +158,8 @@ class EventRecorder:
             self._held_bytes += len(call.arguments)
             if self._held_bytes > _MAX_PENDING_BYTES:
                 call.arguments = None
+        if call.arguments is None:  # the paths in them may be as large
+            call.event = msgspec.structs.replace(call.event, inputs=_shorten_paths(call.event.inputs))
         self._finished.append(call)
 
     async def flush(self) -> bool:
@@ -263,6 +265,10 @@ def _count_calls(number: int) -> str:
     return f"{format_count(number, 'call')} {'is' if number == 1 else 'are'}"
 
 
+def _shorten_paths(paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(path[:_MAX_PATH] for path in paths[:_MAX_INPUTS])
+
+
 def _build_event(call: FinishedCall, *, with_values: bool) -> CallEvent:
     event, why = call.event, list[tuple[str, str, str]]()
     if call.arguments is None:
@@ -277,7 +283,7 @@ def _build_event(call: FinishedCall, *, with_values: bool) -> CallEvent:
         event,
         at=call.began,
         milliseconds=round(event.milliseconds, 1),
-        inputs=tuple(path[:_MAX_PATH] for path in event.inputs[:_MAX_INPUTS]),
+        inputs=_shorten_paths(event.inputs),
         arguments=described,
         why=tuple(why),
     )
