@@ -17,11 +17,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from platformdirs import user_cache_path
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.gateway.call import Services
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies
 from mcp_mirror.gateway.relay import Relay
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
 from mcp_mirror.gateway.stages.telemetry import TelemetryStage

@@ -10,9 +10,10 @@ import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.errors import ConfigError, FlowError, RefusalReason, RefusedError, StoreError, ToolError
-from mcp_mirror.gateway.call import Call, Next, Services, answer_errors
+from mcp_mirror.gateway.call import Call, Next, answer_errors
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import ConcurrencyStage
 from mcp_mirror.gateway.stages.reporting import ReportStage

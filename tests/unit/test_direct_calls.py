@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.server.direct_path import open_direct_request
-from mcp_mirror.server.sessions import NO_ENVELOPE
+from mcp_mirror.server.envelopes import NO_ENVELOPE
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CALL = {"name": "echo", "arguments": {"a": 1.0}}

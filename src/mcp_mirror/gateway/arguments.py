@@ -25,7 +25,8 @@ from mcp_mirror.core.resolve import (
 )
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
-from mcp_mirror.gateway.call import Call, Runtime, Services
+from mcp_mirror.gateway.call import Call, Runtime
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.memory.path_advice import PathAdvice
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.paths import MemoryPath

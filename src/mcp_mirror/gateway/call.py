@@ -1,11 +1,10 @@
-"""One tool call as the stages see it, how it ended, and the state and the services of the gateway that answers it."""
+"""One tool call as the stages see it, how it ended, and the state of the gateway that answers it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 import msgspec
 
@@ -16,26 +15,15 @@ from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError, drop_tra
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import UNLIMITED, Conversation, Reservation
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS
-from mcp_mirror.memory.code.sandbox import Sandbox
-from mcp_mirror.memory.tools.tool import Memory, MemoryTool
-from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import UNKNOWN, Audit, CallTrace
+from mcp_mirror.memory.tools.tool import MemoryTool
+from mcp_mirror.observability.audit import UNKNOWN, CallTrace
 from mcp_mirror.payload.json_rpc import is_input_required
-from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.pins import Pins
-from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.settings.policies import Config, MemoryToolsPolicy, WirePolicy
-from mcp_mirror.tokens import expected_estimator
+from mcp_mirror.settings.policies import Config, MemoryToolsPolicy
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.elicitation import InputRound, SuspendedCalls
-from mcp_mirror.upstreams.registry import UpstreamRegistry
-from mcp_mirror.workers.frames import FrameScanner
-from mcp_mirror.workers.queries import QueryRunner
-from mcp_mirror.workers.schemas import SchemaWorkers
-from mcp_mirror.workers.sql import SqlWorkers
+from mcp_mirror.upstreams.elicitation import InputRound
 
 CANCELLED: Final = "cancelled"
 """The outcome of a cancelled call."""
@@ -148,50 +136,6 @@ class Runtime:
 
     state: RuntimeState = field(init=False)
     """Set before the first call: the state contains the pipeline, whose innermost step refers to this object."""
-
-
-class Services(msgspec.Struct, frozen=True):
-    """Upstreams, store, worker processes and logs: the objects that all calls share. They outlive every reload."""
-
-    upstreams: UpstreamRegistry
-    writer: ValueWriter
-    scanner: FrameScanner
-    queries: QueryRunner
-    schema_workers: SchemaWorkers
-    spool: Spool
-    limits: WirePolicy
-    """The limits at the start of the gateway; a reload does not change them."""
-    new_id: Callable[[], UUID]
-    """Returns a UUID of version 4."""
-    usage_counter: UsageCounter
-    path_hasher: PathHasher
-    """Hashes paths for the log."""
-    audit: Audit
-    sandbox: Sandbox | None
-    """Runs scripts; None without the extra `code`."""
-    sql: SqlWorkers | None
-    """Runs SQL queries; None without the extra `sql`."""
-    suspended_scripts: SuspendedCalls
-    """Scripts that wait for the answer of a user whose client repeats the call with it."""
-
-
-def open_memory(services: Services, config: Config, flows: Flows, correlation: str) -> Memory:
-    """Return what the gateway's own tools and resources work on."""
-    return Memory(
-        writer=services.writer,
-        scanner=services.scanner,
-        queries=services.queries,
-        spool=services.spool,
-        usage_counter=services.usage_counter,
-        mirror=config.mirror,
-        tools=config.memory_tools,
-        limits=services.limits,
-        estimate=expected_estimator(config.mirror.provider),
-        new_id=services.new_id,
-        audit=services.audit.with_correlation(correlation),
-        flows=flows,
-        sql=services.sql,
-    )
 
 
 class CallEnd(NamedTuple):

@@ -18,12 +18,13 @@ from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, Services, answer_errors, open_memory
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
 from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
+from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts

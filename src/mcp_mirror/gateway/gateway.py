@@ -7,9 +7,10 @@ from typing import Any, Final, TypedDict, Unpack
 import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.gateway.call import Call, Runtime, RuntimeState, Services, open_memory
+from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.routing import may_show_upstream
+from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.observability.audit import CallTrace

@@ -12,9 +12,10 @@ from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.gateway.call import Call, Next, RuntimeState, Services, Stage, answer_errors
+from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage, answer_errors
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, ContextBudgetStage
 from mcp_mirror.gateway.stages.reporting import ReportStage, UsageStage

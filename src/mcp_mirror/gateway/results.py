@@ -29,7 +29,8 @@ from mcp_mirror.core.result_processing import (
     process_result,
 )
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
-from mcp_mirror.gateway.call import Call, Runtime, Services
+from mcp_mirror.gateway.call import Call, Runtime
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import SpooledFrame

@@ -11,8 +11,9 @@ from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.catalog import is_read_only
 from mcp_mirror.core.replies import ToolResult, build_error_reply, read_texts
 from mcp_mirror.errors import DENIED_BY_USER, MirrorError, RefusalReason, RefusedError, ToolError
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, Services
+from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
 from mcp_mirror.gateway.input_required import read_round
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import request_consent, shows_forms
 from mcp_mirror.memory.code.scripts import ScriptCall, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.value_lookup import look_up

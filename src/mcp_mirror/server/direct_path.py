@@ -29,10 +29,11 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import RequestId, array_of, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
+from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
 from mcp_mirror.server.request_context import HttpRequest, with_scopes
-from mcp_mirror.server.sessions import NO_ENVELOPE, RESERVED, STDIO, Envelope, read_envelope
+from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Buffer, Segments
 
 _logger = logging.getLogger(__name__)

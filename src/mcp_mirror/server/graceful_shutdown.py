@@ -68,9 +68,8 @@ class ShutdownMiddleware:
                 await response.send_error(STOPPED)
             raise
         finally:
-            del scope[
-                _RESPONSE
-            ]  # `send` belongs to the owner of the scope: only the garbage collector frees such a cycle
+            # The owner of `send` has the scope too: only the garbage collector frees such a cycle.
+            del scope[_RESPONSE]
 
 
 def set_request_id(scope: Scope, request_id: RequestId) -> None:

@@ -46,10 +46,11 @@ from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.client_channel import RequestChannel, SdkStream
+from mcp_mirror.server.envelopes import AcceptedEnvelopes
 from mcp_mirror.server.memory_view import TOOL, VIEW, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
-from mcp_mirror.server.sessions import STDIO, AcceptedEnvelopes, Sessions
+from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import find_stalls
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments

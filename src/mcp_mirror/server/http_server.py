@@ -22,12 +22,12 @@ from mcp_mirror.server.auth.gate import Gate, check_address
 from mcp_mirror.server.connections import BACKLOG, Connections, LimitedProtocol
 from mcp_mirror.server.dashboard import build_api, is_served, route_api, route_static
 from mcp_mirror.server.direct_http import DirectHttp
+from mcp_mirror.server.endpoints import EndpointRouter
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.handover import ConnectionHandover, Worker, WorkerSessions
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
-from mcp_mirror.server.request_context import EndpointRouter
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import Config

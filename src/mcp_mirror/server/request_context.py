@@ -1,9 +1,4 @@
-"""The sender of a client's request, its endpoint, and what upstreams get of its `_meta`.
-
-`<server.path>/<upstream>` serves only that upstream, under its own names; `<server.path>/~memory` serves only the
-gateway's own tools and resources. The main application serves the requests of all endpoints; the caller of a request
-has the name of the upstream.
-"""
+"""The sender of a client's request, and what upstreams get of its `_meta`."""
 
 import json
 import re
@@ -14,12 +9,13 @@ import mcp_types as types
 import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from mcp_mirror.callers import LOCAL, OWN, Caller
+from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.gateway.context_budgets import CONVERSATION
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.server.auth.principals import read_namespace
+from mcp_mirror.server.endpoints import read_upstream
 
 _GATEWAY_META_KEYS: Final = frozenset(
     {
@@ -41,11 +37,6 @@ _MIN_SECRET_LENGTH: Final = 8
 _UNSUPPORTED_CAPABILITIES: Final = frozenset({"tasks"})
 UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
 """Extensions that the gateway cannot relay."""
-
-_MEMORY: Final = "~memory"
-"""The last part of the path of the gateway's own endpoint; no upstream can have this name."""
-_UPSTREAM: Final = "mcp_mirror.upstream"
-"""The key in an ASGI scope of the upstream that the endpoint serves; see `Caller.upstream`."""
 
 Context = ServerRequestContext[Any, Any]
 
@@ -96,7 +87,7 @@ def read_caller(context: Context, namespace: str, session: str | None) -> Caller
         model = context.session.client_capabilities
         declared = model.model_dump(by_alias=True, mode="json", exclude_none=True) if model else None
     capabilities = dict(declared) if isinstance(declared, Mapping) else {}
-    upstream = None if context.request is None else context.request.scope.get(_UPSTREAM)
+    upstream = None if context.request is None else read_upstream(context.request.scope)
     selected = _select_supported(capabilities)
     return Caller(namespace, is_stateless, None if is_stateless else session, selected, upstream=upstream)
 
@@ -148,22 +139,4 @@ def read_request(scope: Scope) -> HttpRequest:
     # The SDK, too, decides by the first of these headers; requests of other versions have no session.
     is_stateful = version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
     session_key = build_session_key(namespace, headers.get("mcp-session-id", "")) if is_stateful else ""
-    return HttpRequest(scope, headers, namespace, session_key, scope.get(_UPSTREAM))
-
-
-class EndpointRouter:
-    """An ASGI middleware that directs requests of all endpoints to the main path."""
-
-    def __init__(self, app: ASGIApp, path: str) -> None:
-        self._app = app
-        self._path = path
-        self._prefix = f"{path.rstrip('/')}/"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http" and scope["path"] != self._path and scope["path"].startswith(self._prefix):
-            name = scope["path"].removeprefix(self._prefix)
-            if name and "/" not in name:
-                upstream = OWN if name == _MEMORY else name
-                scope = {**scope, "path": self._path, "raw_path": self._path.encode(), _UPSTREAM: upstream}
-        await self._app(scope, receive, send)
+    return HttpRequest(scope, headers, namespace, session_key, read_upstream(scope))

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.gateway.call import Services
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.observability.metrics import Metrics, Samples, State
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.probes import STORE_TIMEOUT
