@@ -129,6 +129,8 @@ def test_an_expression_that_finds_nothing_names_the_missing_key(expression: str,
 
 
 WRAPPED = {"data": {"all orders": {"edges": [{"node": {"id": 1}}], "none": None}}, "ok": True}
+DAYS = {f"2025-01-0{day}": {"open": day, "close": 9} for day in range(1, 9)}
+BY_DAY = {"prices": {"daily": DAYS, "more": {"rows": [{"a": 1}]}}}
 BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
 
 
@@ -143,6 +145,22 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
         (WRAPPED["data"], "[0]", "begin with values(@)."),
         ({"total": 1, "all rows": [{"a": 1}]}, "[].a", 'begin with "all rows".'),
         (BY_NAME, "[?age > `5`]", "begin with values(@)."),
+        (BY_DAY, "open", "begin with prices.daily.*.open."),
+        (BY_DAY, "prices.open", "begin with prices.daily.*.open."),
+        (
+            BY_DAY,
+            "prices.daily[?open > `9`]",
+            "prices.daily is an object, not an array: begin with values(prices.daily).",
+        ),
+        (BY_DAY, "length(prices.daily[].open)", "begin with values(prices.daily)."),
+        (BY_DAY, "prices.more[0]", "prices.more is an object, not an array: begin with prices.more.rows."),
+        (
+            BY_DAY,
+            "prices.more.rows.a",
+            "prices.more.rows is an array: begin with prices.more.rows[] for all of its items",
+        ),
+        (WRAPPED, "@.data.none", 'The key "none" is within other values: begin with data."all orders".none.'),
+        (WRAPPED, "data.edges[0].node", 'begin with data."all orders".edges.'),
         ([{"a": 1}], "a", "The value is an array: begin with [] for all of its items, as in [].a."),
         ([{"a b": 1}], '"a b" | [0]', 'as in []."a b".'),
         ({"out": '{"a": "rows"}'}, "out.rows", 'No object of the value has the key "rows".'),
@@ -165,7 +183,10 @@ def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, 
         (WRAPPED, 'data."all orders".none', "null"),
         (WRAPPED, "data.*.edges[?node.id == `2`] | []", "[]"),
         (WRAPPED, "[data][1]", "null"),
-        (WRAPPED, "@.data.none", "null"),
+        ({"a": {}, "z": {"b": 1}}, "a.b", "null"),
+        ({"a": {"b": 1}, "c": 2}, "a.b.c", "null"),
+        (BY_DAY, "prices.daily.*.open | [99]", "null"),
+        (WRAPPED, '@.data."all orders".none', "null"),
         ([], "a", "null"),
         ({"rows": [{"a": 1}] * 3 + [{"b": 1}]}, "b", "null"),  # not in the first row
         ({"x" * 300: {"b": 1}}, "b", "null"),

@@ -4,6 +4,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from mcp_mirror.core.embedded_json import read_json_container
@@ -33,8 +34,15 @@ _OF_ARRAYS: Final = frozenset({"index_expression", "projection", "filter_project
 _WHOLE: Final = ("identity", "current")
 """Parts of expressions that stand for the value itself."""
 
+_MIN_RECORDS: Final = 4
+"""Members of an object from which they may be its rows."""
+_SAMPLED: Final = 20
+"""Such members that are examined."""
+
 Node = Mapping[str, Any]
 """A part of a parsed expression."""
+Location = tuple[str | int | None, ...]
+"""Keys of objects and positions in arrays; None stands for all members of an object."""
 
 
 def quote_key(name: str) -> str:
@@ -76,7 +84,7 @@ def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
         if name not in made | NULL and not has_key(blob, name):
             advice = _advise_on_missing_key(name, blob, value)
             return f"No object of the value has the key {quote_key(name)}.{advice and ' '}{advice}"
-    return next(filter(None, (_explain_start(node, value) for node in _find_starts(parsed))), None)
+    return _explain_part(parsed, value)
 
 
 def _advise_on_missing_key(name: str, blob: Buffer, value: Any) -> str:
@@ -98,47 +106,84 @@ def _find_text_with_key(value: Any, name: str) -> str | None:
     return None
 
 
-def _find_starts(node: Node) -> Iterator[Node]:
-    """Yield the parts of an expression that are evaluated on the value itself."""
+def _explain_part(node: Node, value: Any, above: Location = ()) -> str | None:
+    """Explain why a part of an expression finds nothing; None if it may find something.
+
+    Args:
+        node: The part.
+        value: What the part is evaluated on.
+        above: The keys that the expression has selected before.
+    """
     kind, children = node["type"], node["children"]
-    if kind == "field" or (kind in _CHAINS and children[0]["type"] in _WHOLE):
-        yield node
-    elif kind in _CHAINS:
-        yield from _find_starts(children[0])
-    elif kind != "expref":
-        for child in children:
-            yield from _find_starts(child)
-
-
-def _explain_start(node: Node, value: Any) -> str | None:
-    """Explain why a part of an expression finds nothing in the value itself; None if it may find something."""
-    if isinstance(value, dict):
-        if node["type"] in _OF_ARRAYS:
-            return f"The value is an object, not an array: begin with {_name_rows(value)}."
-        if node["type"] == "field" and node["value"] not in value:
-            place = _find_place(value, node["value"])
-            return place and f"The key {quote_key(node['value'])} is within other values: begin with {place}."
-    if isinstance(value, list) and node["type"] == "field":
-        return f"The value is an array: begin with [] for all of its items, as in [].{_format_key(node['value'])}."
+    if kind == "field":
+        return _explain_key(node["value"], value, above)
+    if kind not in _CHAINS:
+        parts = () if kind == "expref" else (_explain_part(child, value, above) for child in children)
+        return next(filter(None, parts), None)
+    for place, child in enumerate(children):
+        if place and kind != "subexpression":  # it is evaluated on each item
+            return None
+        if (reason := _explain_part(child, value, above)) or (keys := _read_keys(child)) is None:
+            return reason
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        above = (*above, *keys)
+        if kind in _OF_ARRAYS and isinstance(value, dict):
+            named = _format_location(above) or "The value"
+            return f"{named} is an object, not an array: begin with {_name_rows(value, above)}."
     return None
 
 
-def _name_rows(value: Mapping[str, Any]) -> str:
-    """The key of an object's first array of objects, or an expression for an array of its members."""
+def _explain_key(name: str, value: Any, above: Location) -> str | None:
+    path = _format_location(above)
+    if isinstance(value, dict) and name not in value:
+        place = _find_place(value, name, above)
+        return place and f"The key {quote_key(name)} is within other values: begin with {place}."
+    if isinstance(value, list):
+        named, item = path or "The value", _format_location((*above, 0, name))
+        return f"{named} is an array: begin with {path}[] for all of its items, as in {item}."
+    return None
+
+
+def _read_keys(node: Node) -> tuple[str, ...] | None:
+    """The keys that a part of an expression selects one within the other; None for any other part."""
+    if node["type"] in _WHOLE:
+        return ()
+    if node["type"] == "field":
+        return (node["value"],)
+    if node["type"] != "subexpression":
+        return None
+    parts = [*map(_read_keys, node["children"])]
+    return None if None in parts else tuple(key for part in parts if part for key in part)
+
+
+def _name_rows(value: Mapping[str, Any], above: Location) -> str:
+    """The place of an object's first array of objects, or an expression for an array of its members."""
     rows = (key for key, one in value.items() if isinstance(one, list) and one and isinstance(one[0], dict))
     key = next(rows, None)
-    return "values(@)" if key is None or len(key) > _MAX_NAME else _format_key(key)
+    return (
+        f"values({_format_location(above) or '@'})"
+        if key is None or len(key) > _MAX_NAME
+        else _format_location((*above, key))
+    )
 
 
-def _find_place(value: Any, name: str) -> str | None:
+def _find_place(value: Any, name: str, above: Location) -> str | None:
     """The expression for the first object, and its key; None without one."""
     for location, one in _walk_value(value):
         if isinstance(one, dict) and name in one:
-            tokens = (*location, name)
-            parts = ("[]" if isinstance(token, int) else f".{_format_key(token)}" for token in tokens)
-            place = "".join(parts).removeprefix(".")
+            place = _format_location((*above, *_generalize(value, (*location, name))))
             return place if len(place) <= _MAX_LOCATION and place.isprintable() else None
     return None
+
+
+def _generalize(value: Any, location: Location) -> Iterator[str | int | None]:
+    """Yield the tokens of a location, with None in place of the key of one record among others."""
+    for token, following in zip(location, (*location[1:], None), strict=True):
+        samples = [*islice(value.values(), _SAMPLED)] if isinstance(value, dict) else []
+        is_record = len(samples) >= _MIN_RECORDS and all(isinstance(one, dict) and following in one for one in samples)
+        yield None if is_record else token
+        value = value[token]
 
 
 def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -156,6 +201,14 @@ def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
             if seen < _MAX_SEARCHED and isinstance(member, dict | list | str):
                 waiting.append(((*location, key), member))
                 seen += 1
+
+
+def _format_location(location: Location) -> str:
+    """The expression for a location: all items of an array, and all members of an object for None."""
+    keys = (
+        "[]" if isinstance(token, int) else f".{'*' if token is None else _format_key(token)}" for token in location
+    )
+    return "".join(keys).removeprefix(".")
 
 
 def _format_key(key: str) -> str:
