@@ -329,13 +329,11 @@ class Authorizer:
         provider: OAuthClientProvider
         path, client, is_new = self._policy.token_file, self._configured_client(), bool(self._browser)
         self._storage = TokenFile(path, self._redactor, client, lambda: provider.context, is_new=is_new)
-        if self._policy.grant == "client_credentials":
-            provider = await self._create_client_provider(self._storage)
-        else:
-            provider = self._create_user_provider(self._storage)
+        is_client = self._policy.grant == "client_credentials"
+        provider = await self._create_client_provider() if is_client else self._create_user_provider()
         return provider
 
-    def _create_user_provider(self, storage: TokenFile) -> OAuthClientProvider:
+    def _create_user_provider(self) -> OAuthClientProvider:
         browser, policy = self._browser, self._policy
         metadata = OAuthClientMetadata(
             client_name="mcp-mirror",
@@ -351,18 +349,18 @@ class Authorizer:
         provider = OAuthClientProvider(
             self._url,
             metadata,
-            storage,
+            self._storage,
             show if browser else None,
             browser.wait if browser else None,
             policy.client_metadata_url,
         )
         return provider
 
-    async def _create_client_provider(self, storage: TokenFile) -> OAuthClientProvider:
+    async def _create_client_provider(self) -> OAuthClientProvider:
         policy = self._policy
         known: dict[str, Any] = {
             "server_url": self._url,
-            "storage": storage,
+            "storage": self._storage,
             "client_id": policy.client_id,
             "scope": " ".join(policy.scopes) or None,
             "issuer": policy.issuer,
