@@ -51,9 +51,8 @@ def _block(
 class SyncMirror:
     """A `Mirror` for code without `async`: its methods block until they are done. Use it within `with mirror:`.
 
-    `call`, `run`, `sql`, `read`, `put`, `clear`, `prune` and `restore` have the arguments and results of `Mirror`.
-    Several threads may call a mirror at once, and so may a tool that is not `async`. An `async` tool may not, because
-    it runs in the event loop of the mirror.
+    Methods have the arguments and results of those of `Mirror`. Several threads may call a mirror at once, and so may
+    a tool that is not `async`. An `async` tool may not, because it runs in the event loop of the mirror.
     """
 
     def __init__(
@@ -108,13 +107,21 @@ class SyncMirror:
             thread.end(lambda: self._mirror.__aexit__(None, None, None))
 
     call = _block(Mirror.call)
+    """Call a tool: see `Mirror.call`."""
     run = _block(Mirror.run)
+    """Run a script over values in a sandbox: see `Mirror.run`."""
     sql = _block(Mirror.sql)
+    """Run one SELECT over values: see `Mirror.sql`."""
     read = _block(Mirror.read)
+    """Return the value under a memory path: see `Mirror.read`."""
     put = _block(Mirror.put)
+    """Store a value and return its memory path: see `Mirror.put`."""
     clear = _block(Mirror.clear)
+    """Delete all stored values of a namespace and return their number: see `Mirror.clear`."""
     prune = _block(Mirror.prune)
+    """Prune a conversation to a budget of tokens: see `Mirror.prune`."""
     restore = _block(Mirror.restore)
+    """Restore a conversation to its state before `prune`: see `Mirror.restore`."""
 
     def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # as in `Mirror.tools`
         """Return the definitions of all tools: see `Mirror.tools`."""
