@@ -42,7 +42,7 @@ _SAMPLED: Final = 20
 Node = Mapping[str, Any]
 """A part of a parsed expression."""
 Location = tuple[str | int | None, ...]
-"""Keys of objects and positions in arrays; None stands for all members of an object."""
+"""Keys of objects and positions in arrays; None means all members of an object."""
 
 
 def quote_key(name: str) -> str:
@@ -111,7 +111,7 @@ def _explain_part(node: Node, value: Any, above: Location = ()) -> str | None:
 
     Args:
         node: The part.
-        value: What the part is evaluated on.
+        value: The value of which the part selects something.
         above: The keys that the expression has selected before.
     """
     kind, children = node["type"], node["children"]
