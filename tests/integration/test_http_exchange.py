@@ -21,20 +21,32 @@ CLOSE = b"connection: close\r\n\r\n"
 LENGTH = (b"Content-Length", b"2")
 
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def serving(app: ASGIApp) -> AsyncIterator[Connection]:
     """Serve an application, and connect to it."""
+    async with serving_many(app, 1) as connections:
+        yield connections[0]
+
+
+@asynccontextmanager
+async def serving_many(app: ASGIApp, number: int) -> AsyncIterator[list[Connection]]:
+    """Serve an application, and open connections to it."""
     config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", proxy_headers=False)
     config.load()
     create, state = partial(LimitedProtocol, Connections(TrafficPolicy())), ServerState()
     server = await asyncio.get_running_loop().create_server(
         lambda: create(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    address = server.sockets[0].getsockname()
+    connections = [await asyncio.open_connection(*address) for _ in range(number)]
     try:
-        yield reader, writer
+        yield connections
     finally:
-        writer.close()
+        for _, writer in connections:
+            writer.close()
         server.close()
 
 
@@ -164,6 +176,61 @@ async def test_many_small_chunks_are_read_in_small_parts() -> None:
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
     assert sum(sizes) <= chunks
     assert max(sizes) <= 1 << 14
+
+
+class Begun:
+    """An application that answers each request, and notes the path of each and the pass of the event loop it began in."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.passes: list[int] = []
+        self._pass = 0
+        self._count_passes()
+
+    def _count_passes(self) -> None:
+        self._pass += 1
+        asyncio.get_running_loop().call_soon(self._count_passes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.paths.append(scope["path"])
+        self.passes.append(self._pass)
+        await answer(start(LENGTH), part(b"hi"))(scope, receive, send)
+
+
+async def test_requests_that_arrive_together_begin_a_few_in_each_pass() -> None:
+    begun = Begun()
+    async with serving_many(begun, 40) as connections:
+        for number, (_, writer) in enumerate(connections):
+            writer.write(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % number)
+        for reader, _ in connections:
+            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)).startswith(b"HTTP/1.1 200 ")
+    assert sorted(begun.paths, key=lambda path: int(path[1:])) == [f"/{number}" for number in range(40)]
+    assert max(map(begun.passes.count, begun.passes)) == 4
+
+
+async def test_a_request_that_waits_for_others_to_begin_may_come_in_parts() -> None:
+    begun = Begun()
+    async with serving_many(begun, 40) as connections:
+        others, (reader, writer) = connections[:-1], connections[-1]
+        for _, other in others:
+            other.write(b"GET" + HEAD + b"\r\n")
+        writer.write(b"POST /slow HTTP/1.1\r\nhost: a\r\ncontent-le")
+        await until(lambda: len(begun.paths) >= 4)
+        writer.write(b"ngth: 2\r\n\r\nhiGET /next HTTP/1.1\r\nhost: a\r\n\r\n")
+        for _ in range(2):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
+    assert begun.paths.index("/slow") < begun.paths.index("/next")
+
+
+async def test_a_connection_that_closes_while_it_waits_delays_no_other() -> None:
+    begun = Begun()
+    async with serving_many(begun, 40) as connections:
+        for _, writer in connections:
+            writer.write(b"GET" + HEAD + b"\r\n")
+        for _, writer in connections[::2]:
+            writer.transport.abort()
+        for reader, _ in connections[1::2]:
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
 
 
 async def until(true: Callable[[], Any]) -> None:

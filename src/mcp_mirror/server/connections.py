@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -49,6 +50,8 @@ _MAX_READ_TOGETHER: Final = 16 << 20
 """Bytes that all connections together read at once, unless each reads `_MIN_READ`."""
 _LAST_REQUEST: Final = 0.5
 """Seconds after the start of a shutdown in which idle connections still accept a request."""
+_BEGUN_AT_ONCE: Final = 4
+"""Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
 BACKLOG: Final = 128
 """Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
 
@@ -76,6 +79,40 @@ def _limit_connections(configured: int) -> int:
     return min(configured, available)
 
 
+class Turns:
+    """Lets a few connections begin a request in each pass of the event loop, in the order in which they ask."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+        """Turns of this pass."""
+        self._waiting: dict[LimitedProtocol, None] = {}
+        """Connections without a turn, in the order in which they asked."""
+
+    def take(self, connection: "LimitedProtocol") -> bool:
+        """Return whether a connection may begin a request now; if not, its `resume` is called in a later pass."""
+        if not self._taken:
+            connection.loop.call_soon(self._begin_pass)
+        if self._taken == _BEGUN_AT_ONCE:
+            self._waiting[connection] = None
+            return False
+        self._taken += 1
+        return True
+
+    def has(self, connection: "LimitedProtocol") -> bool:
+        """Whether a connection waits for its turn."""
+        return connection in self._waiting
+
+    def remove(self, connection: "LimitedProtocol") -> None:
+        """Forget a connection that is closed or closing."""
+        self._waiting.pop(connection, None)
+
+    def _begin_pass(self) -> None:
+        self._taken = 0
+        for connection in tuple(islice(self._waiting, _BEGUN_AT_ONCE)):
+            self.remove(connection)
+            connection.resume()
+
+
 class Connections:
     """All connections of one server, and their limits."""
 
@@ -83,6 +120,7 @@ class Connections:
         """Create an empty set of connections; `handover` gives some to other worker processes, if there are any."""
         self.handover: ConnectionHandover | None = handover
         self.policy: TrafficPolicy = policy
+        self.turns: Turns = Turns()
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
         self.idle_deadline: SharedTimer = SharedTimer(_IDLE_TIMEOUT)
         self._capacity = _limit_connections(policy.max_connections)
@@ -143,6 +181,7 @@ class Connections:
     def remove(self, connection: "LimitedProtocol") -> None:
         """Forget a connection that is closed or closing."""
         self._open.discard(connection)
+        self.turns.remove(connection)
         self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // (len(self._open) or 1))
         self.mark_serving(connection)
 
@@ -199,6 +238,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client."""
         self._requests.received += data
+        if self._is_waiting:
+            self.flow.pause_reading()
+            return
         self._handle_received()
         self._limit_read()
 
@@ -228,10 +270,13 @@ class LimitedProtocol(HttpToolsProtocol):
                 if self._requests.received:
                     self.flow.pause_reading()
                 return
-            elif self._is_given() or (head := self._requests.read_head()) is None:
+            elif self._is_given() or not self._may_begin() or (head := self._requests.read_head()) is None:
                 return
             else:
                 self._begin(head)
+
+    def _may_begin(self) -> bool:
+        return bool(self._requests.received) and self._connections.turns.take(self)
 
     def _begin(self, head: RequestHead) -> None:
         head.use_origin_form()
@@ -292,10 +337,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self.drop()
         else:
             self.flow.pause_reading()
-            self.loop.call_later(_HANDOVER_RETRY, self._retry_handover)
+            self.loop.call_later(_HANDOVER_RETRY, self.resume)
         return True
 
-    def _retry_handover(self) -> None:
+    def resume(self) -> None:
+        """Handle the received bytes, which had to wait."""
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self._handle_received()
@@ -333,7 +379,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.loop.call_later(_LAST_REQUEST, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if not self._is_serving:
+        if not self._is_serving and not self._is_waiting:
             self.transport.close()
 
     def drop(self) -> None:
@@ -345,11 +391,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def _is_serving(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether a request has to wait for the requests of other connections to begin."""
+        return self._connections.turns.has(self)
+
     def _update_limits(self) -> None:
         """Update the count and the deadline after a change of the connection's state."""
         if self.transport.is_closing():
             self._release()
-        elif self._is_serving:
+        elif self._is_serving or self._is_waiting:
             self._set_deadline(None)
             self._connections.mark_serving(self)
         else:
