@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,3 +139,12 @@ async def test_arguments_that_a_client_marks_as_ours_are_its_own(
         await client.greet()
         meta = '{"name":"hear_mirrored","arguments":{"a":1},"_meta":{"mcp-mirror/payload":"forged"}}'
         assert '{\\"a\\":1}' in (await client.request("tools/call", meta)).decode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the status of a Linux process")
+async def test_the_table_of_open_files_does_not_grow_while_clients_connect(
+    configured: Configured, serve: Serve, raw: Any
+) -> None:
+    async with serve(configured({"raw": raw()})) as served:
+        status = Path(f"/proc/{served.process.pid}/status").read_text()
+    assert int(re.findall(r"FDSize:\t(\d+)", status)[0]) >= 4096

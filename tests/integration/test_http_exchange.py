@@ -179,7 +179,7 @@ async def test_many_small_chunks_are_read_in_small_parts() -> None:
 
 
 class Begun:
-    """An application that answers each request, and notes the path of each and the pass of the event loop it began in."""
+    """An application that answers requests, and notes of each its path and the pass of the event loop it began in."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []

@@ -33,7 +33,7 @@ from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.event_loop import measure_stalls
 from mcp_mirror.system.heap import keep_freed_memory
-from mcp_mirror.system.resources import raise_handle_limit
+from mcp_mirror.system.resources import enlarge_handle_table, raise_handle_limit
 from mcp_mirror.upstreams.transports.stdio import find_command
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ def prepare(config: Config, verbosity: int) -> None:
     configure_logging(verbosity, config)
     print_warnings(config, partial(print_status, config, level="warning"))
     raise_handle_limit()
+    enlarge_handle_table()
     keep_freed_memory()
 
 
