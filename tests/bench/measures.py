@@ -188,12 +188,17 @@ async def concurrent(console: Console, runs: int, large: bool) -> None:  # noqa:
     argv = str(HERE / "sdk_server.py")
     settings = {"command": sys.executable, "args": [argv], "timeout": 3600}
     async with AsyncExitStack() as stack:
-        mirror, _ = await stack.enter_async_context(through_mirror({"upstreams": {"bench": settings}}))
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stalls = Stalls(Path(folder, "stalls"))
+        mirror, _ = await stack.enter_async_context(through_mirror({"upstreams": {"bench": settings}}, stalls))
+        stalls.reset()
         raw = await stack.enter_async_context(direct_to(argv))
         pairs = [(await burst(raw, "echo"), await burst(mirror, "echo_mirrored")) for _ in range(runs)]
+        longest = str(stalls)
     theirs, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-    row = (f"{theirs:,.0f}/s", f"{ours:,.0f}/s", f"{ours / theirs:.2f}", "0")
-    show(console, "1,000 concurrent small calls (SDK server)", ("direct", "ours", "ratio", "lost or crossed"), [row])
+    row = (f"{theirs:,.0f}/s", f"{ours:,.0f}/s", f"{ours / theirs:.2f}", "0", longest)
+    header = ("direct", "ours", "ratio", "lost or crossed", "longest stall")
+    show(console, "1,000 concurrent small calls (SDK server)", header, [row])
 
 
 async def neighbour(console: Console, runs: int, large: bool) -> None:  # noqa: FBT001

@@ -1,5 +1,6 @@
 """The rate limit for unsolicited messages, and the limit of repeated log lines."""
 
+import asyncio
 import logging
 import threading
 from time import perf_counter
@@ -123,6 +124,16 @@ async def test_other_tasks_run_between_slices_of_work() -> None:
             tasks.start_soon(work)
             tasks.start_soon(other)
     assert len(turns) > 5
+
+
+async def test_other_tasks_run_after_a_few_pieces_of_work_that_may_each_wake_a_task() -> None:
+    pacer, woken = Pacer(), list[int]()
+    for _ in range(40):
+        pacer.begin()
+        asyncio.get_running_loop().call_soon(woken.append, 1)
+        pacer.skip()
+        await pacer.end()
+    assert 30 <= len(woken) < 40
 
 
 async def test_work_on_many_bytes_runs_beside_the_event_loop() -> None:

@@ -41,7 +41,7 @@ from mcp_mirror.types import Buffer, Segments
 
 _AT_ONCE: Final = 1 << 15
 """Bytes that are split into lines at once."""
-_TAKEN_AT_ONCE: Final = 32
+_TAKEN_AT_ONCE: Final = 16
 """Messages that are taken on arrival from one read; a task receives the others, so that they cannot block the loop."""
 _SHORT: Final = 4096
 """PIPE_BUF of Linux: a write up to this size does not block once the pipe is writable."""
