@@ -66,6 +66,22 @@ async def test_a_value_of_the_wrong_type_is_an_error(config: str, run: Run) -> N
         assert f"do not fit tool 'hear_mirrored': {text.partition('=')[0]}" in ended.out
 
 
+async def test_the_arguments_may_be_one_json_object(config: str, run: Run) -> None:
+    text = '{"text0": "7", "map": {"a": [1.50, null]}, "whole": 1}'
+    ended = await run("call", "--config", config, "hear_mirrored", text, "--arg", "whole=2")
+    assert ended.code == 0, ended.out + ended.err
+    for wanted in ('"text0":"7"', '"map":{"a": [1.50, null]}', '"whole":2'):
+        assert wanted in ended.out
+
+
+@pytest.mark.parametrize("text", ["text=hello", "[1]", '{"a":', "7"])
+async def test_arguments_that_are_no_json_object_are_an_error(configured: Configured, run: Run, text: str) -> None:
+    ended = await run("call", "--config", str(configured({})), "x", text)
+    assert (ended.code, ended.out) == (2, "")
+    assert "must be a JSON object" in ended.err
+    assert "--arg" in ended.err
+
+
 async def test_an_invalid_argument_is_reported_before_anything_starts(configured: Configured, run: Run) -> None:
     for text, message in (("text", "must be KEY=VALUE"), ("=x", "must be KEY=VALUE"), (b"text=\xff", "must be UTF-8")):
         ended = await run("call", "--config", str(configured({})), "x", "--arg", text)

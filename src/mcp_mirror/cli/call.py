@@ -37,6 +37,7 @@ _DECLARED_TYPES: Final = {"text": _NUMBERS, "number": _NUMBERS}
 
 def call(
     tool: Annotated[str, typer.Argument(help="A twin's name, as `check` lists it.")],
+    arguments: Annotated[str, typer.Argument(help="The arguments as a JSON object.", metavar="JSON")] = "{}",
     arg: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,10 +54,13 @@ def call(
     is 1 if the result is an error.
 
     Example: mcp-mirror call tika_mirrored --arg pdf_path=sheet.pdf
+
+    Example: mcp-mirror call tika_mirrored '{"pdf_path": "sheet.pdf"}'
     """
     loaded = load(config, verbose)
     if not verbose:
         mute_upstream_warnings()
+    members = _read_object(arguments)
     given = dict(_split_argument(text) for text in arg or ())
     problems: list[str] = []
     notes: list[str] = []
@@ -66,14 +70,14 @@ def call(
     async def run() -> tuple[Call, ToolResult]:
         async with open_application(loaded) as application:
             with show_progress(console, status.describe):
-                wanted = given.get("name", "") if tool in SEARCH_TOOLS else tool
+                wanted = _find_name(members, given) if tool in SEARCH_TOOLS else tool
                 with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
                     await _wait_for_tool(application, wanted, status)
                 if not _has_tool(application, wanted or tool):
                     problems.extend(explain_all_down(application))
                     notes.append("mcp-mirror: `mcp-mirror check` lists all tools.")
-                arguments = read_arguments(given, _find_schema(application, tool))
-                request = application.gateway.new_call(channel, tool, arguments)
+                read = read_arguments(given, _find_schema(application, tool))
+                request = application.gateway.new_call(channel, tool, msgspec.json.encode({**members, **read}))
                 status.state = "running"
                 return request, await application.gateway.state.answer(request)
 
@@ -118,11 +122,28 @@ def _write_block(block: Mapping[str, Any]) -> str:
     return text if block.get("type") == "text" and isinstance(text, str) else json.dumps(block)
 
 
-def read_arguments(given: Mapping[str, str], schema: Schema) -> bytes:
-    """Return the arguments as a JSON object, each read by its schema."""
+def read_arguments(given: Mapping[str, str], schema: Schema) -> Mapping[str, msgspec.Raw]:
+    """Return the JSON text of each argument, read by its schema."""
     types = types_at(schema)
-    members = (json.dumps(key).encode() + b":" + _read(value, types((key,))) for key, value in given.items())
-    return b"{" + b",".join(members) + b"}"
+    return {key: msgspec.Raw(_read(value, types((key,)))) for key, value in given.items()}
+
+
+def _read_object(text: str) -> Mapping[str, msgspec.Raw]:
+    try:
+        return msgspec.json.decode(text.encode(), type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):
+        example = '{"path": "a.txt"}'
+        raise MirrorError(
+            f"The arguments must be a JSON object, such as '{example}'; got {text!r}. Or give each as --arg KEY=VALUE."
+        ) from None
+
+
+def _find_name(members: Mapping[str, msgspec.Raw], given: Mapping[str, str]) -> str:
+    """Return the argument `name`; empty if there is none."""
+    if "name" in given:
+        return given["name"]
+    name = msgspec.json.decode(members.get("name", b'""'))
+    return name if isinstance(name, str) else ""
 
 
 def _read(text: str, accepted: frozenset[str]) -> bytes:
