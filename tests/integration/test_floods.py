@@ -126,7 +126,7 @@ async def test_other_tasks_run_between_slices_of_work() -> None:
     assert len(turns) > 5
 
 
-async def test_other_tasks_run_after_a_few_pieces_of_work_that_may_each_wake_a_task() -> None:
+async def test_other_tasks_run_after_a_few_pieces_of_work_even_short_ones() -> None:
     pacer, woken = Pacer(), list[int]()
     for _ in range(40):
         pacer.begin()

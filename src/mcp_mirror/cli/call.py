@@ -139,7 +139,7 @@ def _read_object(text: str) -> Mapping[str, msgspec.Raw]:
 
 
 def _find_name(members: Mapping[str, msgspec.Raw], given: Mapping[str, str]) -> str:
-    """Return the argument `name`; empty if there is none."""
+    """Return the argument `name`; empty if it is missing."""
     if "name" in given:
         return given["name"]
     name = msgspec.json.decode(members.get("name", b'""'))
