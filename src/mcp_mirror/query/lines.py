@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import re2
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.texts import count_characters
@@ -64,6 +63,8 @@ class Matcher:
         """
         if len(pattern) > _MAX_PATTERN:
             raise ToolError(f"`pattern` has {len(pattern):,} characters; {_MAX_PATTERN:,} are accepted. Shorten it.")
+        import re2  # noqa: PLC0415  # 2.5 MB of memory, which only searches need
+
         options = re2.Options()
         options.log_errors = False
         options.never_capture = True  # a match with a thousand groups takes 20 ms longer, and no group is used
