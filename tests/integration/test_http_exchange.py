@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,7 +22,7 @@ CLOSE = b"connection: close\r\n\r\n"
 LENGTH = (b"Content-Length", b"2")
 
 
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connection = tuple[StreamReader, StreamWriter]
 
 
 @asynccontextmanager
@@ -222,14 +223,19 @@ async def test_a_request_that_waits_for_others_to_begin_may_come_in_parts() -> N
     assert begun.paths.index("/slow") < begun.paths.index("/next")
 
 
-async def test_a_connection_that_closes_while_it_waits_delays_no_other() -> None:
+def abort(writer: StreamWriter) -> None:
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("ends", [StreamWriter.write_eof, abort])
+async def test_connections_that_end_while_they_wait_delay_no_other(ends: Callable[[StreamWriter], object]) -> None:
     begun = Begun()
     async with serving_many(begun, 40) as connections:
-        for _, writer in connections:
+        for number, (_, writer) in enumerate(connections):
             writer.write(b"GET" + HEAD + b"\r\n")
-        for _, writer in connections[::2]:
-            writer.transport.abort()
-        for reader, _ in connections[1::2]:
+            if 4 <= number < 20:
+                ends(writer)
+        for reader, _ in connections[20:]:
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
 
 

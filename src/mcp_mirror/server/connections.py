@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -108,9 +107,10 @@ class Turns:
 
     def _begin_pass(self) -> None:
         self._taken = 0
-        for connection in tuple(islice(self._waiting, _BEGUN_AT_ONCE)):
+        while self._waiting and self._taken < _BEGUN_AT_ONCE:
+            connection = next(iter(self._waiting))
             self.remove(connection)
-            connection.resume()
+            connection.resume()  # one that is closing takes no turn
 
 
 class Connections:
