@@ -210,6 +210,25 @@ loop.run_until_complete(asyncio.wait_for(main(), 30))
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_an_expected_growth_is_not_searched_for_garbage() -> None:
+    program = """
+from mcp_mirror.system.event_loop import expect_growth, measure_stalls, new_event_loop
+
+async def main():
+    measure_stalls()
+    cleanup = asyncio.get_running_loop().watch.cleanup
+    kept = [[] for _ in range(1_000_000)]
+    expect_growth()
+    assert not cleanup.run(time.monotonic(), is_idle=True)
+    more = [[] for _ in range(1_000_000)]
+    assert cleanup.run(time.monotonic(), is_idle=True)
+
+import asyncio, time
+new_event_loop().run_until_complete(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries manage their heap themselves")
 @pytest.mark.parametrize("idle", [True, False])
 def test_freed_memory_is_released_when_the_loop_is_idle_or_it_is_much(*, idle: bool) -> None:

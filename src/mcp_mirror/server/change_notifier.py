@@ -21,6 +21,7 @@ from mcp_mirror.memory.tools.table import RUN, TOOLS
 from mcp_mirror.memory.tools.table import SLUGS as OWN_SLUGS
 from mcp_mirror.server.announcements import Announcements, ListChange
 from mcp_mirror.settings.labels import FUNCTIONS
+from mcp_mirror.system.event_loop import expect_growth
 from mcp_mirror.system.slices import Steps, finish, take_sliced
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 
@@ -140,6 +141,7 @@ class ChangeNotifier:
                 rebuild.is_done.set()
                 del rebuilt
                 await take_sliced(_release(replaced))
+                expect_growth()
 
     def _list_entries(self, owners: tuple[str | None, ...]) -> list[CatalogEntry]:
         """Return the entries of the catalogs that are served to these owners."""

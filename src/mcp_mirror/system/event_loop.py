@@ -105,6 +105,13 @@ def measure_stalls() -> None:
         loop.watch.start()
 
 
+def expect_growth() -> None:
+    """Tell a measured loop that the many new objects are in use. It would look for garbage among them as it is idle."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, MeasuredLoop) and loop.watch.is_running:
+        loop.watch.cleanup.expect_growth()
+
+
 def find_stalls() -> Stalls | None:
     """Return the stalls of the running loop; None if it does not measure them."""
     loop = asyncio.get_running_loop()

@@ -68,6 +68,10 @@ class HeapCleanup:
         self._resident = self._lowest = _measure_resident()
         self.next_check = now + _CHECK_INTERVAL
 
+    def expect_growth(self) -> None:
+        """Count all objects that are in memory now as used: the heap has not grown by garbage."""
+        self._blocks = max(self._blocks, sys.getallocatedblocks())
+
     def run(self, now: float, *, is_idle: bool) -> bool:
         """Clean up if the heap has grown enough, and return whether garbage was collected.
 
