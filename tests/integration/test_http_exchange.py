@@ -239,6 +239,17 @@ async def test_connections_that_end_while_they_wait_delay_no_other(ends: Callabl
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
 
 
+async def test_a_request_that_waits_begins_after_the_end_of_its_clients_stream() -> None:
+    begun = Begun()
+    async with serving_many(begun, 40) as connections:
+        for _, writer in connections:
+            writer.write(b"GET" + HEAD + b"\r\n")
+            writer.write_eof()
+        for reader, _ in connections:
+            await asyncio.wait_for(reader.read(), BOUND)  # the server closes the connection
+        await until(lambda: len(begun.paths) == 40)
+
+
 async def until(true: Callable[[], Any]) -> None:
     async with asyncio.timeout(BOUND):
         while not true():  # noqa: ASYNC110  # another task brings it about

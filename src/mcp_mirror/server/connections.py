@@ -208,6 +208,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self.address = ""
         self.is_admitted = False
         """Whether the gateway has admitted a request, so that the connection is not pending any more."""
+        self._has_ended = False
+        """The client sends no more, and its last request waits."""
         self._connections = connections
         self._deadline: SharedTimer | None = None
         """The timer that closes the connection; None while the server handles a request."""
@@ -243,6 +245,11 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._handle_received()
         self._limit_read()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
+        """Close the connection, but not before a request that waits has begun: the client has not cancelled it."""
+        self._has_ended = self._is_waiting
+        return self._has_ended
 
     def _limit_read(self) -> None:
         """Set how many bytes asyncio reads at once: few if they may be many small chunks, which are slow to parse."""
@@ -345,6 +352,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self._handle_received()
+            if self._has_ended and not self.flow.read_paused:  # paused: the bytes still wait
+                self.transport.close()
 
     def on_response_complete(self) -> None:
         """Handle the next request, or wait for it."""
