@@ -37,7 +37,9 @@ _DECLARED_TYPES: Final = {"text": _NUMBERS, "number": _NUMBERS}
 
 def call(
     tool: Annotated[str, typer.Argument(help="A twin's name, as `check` lists it.")],
-    arguments: Annotated[str, typer.Argument(help="The arguments as a JSON object.", metavar="JSON")] = "{}",
+    arguments: Annotated[
+        str, typer.Argument(help="The arguments as a JSON object; --arg replaces single ones.", metavar="JSON")
+    ] = "{}",
     arg: Annotated[
         list[str] | None,
         typer.Option(
