@@ -339,6 +339,58 @@ def test_unusual_arrays_are_tables_too(value: object, found: list[dict[str, Any]
     assert rows("FROM t", t=value) == found
 
 
+CITIES = {
+    "Bonn": {"zip": "53111", "people": 330_000},
+    "Oslo": {"zip": "0010", "people": 710_000},
+    "K\u00f6ln/Nord": {"zip": "50667"},
+    'a"b': {"zip": "1"},
+    "Graz": {"zip": "8010", "people": 300_000},
+}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        CITIES,
+        json.dumps(CITIES),
+        json.dumps(CITIES, indent=2),
+        f"Here are the cities:\n{json.dumps(CITIES, ensure_ascii=False)}",
+        repr(CITIES),
+    ],
+)
+def test_the_members_of_an_object_of_objects_with_equal_keys_are_rows(value: object) -> None:
+    assert rows("FROM t", t=value) == [{"key": key, "zip": None, "people": None} | row for key, row in CITIES.items()]
+
+
+def test_the_column_of_the_keys_has_a_name_that_no_record_has() -> None:
+    records = {f"r{number}": {"Key": number, "_key": "x", "n": 1} for number in range(4)}
+    assert rows("FROM t WHERE __key = 'r2'", t=records) == [{"__key": "r2", "Key": 2, "_key": "x", "n": 1}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 3}},
+        {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 3}, "d": {"m": 1}, "e": {"o": 1}},
+        {**{f"r{number}": {"n": number} for number in range(40)}, "count": 40},
+    ],
+)
+def test_an_object_whose_members_are_not_alike_is_one_row(value: dict[str, Any]) -> None:
+    assert rows("FROM t", t=value) == [value]
+
+
+def test_json_lines_of_such_objects_stay_rows() -> None:
+    text = "\n".join(json.dumps({f"r{at}": {"n": at} for at in range(4)}) for _ in range(3))
+    assert rows("SELECT r3.n AS n FROM t", t=text) == [{"n": 3}] * 3
+
+
+def test_many_members_of_an_object_are_rows_in_linear_time() -> None:
+    records = {f"2025-{number}": {"open": number, "close": number + 0.5} for number in range(200_000)}
+    blob, started = json.dumps(records).encode(), time.perf_counter()
+    assert rows("SELECT count(*) AS n, max(close) AS top FROM t", t=blob) == [{"n": 200_000, "top": 199_999.5}]
+    assert time.perf_counter() - started < 10 * slowness()
+
+
 def test_equal_keys_in_one_object_stay_in_a_json_column() -> None:
     answer = query("FROM t", t=b'[{"a":1,"a":2}]')
     assert isinstance(answer, SqlResult)
@@ -507,6 +559,9 @@ def test_an_object_in_place_of_its_rows_is_explained() -> None:
     message = failure("SELECT count(*) FROM p WHERE state = 'open'", p=page).message
     assert ' "p" has rows in its column "hits": add the key to its path in `inputs`. Tables: p(page' in message
     assert "has rows" not in failure("SELECT nothing FROM p", p=page["hits"]).message
+    prices = {"symbol": "ACME", "daily": {f"2025-01-{day:02d}": {"open": 1.5} for day in range(1, 29)}}
+    message = failure("SELECT max(open) FROM p", p=prices).message
+    assert ' "p" has rows in its column "daily": add the key to its path in `inputs`. Tables: p(symbol' in message
     assert ": 'it''s'." in failure('SELECT * FROM o WHERE name = "it\'s"', o=OBJECTS).message
     assert "single quotes" not in failure("SELECT Paid FROM o WHERE name = 'Paid'", o=OBJECTS).message
 

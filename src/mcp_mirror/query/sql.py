@@ -45,8 +45,12 @@ _NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_N
 """Nodes of the syntax tree that read. The others are parts that write, such as `WITH x AS (INSERT ...)`."""
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"})
 """Table functions that read only their arguments."""
-_ROWS: Final = re.compile(r"STRUCT\(.*\)\[\]", re.DOTALL)
-"""The type of a column with rows."""
+_ROWS: Final = re.compile(
+    r"STRUCT\(.*\)\[\]|MAP\(VARCHAR, STRUCT\(.*\)\)"
+    r'|STRUCT\((?:"(?:[^"]|"")*"|\w+) (STRUCT\(.*?\))(?:, (?:"(?:[^"]|"")*"|\w+) \1){3}.*',
+    re.DOTALL,
+)
+"""The type of a column with rows: an array of objects, or an object of objects."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.main_parts import write_rows
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
@@ -350,6 +351,8 @@ def _load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: F
     import duckdb  # noqa: PLC0415  # an extra
 
     is_records = _RECORDS.match(bytes(blob[:_HEAD])) is not None
+    if is_records and (written := write_rows(blob)):
+        blob, value = written, b""
     try:
         with _open_as_file(blob, value) as path:
             _read_json(database, name, path, len(blob), is_records=is_records)
