@@ -28,6 +28,7 @@ def grep(value: Any, pattern: str, budget: Budget = WIDE, **keys: int) -> str:
     return Search(pattern, budget=budget, path="p", **arguments)(blob, never)
 
 
+LINES_WITH_GAP = "p/a line 0- 1\nline 1: 2\nline 2- 3\n--\nline 5- 6\nline 6: 7"
 NO_TEXT = "No match in the texts of this value. Keys and numbers are not searched."
 TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
 
@@ -84,7 +85,18 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
             {"a": "one\ntwo\nno one", "b": ["one"]},
             "one",
             {},
-            "p/a line 0: one\np/a line 2: no one\np/b/0: one",
+            "p/a line 0: one\nline 2: no one\np/b/0: one",
+        ),
+        ({"a": "1\n2\n3", "b": "1\n2"}, "[12]", {}, "p/a line 0: 1\nline 1: 2\np/b line 0: 1\nline 1: 2"),
+        (["x\ny", "x\ny"], "y", {"context": 1}, "p/0 line 0- x\nline 1: y\np/1 line 0- x\nline 1: y"),
+        ({"a": "1\n2\n3\n4\n5\n6\n7"}, "[27]", {"context": 1}, LINES_WITH_GAP),
+        ({"a": "1\n2\n3\n4"}, "[23]", {"context": 2}, "p/a line 0- 1\nline 1: 2\nline 2: 3\nline 3- 4"),
+        ({"a": "1\n2\n3\n4"}, "[24]", {"context": 1}, "p/a line 0- 1\nline 1: 2\nline 2- 3\nline 3: 4"),
+        (
+            {"a": "1\n2\n3\n4"},
+            "[1-4]",
+            {"context": 1, "limit": 2, "offset": 1},
+            "p/a line 0- 1\nline 1: 2\nline 2: 3\nline 3- 4\n... 1 more; next: offset=3",
         ),
         (
             {"a": "one\none\none", "b": "one"},

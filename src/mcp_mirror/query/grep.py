@@ -7,10 +7,10 @@ of the hit are shown.
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -125,25 +125,75 @@ class Search(msgspec.Struct, frozen=True):
         return dict(sorted(lines.items()))
 
     def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
-        lines = _search_lines_of_strings(matcher, blob, is_over)
+        lines = _search_lines_of_strings(matcher, blob, self.context, is_over)
         listed, time_error = self.offset + self.limit + 1, None
-        found: list[tuple[int, str]] = []
+        found: list[_StringHit] = []
         try:
             for at, (start, line) in enumerate(islice(lines, listed)):
                 if at >= self.offset:
-                    number = f" line {line.number}" if line.number or b"\n" in line.data else ""
-                    found.append((start, f"{number}{_format_position(line, matcher)}: {_cut_line(line)}"))
+                    found.append(self._excerpt_hit(start, line, matcher))
         except ToolError as error:
             time_error = error
-        locations = {span.start: where for span, where in strings_at(blob, list(dict(found)))}
-        for at, (start, text) in enumerate(found, self.offset):
-            if start in locations:  # not for all but the last of duplicate keys
-                below = "".join(f"/{escape_token(str(token))}" for token in locations[start])
-                yield _Hit(at, partial(_write_string, at, f"{self.path}{below}{text}"))
+        locations = {span.start: where for span, where in strings_at(blob, list({hit.start: None for hit in found}))}
+        located = [(at, hit) for at, hit in enumerate(found, self.offset) if hit.start in locations]
+        # All but the last of duplicate keys have no location.
+        for place, (at, hit) in enumerate(located):
+            below = "".join(f"/{escape_token(str(token))}" for token in locations[hit.start])
+            earlier = located[place - 1][1] if place else None
+            later = located[place + 1][1] if place + 1 < min(len(located), self.limit) else None
+            yield _Hit(at, partial(_write_string, at, hit.write(f"{self.path}{below}", earlier, later)))
         if time_error:
             raise time_error
         for at, _ in enumerate(lines, listed):
             yield _Hit(at, None)
+
+    def _excerpt_hit(self, start: int, line: Line, matcher: Matcher) -> "_StringHit":
+        hit = f"{_format_position(line, matcher)}: {_cut_line(line)}"
+        if not line.number and b"\n" not in line.data:
+            return _StringHit(start, None, hit)
+        above, below = _lines_before(line, self.context), _lines_after(line, self.context)
+        return _StringHit(start, line.number, hit, [*map(excerpt, above)], [*map(excerpt, below)])
+
+
+class _StringHit(NamedTuple):
+    """A matching line of a string in a JSON value."""
+
+    start: int
+    """The offset of the string."""
+    number: int | None
+    """The number of the line; None: the string is one line."""
+    line: str
+    above: Sequence[str] = ()
+    """The lines before it that are shown."""
+    below: Sequence[str] = ()
+
+    def write(self, path: str, earlier: "_StringHit | None", later: "_StringHit | None") -> str:
+        """The line and its context; with the path of the string, unless the hit above has it already.
+
+        Args:
+            path: The path of the string.
+            earlier: The hit above.
+            later: The hit below.
+        """
+        if self.number is None:
+            return f"{path}{self.line}"
+        lines = (*(f"- {one}" for one in self.above), self.line, *(f"- {one}" for one in self.below))
+        first = begin = self.number - len(self.above)
+        end = first + len(lines)
+        shown = earlier.stop if earlier and earlier.start == self.start else None
+        if shown is not None:
+            begin = max(first, min(shown, self.number))
+        if later and later.start == self.start:
+            end = min(end, later.number or 0)
+        text = "\n".join(f"line {at}{lines[at - first]}" for at in range(begin, end))
+        if shown is None:
+            return f"{path} {text}"
+        return f"--\n{text}" if self.above and begin > shown else text
+
+    @property
+    def stop(self) -> int:
+        """The number of the first line below it that is not shown."""
+        return (self.number or 0) + 1 + len(self.below)
 
 
 def _write_string(at: int, text: str, _last: int) -> dict[int, str]:
@@ -191,7 +241,9 @@ def _lines_after(line: Line, context: int) -> list[bytes]:
     return after.split(b"\n", context)[:context]
 
 
-def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[tuple[int, Line]]:
+def _search_lines_of_strings(
+    matcher: Matcher, blob: Buffer, context: int, is_over: IsOver
+) -> Iterator[tuple[int, Line]]:
     """Yield each matching line of the strings that are not keys, with the offset of its string."""
     for begin, end, plain in _split_strings(blob):
         check_time(is_over)
@@ -207,7 +259,7 @@ def _search_lines_of_strings(matcher: Matcher, blob: Buffer, is_over: IsOver) ->
                     continue
                 span = Span(string.start(), string.end() - string.start())
                 pieces = (piece.data for piece in split_text(blob, span, is_over))
-                for line in find_matching_lines(matcher, pieces, 0):
+                for line in find_matching_lines(matcher, pieces, context):
                     yield span.start, line
 
 
