@@ -622,6 +622,19 @@ async def test_a_script_that_takes_an_object_for_its_rows_learns_where_they_are(
         assert reply.value == 3
 
 
+@pytest.mark.parametrize(
+    "text", [json.dumps({"rows": [{"a": 1}, {"a": 2}]}), '\n {"rows": [{"a": 1}, {"a": 2}], "name": "\\u00e9\\""}\n']
+)
+async def test_a_script_that_takes_a_text_of_json_for_its_rows_learns_how_to_parse_it(text: str) -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put({"note": "{no JSON", "output": text})
+        reply = await mirror.run("len(t['output']['rows'])", {"t": path})
+        advice = 't["output"] is text: after `import json`, its JSON is json.loads(t["output"]).'
+        assert f"t is one object with the keys note, output; {advice}\nCall memory_run again" in reply.text
+        reply = await mirror.run('import json\nlen(json.loads(t["output"])["rows"])', {"t": path})
+        assert reply.value == 2
+
+
 @pytest.mark.parametrize("code", ["rows['hits']", "rows.hits"])
 async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: str) -> None:
     async with with_tools() as mirror:

@@ -2,7 +2,7 @@
 
 import json
 import keyword
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -21,6 +21,7 @@ from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, trim
+from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_size
@@ -37,6 +38,8 @@ _MAX_FIELDS: Final = 20
 """Fields of a value that an error names."""
 _MAX_FIELD: Final = 60
 """Characters of a field's name in an error."""
+_START: Final = 64
+"""Bytes of a text that show whether it begins as JSON."""
 
 
 class ValueBudget:
@@ -184,14 +187,30 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     keys = ", ".join(member.key[:_MAX_FIELD] for member in members)
     if is_array:
         return f"{name} has the fields {keys}"
-    rows = next((member.key for member in members if _has_objects(blob, member.span)), None)
-    advice = f": its rows are {name}[{json.dumps(rows)}]" if rows and name.isidentifier() else ""
+    advice = _locate_rows(name, blob, members) if name.isidentifier() else ""
     return f"{name} is one object with the keys {keys}{advice}"
+
+
+def _locate_rows(name: str, blob: Buffer, members: Sequence[Member]) -> str:
+    """A clause about the member of an object that is an array of objects, or else a text of JSON; empty without one."""
+    if rows := next((member.key for member in members if _has_objects(blob, member.span)), None):
+        return f": its rows are {name}[{json.dumps(rows)}]"
+    if (text := next((member.key for member in members if _is_json_text(blob, member.span)), None)) is None:
+        return ""
+    value = f"{name}[{json.dumps(text)}]"
+    return f"; {value} is text: after `import json`, its JSON is json.loads({value})"
 
 
 def _has_objects(blob: Buffer, span: Span) -> bool:
     first = next(items(blob, span), None) if kind_at(blob, span.start) == "array" else None
     return first is not None and kind_at(blob, first.start) == "object"
+
+
+def _is_json_text(blob: Buffer, span: Span) -> bool:
+    if kind_at(blob, span.start) != "text" or span.length > MAX_SEARCHED_BYTES:
+        return False
+    is_container = text_start(blob, span, _START).lstrip().startswith(("{", "["))
+    return is_container and read_json_container(decode_string(memoryview(blob)[span.start : span.stop])) is not None
 
 
 async def read_inputs(
