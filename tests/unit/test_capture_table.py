@@ -538,10 +538,17 @@ def test_texts_of_several_blocks_are_joined_and_links_pass() -> None:
 def test_media_that_are_not_shown_are_named_with_their_place() -> None:
     book = {"type": "resource", "resource": {"uri": "u", "blob": "aGVsbG8=" * 500, "mimeType": "application/x"}}
     captured = taken(result([text(SMALL), image(6_000_000), book]), rules(inline=400))
-    assert captured.media == (("/1", "image/png, 4.5 MB"), ("/2/resource/blob", "application/x, 3 kB"))
+    assert captured.media == (("/1", "image/png, 4.5 MB, not shown"), ("/2/resource/blob", "application/x, 3 kB"))
     assert captured.passed == ()
     assert captured.shown == SMALL
     assert taken(result([book])).media == (("/resource/blob", "application/x, 3 kB"),)
+
+
+def test_pictures_above_the_number_that_is_shown_are_marked() -> None:
+    captured = taken(result([image(8)] * 25))
+    assert len(captured.passed) == 20
+    assert {what for _, what in captured.media[:20]} == {"image/png, 6 B"}
+    assert {what for _, what in captured.media[20:]} == {"image/png, 6 B, not shown"}
 
 
 def test_mixed_blocks_keep_their_order() -> None:

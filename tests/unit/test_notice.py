@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.amounts import format_bytes, format_time
+from mcp_mirror.core.media import NOT_SHOWN
 from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
 from mcp_mirror.paths import MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
@@ -309,8 +310,16 @@ def test_a_picture_among_texts_has_one_line() -> None:
     assert [line for line in lines if f'"{BASE}/2"' in line] == [f'| "{BASE}/2": image/png, 539 B']
     assert f'"{BASE}/3/resource/blob" application/pdf, 450 B' in lines
     assert f'"{BASE}/2" image/png, 539 B' in notice_of([1, 2], media=media)
+    hidden = tuple((path, f"{what}{NOT_SHOWN}") for path, what in media)
+    assert f'"{BASE}/2" image/png, 539 B, not shown' in notice_of(["one file", picture], media=hidden[:1])
     large = picture | {"data": "A" * (34 << 20)}
     assert f'| "{BASE}/2": object 35.7 MB\n' in notice_of(["one file", "word " * 300, large])
+
+
+def test_the_number_of_pictures_that_are_not_shown_is_named() -> None:
+    media = [(f"{BASE}/{at}", f"image/png, 5 B{NOT_SHOWN if at >= 20 else ''}") for at in range(25)]
+    assert "\nand 17 more, 5 of them not shown\n" in notice_of([1, 2], media=tuple(media))
+    assert "\nand 12 more\n" in notice_of([1, 2], media=tuple(media[:20]))
 
 
 @pytest.mark.parametrize("beside", [("word " * 70,), ("a note\n",) * 5, ("\u4f60\u597d" * 20,) * 4])

@@ -10,6 +10,7 @@ import msgspec
 
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.main_parts import quote_short_texts
+from mcp_mirror.core.media import NOT_SHOWN
 from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
 from mcp_mirror.core.parsed_result import (
     ParsedBlock,
@@ -165,7 +166,7 @@ def capture(
         passed=passed,
         others=_count_others(parsed.blocks, passed),
         in_order=_order_blocks(parsed, passed) if shown is not None else (),
-        media=tuple(_describe_media_paths(parsed)) if rules.passes_unchanged else (),
+        media=tuple(_describe_media_paths(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=companion is not None and parsed.value is not None,
         is_error=is_error,
         error=_excerpt_error(_choose_error_parts(parsed, value, beside)) if is_error and rules.preview else None,
@@ -406,15 +407,17 @@ def _fits_media_room(block: ParsedBlock, room: int = MAX_MEDIA_BYTES) -> bool:
     return block.is_shown_as_media and len(block.raw) <= room
 
 
-def _describe_media_paths(parsed: ParsedResult) -> Iterator[tuple[str, str]]:
+def _describe_media_paths(parsed: ParsedResult, passed: Sequence[Buffer]) -> Iterator[tuple[str, str]]:
     """The path of each image, recording and file below the value or the companion, and its description."""
+    shown = {id(raw) for raw in passed}
     repeated, _, key = parsed.relation.partition(":")
     above = f"/{escape_token(key)}" if repeated == "repeats.content" else ""
     is_listed = parsed.value is not None or len(parsed.blocks) > 1
     for at, block in enumerate(parsed.blocks):
         if block.media and (is_listed or block.media.is_file):
             item = f"{above}/{at}" if is_listed else ""
-            yield f"{item}{'/resource/blob' if block.media.is_file else ''}", describe_media(block.media)
+            hidden = NOT_SHOWN if block.is_shown_as_media and id(block.raw) not in shown else ""
+            yield f"{item}{'/resource/blob' if block.media.is_file else ''}", f"{describe_media(block.media)}{hidden}"
 
 
 def _without_preview(draft: Draft) -> Draft:

@@ -14,6 +14,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_records, find_table
+from mcp_mirror.core.media import NOT_SHOWN
 from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
@@ -121,7 +122,11 @@ def _write_compact(stored: NoticeInput) -> str:
     main, others = _find_main(msgspec.structs.replace(stored, room=room))
     description, instruction = _describe(main)
     listed = {line.partition('": ')[0] for line in description}
-    media = tuple(one for one in stored.media if f'{_PREVIEW_MARK}"{one[0]}' not in listed)
+    media = tuple(
+        (path, what)
+        for path, what in stored.media
+        if what.endswith(NOT_SHOWN) or f'{_PREVIEW_MARK}"{path}' not in listed
+    )
     named = _describe_media(msgspec.structs.replace(stored, media=media))
     return "\n".join((f'"{main.path}"', *description, *others, *named, *beside, instruction))
 
@@ -237,8 +242,9 @@ def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     if not stored.preview:
         return ()
     lines = [f'"{path}" {what}' for path, what in stored.media[:_MAX_MEDIA_LINES]]
-    more = len(stored.media) - _MAX_MEDIA_LINES
-    lines += [f"and {more:,} more"] if more > 0 else []
+    more = stored.media[_MAX_MEDIA_LINES:]
+    hidden = sum(what.endswith(NOT_SHOWN) for _, what in more)
+    lines += [f"and {len(more):,} more{f', {hidden:,} of them{NOT_SHOWN[1:]}' if hidden else ''}"] if more else []
     following, total = stored.others
     lines += [f"Below are {following:,} of {total:,} links and embedded texts."] if 0 < following < total else []
     return tuple(lines)
