@@ -52,6 +52,7 @@ class RefusalReason(StrEnum):
     CONTEXT_FULL = "context is full"
     BUSY = "busy"
     QUOTA = "quota"
+    NO_AUDIT_RECORD = "no audit record"
 
 
 class MirrorError(Exception):

@@ -625,7 +625,7 @@ async def test_a_script_that_takes_an_object_for_its_rows_learns_where_they_are(
 @pytest.mark.parametrize(
     "text", [json.dumps({"rows": [{"a": 1}, {"a": 2}]}), '\n {"rows": [{"a": 1}, {"a": 2}], "name": "\\u00e9\\""}\n']
 )
-async def test_a_script_that_takes_a_text_of_json_for_its_rows_learns_how_to_parse_it(text: str) -> None:
+async def test_a_script_that_takes_json_text_for_its_rows_learns_to_parse_it(text: str) -> None:
     async with with_tools() as mirror:
         path = await mirror.put({"note": "{no JSON", "output": text})
         reply = await mirror.run("len(t['output']['rows'])", {"t": path})

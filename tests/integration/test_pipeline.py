@@ -190,8 +190,10 @@ async def test_only_calls_of_clients_are_limited() -> None:
 async def test_a_call_that_cannot_be_recorded_is_not_made() -> None:
     sink = Sink(is_writable=False)
     stage = ReportStage(Audit(sink, is_required=True), None, PathHasher(b"key"), lambda: 1.0)
-    reply = await stage(call_of(), not_called)
+    call = call_of()
+    reply = await stage(call, not_called)
     assert reply["isError"] == b"true"
+    assert call.trace.reason is RefusalReason.NO_AUDIT_RECORD
     assert [record.outcome for record in sink.records] == ["unknown tool"]
 
 

@@ -47,7 +47,10 @@ class ReportStage(msgspec.Struct, frozen=True):
     async def _answer_recorded(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call if the record of its start can be written."""
         is_admitted = await self.audit.admit(_record_of(call, "begun", find_refusal(call)))
-        return await call_next(call) if is_admitted else _UNWRITTEN_REPLY
+        if is_admitted:
+            return await call_next(call)
+        call.trace.reason = RefusalReason.NO_AUDIT_RECORD
+        return _UNWRITTEN_REPLY
 
     def _report(self, call: Call, end: CallEnd) -> None:
         if self.recorder is not None:
