@@ -379,6 +379,45 @@ def test_an_object_whose_members_are_not_alike_is_one_row(value: dict[str, Any])
     assert rows("FROM t", t=value) == [value]
 
 
+CELLS = [[1, "a", 2.5], [2, "b", None], [3, 'c"d', 1e300]]
+FOUND = [dict(zip(("id", "name", "price"), row, strict=True)) for row in CELLS]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"columns": ["id", "name", "price"], "rows": CELLS},
+        {"columns": ["id", "name", "price"], "index": [0, 1, 2], "data": CELLS},
+        {"success": True, "columnTypes": ["BIGINT", "TEXT"], "columns": ["id", "name", "price"], "rows": CELLS, "n": 3},
+        {"fields": [{"name": "id", "type": "INT"}, {"type": "TEXT", "name": "name"}, {"name": "price"}], "rows": CELLS},
+        "Done.\n" + json.dumps({"columns": ["id", "name", "price"], "rows": CELLS}, indent=1),
+        {"id": [1, 2, 3, 4], "name": ["a", "b", 'c"d', "e"], "price": [2.5, None, 1e300, 4.0]},
+    ],
+)
+def test_an_object_with_the_columns_of_a_table_is_this_table(value: object) -> None:
+    assert rows("FROM t WHERE id < 4", t=value) == FOUND
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"columns": ["id", "name"], "rows": CELLS},
+        {"columns": ["id", "id", "name"], "rows": CELLS},
+        {"columns": ["id", "name", "price"], "rows": [*CELLS, [4]]},
+        {"columns": ["id", "name", "price"], "rows": [*CELLS, None]},
+        {"columns": ["a", "b", "c"], "other": ["d", "e", "f"], "rows": CELLS},
+        {"columns": ["a", "b", "c"], "rows": CELLS, "more": CELLS},
+        {"a": [1, 2, 3], "b": [4, 5, 6]},
+        {"a": [1, 2, 3, 4], "b": [4, 5, 6]},
+        {"a": [1, 2, 3, 4], "b": None},
+        {"a": [1, 2, 3, 4]},
+        {"a": [1, 2, 3, 4], "b": [[1], [2], [3], [4]]},
+    ],
+)
+def test_an_object_whose_arrays_do_not_fit_each_other_is_one_row(value: dict[str, Any]) -> None:
+    assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
+
+
 def test_json_lines_of_such_objects_stay_rows() -> None:
     text = "\n".join(json.dumps({f"r{at}": {"n": at} for at in range(4)}) for _ in range(3))
     assert rows("SELECT r3.n AS n FROM t", t=text) == [{"n": 3}] * 3
@@ -568,7 +607,7 @@ def test_an_object_in_place_of_its_rows_is_explained() -> None:
 
 @pytest.mark.parametrize("cells", [[1, "a", 2.5], [1, 2, 3.5]])
 def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
-    answer = {"columns": ["id", "name", "price"], "rows": [cells, cells]}
+    answer = {"title": "Prices", "rows": [cells, cells]}
     advice = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
     expected = (
         f' "t" has rows as arrays in its column "rows": add the key to its path in `inputs`. Then {advice} Tables: '
@@ -577,6 +616,13 @@ def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
     expected = f' Each row of "t" is an array: {advice} Tables: '
     assert expected in failure("SELECT sum(price) FROM t", t=answer["rows"]).message
     assert rows("SELECT sum(json[3]::DOUBLE) AS s FROM t", t=answer["rows"]) == [{"s": 2 * cells[2]}]
+
+
+def test_a_table_in_a_column_of_an_object_is_explained() -> None:
+    weather = {"place": "Bonn", "hourly": {"time": ["a", "b", "c", "d"], "rain": [0, 1, 0, 2], "wind": [1.5] * 4}}
+    message = failure("SELECT max(rain) FROM w", w=weather).message
+    assert ' "w" has rows in its column "hourly": add the key to its path in `inputs`. Tables: w(place' in message
+    assert rows("SELECT max(rain) AS r FROM w", w=weather["hourly"]) == [{"r": 2}]
 
 
 def test_errors_are_bounded() -> None:

@@ -3,7 +3,6 @@
 The rows are an array of objects, or the members of an object.
 """
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -12,7 +11,7 @@ from mcp_mirror.core.media import find_embedded_text, has_content
 from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of_objects
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, slice_members, trim, value_stop
+from mcp_mirror.payload.json_spans import items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
@@ -147,40 +146,26 @@ def find_records(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] =
         known: The members of the object.
         above: The location of the object in the text.
     """
-    if len(known) >= _MIN_RECORDS and (samples := _sample_records(blob, known)):
+    if len(known) >= _MIN_RECORDS and (samples := sample_records(blob, known)):
         return Records(Part(above, known[0].span), len(known), known[0].key, samples)
     main = _find_main_member(known)
     inner = _read_members(blob, main, above) if main else ()
     return find_records(blob, inner, (*above, main.key)) if main and inner else None
 
 
-def write_rows(blob: Buffer) -> bytes | None:
-    """Write a row for each member of an object whose members are objects with the same keys.
-
-    Args:
-        blob: JSON text, or JSON lines.
-
-    Returns:
-        JSON lines: the member's key in the field `key`, or in `_key` if the objects have such a field, then the
-        member's own fields. None for any other value.
-    """
-    span = trim(blob)
-    if kind_at(blob, span.start) != "object" or value_stop(blob, span.start, span.stop) != span.stop:
-        return None
-    known = members(blob, span)
-    samples = _sample_records(blob, known) if len(known) >= _MIN_RECORDS else ()
-    if not samples or any(kind_at(blob, one.span.start) != "object" for one in known):
-        return None
-    fields, name = {key.casefold() for one in samples for key in slice_members(one)}, "key"
-    while name in fields:
-        name = f"_{name}"
-    view = memoryview(blob)
-    return b"\n".join(_write_row(name, one.key, view[one.span.start : one.span.stop]) for one in known)
-
-
-def _write_row(name: str, key: str, fields: Buffer) -> bytes:
-    inner = bytes(fields[1:-1]).strip()
-    return f'{{"{name}":{json.dumps(key)}'.encode() + (b"," + inner if inner else b"") + b"}"
+def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
+    """The first members of an object if they are objects and share at least half of their keys with the first one."""
+    view, found, shared = memoryview(blob), list[Buffer](), set[str]()
+    for member in known[:_SAMPLED_RECORDS]:
+        if member.span.stop - known[0].span.start > _MAX_SAMPLE_BYTES:
+            break
+        one = view[member.span.start : member.span.stop]
+        keys = set(slice_members(one)) if kind_at(one, 0) == "object" else set()
+        shared = shared or keys
+        if not keys & shared or 2 * len(keys & shared) < len(keys):
+            return ()
+        found.append(one)
+    return found if len(found) >= _MIN_RECORDS else ()
 
 
 def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:
@@ -223,21 +208,6 @@ def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
 def find_text_at(blob: Buffer, span: Span) -> Span | None:
     """The text of the embedded resource at a span; None for any other object, and for a very large one."""
     return find_embedded_text(blob, span) if span.length <= MAX_COUNTED_BYTES else None
-
-
-def _sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
-    """The first members of an object if they are objects and share at least half of their keys with the first one."""
-    view, found, shared = memoryview(blob), list[Buffer](), set[str]()
-    for member in known[:_SAMPLED_RECORDS]:
-        if member.span.stop - known[0].span.start > _MAX_SAMPLE_BYTES:
-            break
-        one = view[member.span.start : member.span.stop]
-        keys = set(slice_members(one)) if kind_at(one, 0) == "object" else set()
-        shared = shared or keys
-        if not keys & shared or 2 * len(keys & shared) < len(keys):
-            return ()
-        found.append(one)
-    return found if len(found) >= _MIN_RECORDS else ()
 
 
 def _find_main_member(known: Sequence[Member]) -> Member | None:

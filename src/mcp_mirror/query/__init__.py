@@ -1,5 +1,5 @@
 """Reads, searches and edits stored values. A value is bytes, and long tasks check a time limit.
 
-Pure, except `sql` and `sql_tables`, which run DuckDB in a worker process. The package must not know tools, stores or
+Pure, except the modules `sql*`, which run DuckDB in a worker process. The package must not know tools, stores or
 workers.
 """

@@ -45,12 +45,15 @@ _NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_N
 """Nodes of the syntax tree that read. The others are parts that write, such as `WITH x AS (INSERT ...)`."""
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"})
 """Table functions that read only their arguments."""
+_NAME: Final = r"(?:\"(?:[^\"]|\"\")*\"|\w+)"
+"""A name in the type of an object."""
 _ROWS: Final = re.compile(
     r"STRUCT\(.*\)\[\]|MAP\(VARCHAR, STRUCT\(.*\)\)"
-    r'|STRUCT\((?:"(?:[^"]|"")*"|\w+) (STRUCT\(.*?\))(?:, (?:"(?:[^"]|"")*"|\w+) \1){3}.*',
+    rf"|STRUCT\({_NAME} (STRUCT\(.*?\))(?:, {_NAME} \1){{3}}.*"
+    rf"|STRUCT\({_NAME} \w+\[\](?:, {_NAME} \w+\[\])+\)",
     re.DOTALL,
 )
-"""The type of a column with rows: an array of objects, or an object of objects."""
+"""The type of a column with rows: an array of objects, or an object of objects or of arrays."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."

@@ -10,33 +10,25 @@ import codecs
 import csv
 import io
 import itertools
-import os
 import re
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from mcp_mirror.core.embedded_json import find_embedded_json
-from mcp_mirror.core.main_parts import write_rows
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import FOOTER, Edges, find_format, has_false_columns, measure_heading
+from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
+from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string
-from mcp_mirror.system.files import create_claimed_folder, remove_unclaimed, write_all
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_JSON: Final = r"sample_size = -1, dateformat = E'\x01%d', timestampformat = E'\x01%d'"
-"""Types are found in all rows. No text has these formats, so that dates stay as they were sent."""
 _CSV: Final = (
     "sample_size = -1, skip = 0, comment = '', "
     "auto_type_candidates = ['BOOLEAN', 'BIGINT', 'HUGEINT', 'DOUBLE', 'VARCHAR']"
@@ -44,8 +36,6 @@ _CSV: Final = (
 _LINES: Final = (
     "auto_detect = false, header = false, quote = '', escape = '', new_line = '\\n', columns = {'line': 'VARCHAR'}"
 )
-_PREFIX: Final = "mcp-mirror-table-"
-"""The beginning of the names of folders with copies."""
 _CONTROLS: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 """The characters of marks."""
 _LINE_BYTES: Final = 2_000_000
@@ -66,21 +56,12 @@ _NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
 _INTEGER: Final = r"\s*[+-]?\d+\s*"
 _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
-_NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
-"""Names in quotes, and types whose values would not be written as they were sent."""
-_RENAMED: Final = re.compile(r"(.+)_\d+")
-_RECORDS: Final = re.compile(rb"\s*(?:\[\s*)?\{")
-"""The beginning of objects."""
 _HEADED: Final = re.compile(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
 """A heading, and a line that may begin JSON."""
 _FOLLOWED: Final = re.compile(rb"\s*[\[{].*[^\s\]}]\s*", re.DOTALL)
 """The beginning of JSON, and an end that is not that of JSON."""
 _SIGN: Final = 64
 """Bytes of a text that show how it begins and ends."""
-_SURROGATES: Final = re.compile(
-    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
-"""Escapes of backslashes and of surrogate pairs, and, as the group, halves of pairs, which are not valid text."""
 _HEAD: Final = 4096
 """Bytes from which the format of a text is guessed."""
 _COLUMNS: Final = 2
@@ -127,9 +108,9 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         if inner is None:
             _load_bytes(database, table.name, data)
         else:
-            _load_json(database, table.name, inner)
+            load_json(database, table.name, inner)
     elif head[:1] in (b"[", b"{"):
-        _load_json(database, table.name, blob, table.value)
+        load_json(database, table.name, blob, table.value)
     else:
         raise ValueError(f"it is {head[:20].decode('utf-8', 'replace')}.")
 
@@ -155,13 +136,13 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     data = data.removeprefix(codecs.BOM_UTF8)
     start = data[:_HEAD].lstrip()
     if data.startswith(_PARQUET):
-        with _open_as_file(data) as path:
-            _create(database, name, f"read_parquet({path})")
+        with open_as_file(data) as path:
+            create_table(database, name, f"read_parquet({path})")
     elif re.match(rb'\{\s*["}]', start):
-        _load_json(database, name, _clear_nan(data))
+        load_json(database, name, _clear_nan(data))
     elif start.startswith(b"[") and data.rstrip().endswith(b"]"):  # DuckDB accepts arrays without an end
         try:
-            _load_json(database, name, _clear_nan(data))
+            load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so
@@ -189,7 +170,7 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         rows = io.StringIO()
         csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))
         data = rows.getvalue().encode()
-        with _open_as_file(data) as path:
+        with open_as_file(data) as path:
             _read_csv(database, name, data, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
     else:
         _load_lines(database, name, data)
@@ -212,7 +193,7 @@ def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
     """Make a table of CSV whose rows have the same line ends. Return whether the text is such a table."""
     import duckdb  # noqa: PLC0415  # an extra
 
-    with _open_as_file(data) as path:
+    with open_as_file(data) as path:
         # The dialect of the first rows saves two thirds of the time. If it does not fit all rows, all rows decide.
         for sample in ("", ", sample_size = -1"):
             try:
@@ -222,7 +203,7 @@ def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
             except duckdb.Error:
                 continue
             if len(columns) >= _COLUMNS or "VARCHAR" not in columns.values():
-                if database.execute(f"SELECT 1 FROM {_quote_name(name)} LIMIT 1").fetchone():  # noqa: S608  # a quoted name
+                if database.execute(f"SELECT 1 FROM {quote_name(name)} LIMIT 1").fetchone():  # noqa: S608  # a quoted name
                     return True
                 # One line: the names of columns, or prose or code.
                 return b", " not in data and b"; " not in data and all(map(_COLUMN.fullmatch, columns))
@@ -251,14 +232,14 @@ def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     line, delimiter = "line", ""
     if b"\r" in data:  # DuckDB would end a line there
         mark = _find_mark(data)
-        data, line = data.replace(b"\r", mark.encode()), f"replace(line, {_quote_text(mark)}, chr(13))"
+        data, line = data.replace(b"\r", mark.encode()), f"replace(line, {quote_text(mark)}, chr(13))"
     if b"\0" in data:  # the empty delimiter
         delimiter = _find_mark(data)
     longest = max(map(len, io.BytesIO(data)), default=0)
-    options = f"{_LINES}, delim = {_quote_text(delimiter)}, max_line_size = {max(longest + 1, _LINE_BYTES)}"
-    with _open_as_file(data) as path:
+    options = f"{_LINES}, delim = {quote_text(delimiter)}, max_line_size = {max(longest + 1, _LINE_BYTES)}"
+    with open_as_file(data) as path:
         source = f"read_csv({path}, compression = 'none', {options})"
-        _create(database, name, f"{source} SELECT coalesce({line}, '') AS line")  # CSV has NULL for an empty line
+        create_table(database, name, f"{source} SELECT coalesce({line}, '') AS line")  # CSV has NULL for an empty line
 
 
 def _find_mark(data: bytes) -> str:
@@ -286,21 +267,21 @@ def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: st
         source: Its path and dialect, as arguments of `read_csv`.
     """
     source = f"{source}, compression = 'none'"
-    _create(database, name, f"read_csv({source}, {_CSV})")
-    columns = _describe(database, _quote_name(name))
+    create_table(database, name, f"read_csv({source}, {_CSV})")
+    columns = describe_columns(database, quote_name(name))
     has_prefixes = any(letter in data for letter in _PREFIX_LETTERS) and _PREFIXED.search(data) is not None
     doubtful = [one for one, kind in columns.items() if kind == "BOOLEAN" or (has_prefixes and kind in _INTEGERS)]
     if doubtful:
-        checks = ", ".join(f"bool_and(regexp_full_match({_quote_name(one)}, '{_PLAIN}'))" for one in doubtful)
+        checks = ", ".join(f"bool_and(regexp_full_match({quote_name(one)}, '{_PLAIN}'))" for one in doubtful)
         found = database.execute(f"SELECT {checks} FROM read_csv({source}, {_CSV}, all_varchar = true)").fetchone()  # noqa: S608  # quoted names
         texts = [one for one, is_plain in zip(doubtful, found or (), strict=True) if is_plain is False]
         if texts:
-            types = ", ".join(f"{_quote_text(one)}: 'VARCHAR'" for one in texts)
-            _create(database, name, f"read_csv({source}, {_CSV}, types = {{{types}}})")
+            types = ", ".join(f"{quote_text(one)}: 'VARCHAR'" for one in texts)
+            create_table(database, name, f"read_csv({source}, {_CSV}, types = {{{types}}})")
         columns |= dict.fromkeys(texts, "VARCHAR")
     numbers = [one for one, kind in columns.items() if kind == "DOUBLE"]
-    for one in map(_quote_name, _test_columns(database, _quote_name(name), numbers, "bool_or(isnan({0}))")):
-        database.execute(f"UPDATE {_quote_name(name)} SET {one} = NULL WHERE isnan({one})")  # noqa: S608  # quoted names
+    for one in map(quote_name, _test_columns(database, quote_name(name), numbers, "bool_or(isnan({0}))")):
+        database.execute(f"UPDATE {quote_name(name)} SET {one} = NULL WHERE isnan({one})")  # noqa: S608  # quoted names
     return columns | _clear_missing(database, name, columns) if len(columns) >= _COLUMNS else columns
 
 
@@ -310,7 +291,7 @@ def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[s
     Returns:
         The types of these columns.
     """
-    table, missing = _quote_name(name), f"({', '.join(map(_quote_text, MISSING))})"
+    table, missing = quote_name(name), f"({', '.join(map(quote_text, MISSING))})"
     texts = [one for one, kind in columns.items() if kind == "VARCHAR"]
     gaps = _test_columns(database, table, texts, f"bool_or({{0}} IN {missing})")
     present = f"FILTER ({{0}} NOT IN {missing})"
@@ -319,7 +300,7 @@ def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[s
     for kind in ("HUGEINT", "BIGINT"):
         is_integer = f"regexp_full_match({{0}}, '{_INTEGER}') AND TRY_CAST({{0}} AS {kind}) IS NOT NULL"
         kinds |= dict.fromkeys(_test_columns(database, table, numbers, f"bool_and({is_integer}) {present}"), kind)
-    for column, kind in ((_quote_name(one), kind) for one, kind in kinds.items()):
+    for column, kind in ((quote_name(one), kind) for one, kind in kinds.items()):
         number = f"CASE WHEN {column} NOT IN {missing} THEN {column}::{kind} END"
         database.execute(f"ALTER TABLE {table} ALTER {column} TYPE {kind} USING {number}")
     return kinds
@@ -329,145 +310,21 @@ def _test_columns(database: "DuckDBPyConnection", source: str, columns: Sequence
     """The columns for which an aggregate, with `{0}` for the column, is true."""
     if not columns:
         return []
-    tests = ", ".join(test.format(_quote_name(one)) for one in columns)
+    tests = ", ".join(test.format(quote_name(one)) for one in columns)
     found = database.execute(f"SELECT {tests} FROM {source}").fetchone()  # noqa: S608  # quoted names
     return [one for one, is_true in zip(columns, found or (), strict=True) if is_true]
 
 
 def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> str:
     """Return the options for the delimiter, the quotes and the header of a sample; quotes may follow in later rows."""
-    missing = ", ".join(map(_quote_text, ("", *MISSING)))
+    missing = ", ".join(map(quote_text, ("", *MISSING)))
     sniffed = f"sniff_csv({path}, compression = 'none', skip = 0, comment = '', nullstr = [{missing}]{sample})"
     columns = "Delimiter, Quote, Escape, HasHeader"
     [(delimiter, quote, escape, has_header)] = database.execute(f"SELECT {columns} FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
     quote = quote if len(quote) == 1 else '"'
     options = {"delim": delimiter, "quote": quote, "escape": escape if len(escape) == 1 else quote}
-    dialect = "".join(f", {name} = {_quote_text(value)}" for name, value in options.items())
+    dialect = "".join(f", {name} = {quote_text(value)}" for name, value in options.items())
     return f"{dialect}, header = {has_header}"
-
-
-def _load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: FileSpan | bytes = b"") -> None:
-    """Make a table of JSON or JSON lines; `value` is its position in a file."""
-    import duckdb  # noqa: PLC0415  # an extra
-
-    is_records = _RECORDS.match(bytes(blob[:_HEAD])) is not None
-    if is_records and (written := write_rows(blob)):
-        blob, value = written, b""
-    try:
-        with _open_as_file(blob, value) as path:
-            _read_json(database, name, path, len(blob), is_records=is_records)
-    except duckdb.InvalidInputException as error:
-        if "surrogate" not in str(error):
-            raise
-        whole = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], bytes(blob))
-        with _open_as_file(whole) as path:
-            _read_json(database, name, path, len(whole), is_records=is_records)
-
-
-def _read_json(database: "DuckDBPyConnection", name: str, path: str, size: int, *, is_records: bool) -> None:
-    """Make a table of a file. Objects that do not fit types become JSON columns, or one JSON column."""
-    import duckdb  # noqa: PLC0415  # an extra
-
-    flat = f"{_JSON}, maximum_depth = 1"
-    whole = "records = false, columns = {'json': 'JSON'}"
-    most = ""
-    for attempt in ("", "", flat, flat, whole):
-        source = f"{path}, compression = 'none'{most}"
-        try:
-            options = attempt or _find_types(database, source, is_records=is_records)
-            _create(database, name, f"read_json({source}, {options})")
-        except duckdb.OutOfMemoryException:
-            raise
-        except duckdb.Error as error:
-            if "maximum_object_size" in str(error):
-                most = f", maximum_object_size = {size + 1}"
-            last = error
-        else:
-            return
-    raise last
-
-
-def _find_types(database: "DuckDBPyConnection", source: str, *, is_records: bool) -> str:
-    """Return the options for reading JSON: the types of its columns, in which texts stay as they were sent."""
-    detected = _JSON
-    columns = _describe(database, f"read_json({source}, {detected})")
-    if list(columns) == ["json"] and columns["json"].startswith("MAP"):
-        detected = f"{_JSON}, map_inference_threshold = -1"
-        columns = _describe(database, f"read_json({source}, {detected})")
-    names = {one.casefold() for one in columns}
-    is_renamed = any((match := _RENAMED.fullmatch(one)) and match[1].casefold() in names for one in columns)
-    if is_renamed or ("json" in columns and is_records):
-        return detected
-    form = "" if is_records or "json" not in columns else ", records = false"
-    listed = ", ".join(f"{_quote_text(key)}: {_quote_text(_keep_texts(kind))}" for key, kind in columns.items())
-    return f"columns = {{{listed}}}{form}"
-
-
-def _keep_texts(kind: str) -> str:
-    """A type with text in place of types that DuckDB would write differently."""
-    if kind == '"NULL"':
-        return "JSON"
-    return _NORMALIZED.sub(lambda match: match[0] if match[0].startswith('"') else "VARCHAR", kind)
-
-
-def _describe(database: "DuckDBPyConnection", source: str) -> dict[str, str]:
-    """The types of the columns of a table, by name."""
-    rows = database.execute(f"DESCRIBE FROM {source}").fetchall()
-    return {row[0]: row[1] for row in rows}
-
-
-def _create(database: "DuckDBPyConnection", name: str, source: str) -> None:
-    database.execute(f"CREATE OR REPLACE TABLE {_quote_name(name)} AS FROM {source}")
-
-
-def _quote_name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _quote_text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-@contextmanager
-def _open_as_file(blob: Buffer, value: FileSpan | bytes = b"") -> Iterator[str]:
-    """Yield the path, as a text of SQL, of a file with these bytes: theirs in `value`, or one with a copy.
-
-    The copy is in memory, except on systems that have no such files.
-    """
-    if sys.platform == "linux":
-        descriptor = _open_whole_file(value)
-        if descriptor is None:
-            descriptor = os.memfd_create("value")
-            write_all(descriptor, blob)
-        try:
-            yield _quote_text(f"/proc/self/fd/{descriptor}")
-        finally:
-            os.close(descriptor)
-    else:
-        remove_unclaimed(Path(tempfile.gettempdir()), _PREFIX)  # those of killed processes
-        folder, claim = create_claimed_folder(None, _PREFIX)
-        try:
-            path = folder / "value"
-            path.write_bytes(blob)
-            yield _quote_text(str(path))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if claim is not None:
-                os.close(claim)
-
-
-def _open_whole_file(value: FileSpan | bytes) -> int | None:
-    """Open the file that contains only a value; None if no file does."""
-    if not isinstance(value, FileSpan):
-        return None
-    try:
-        descriptor = os.open(value.path, os.O_RDONLY)
-    except OSError:  # removed since it was mapped
-        return None
-    if value.span == (0, os.fstat(descriptor).st_size):
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _decode_base64(blob: Buffer) -> bytes:

@@ -1,0 +1,107 @@
+"""Writes objects that hold a table in another form as rows. Pure.
+
+These forms are like objects by key, and rows of cells with the names of their columns.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from mcp_mirror.core.main_parts import sample_records
+from mcp_mirror.payload.json_spans import items, kind_at, members, skip_space, slice_members, trim, value_stop
+from mcp_mirror.types import Buffer, Member, Span
+
+_MAX_BYTES: Final = 1 << 25
+"""Bytes of an object that is written as rows."""
+_MAX_WRITTEN: Final = 1 << 28
+"""Bytes of the rows, which repeat the names of the cells."""
+_CELLS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class _Column(msgspec.Struct):
+    name: str
+
+
+_NAMES: Final = msgspec.json.Decoder(list[str | _Column])
+
+
+def write_rows(blob: Buffer) -> bytes | None:
+    """Write the rows of an object.
+
+    It has a row for each of its members if these are objects with the same keys: the field `key`, or `_key` if the
+    objects have such a field, then the fields of the object. Or one of its members is an array of arrays, the rows,
+    and another one has the names of their cells: texts, or objects with a `name`. Many databases answer so.
+
+    Args:
+        blob: JSON text, or JSON lines.
+
+    Returns:
+        JSON lines. None for any other value, and for a very large one.
+    """
+    span = trim(blob)
+    if span.length > _MAX_BYTES or kind_at(blob, span.start) != "object":
+        return None
+    if value_stop(blob, span.start, span.stop) != span.stop:
+        return None
+    known = members(blob, span)
+    with suppress(msgspec.DecodeError, RecursionError):
+        return _write_records(blob, known) or _write_cells(blob, known)
+    return None
+
+
+def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
+    samples = sample_records(blob, known)
+    if not samples or any(kind_at(blob, one.span.start) != "object" for one in known):
+        return None
+    fields, name = {key.casefold() for one in samples for key in slice_members(one)}, "key"
+    while name in fields:
+        name = f"_{name}"
+    view = memoryview(blob)
+    return b"\n".join(_write_record(name, one.key, view[one.span.start : one.span.stop]) for one in known)
+
+
+def _write_record(name: str, key: str, fields: Buffer) -> bytes:
+    inner = bytes(fields[1:-1]).strip()
+    return f'{{"{name}":{json.dumps(key)}'.encode() + (b"," + inner if inner else b"") + b"}"
+
+
+def _write_cells(blob: Buffer, known: Sequence[Member]) -> bytes | None:
+    """Write the rows of the one array of arrays with the names that fit them; None without such members."""
+    arrays = [one.span for one in known if kind_at(blob, one.span.start) == "array"]
+    tables = [one for one in arrays if kind_at(blob, skip_space(blob, one.start + 1)) == "array"]
+    if len(tables) != 1:
+        return None
+    view, width = memoryview(blob), len(_decode_cells(blob, next(items(blob, tables[0]))))
+    found = [_read_names(view[one.start : one.stop]) for one in arrays if one != tables[0]]
+    headers = [names for names in found if len(names) == width]
+    return _join_rows(blob, tables[0], headers[0]) if len(headers) == 1 and width else None
+
+
+def _join_rows(blob: Buffer, table: Span, names: Sequence[str]) -> bytes | None:
+    keys = [f"{json.dumps(name)}:".encode() for name in names]
+    rows: list[bytes] = []
+    left = _MAX_WRITTEN
+    for row in items(blob, table):
+        cells = _decode_cells(blob, row)
+        rows.append(b"{%b}" % b",".join(key + bytes(cell) for key, cell in zip(keys, cells, strict=False)))
+        left -= len(rows[-1]) + 1
+        if len(cells) != len(keys) or left < 0:
+            return None
+    return b"\n".join(rows)
+
+
+def _decode_cells(blob: Buffer, row: Span) -> Sequence[msgspec.Raw]:
+    """The items of an array; nothing for any other value."""
+    is_row = kind_at(blob, row.start) == "array"
+    return _CELLS.decode(memoryview(blob)[row.start : row.stop]) if is_row else ()
+
+
+def _read_names(array: Buffer) -> Sequence[str]:
+    """The different names in an array of texts, or of objects with a `name`; nothing for any other array."""
+    names: list[str] = []
+    with suppress(msgspec.DecodeError):
+        names = [one if isinstance(one, str) else one.name for one in _NAMES.decode(array)]
+    return names if len(set(names)) == len(names) else ()

@@ -1,0 +1,114 @@
+"""Makes tables of JSON with DuckDB: of arrays of objects, JSON lines, and objects that hold a table.
+
+Types are found in all rows. Texts stay as they were sent, also dates and times. Errors of DuckDB pass on to the caller.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from mcp_mirror.query.rows import write_rows
+from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
+from mcp_mirror.types import Buffer, FileSpan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_JSON: Final = r"sample_size = -1, dateformat = E'\x01%d', timestampformat = E'\x01%d'"
+"""Types are found in all rows. No text has these formats, so that dates stay as they were sent."""
+_HEAD: Final = 4096
+"""Bytes in which JSON begins."""
+_COLUMNS: Final = 2
+"""Arrays from which an object of arrays is a table, by columns."""
+_ITEMS: Final = 4
+"""Items that these arrays have at least."""
+_LIST: Final = re.compile(r".*[^\]]\[\]", re.DOTALL)
+"""The type of an array of other values than arrays."""
+_RENAMED: Final = re.compile(r"(.+)_\d+")
+_RECORDS: Final = re.compile(rb"(?:\[\s*)?\{")
+"""The beginning of objects."""
+_SURROGATES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Escapes of backslashes and of surrogate pairs, and, as the group, halves of pairs, which are not valid text."""
+_NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
+"""Names in quotes, and types whose values would not be written as they were sent."""
+
+
+def load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: FileSpan | bytes = b"") -> None:
+    """Make a table of JSON or JSON lines; `value` is its position in a file."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    rows = write_rows(blob)
+    if rows:
+        blob, value = rows, b""
+    start = bytes(blob[:_HEAD]).lstrip()
+    is_records = _RECORDS.match(start) is not None
+    try:
+        with open_as_file(blob, value) as path:
+            _read_json(database, name, path, len(blob), is_records=is_records)
+    except duckdb.InvalidInputException as error:
+        if "surrogate" not in str(error):
+            raise
+        whole = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], bytes(blob))
+        with open_as_file(whole) as path:
+            _read_json(database, name, path, len(whole), is_records=is_records)
+    if not rows and start.startswith(b"{"):
+        _unnest_columns(database, name)
+
+
+def _unnest_columns(database: "DuckDBPyConnection", name: str) -> None:
+    """Make a row for each position of the arrays of one object, if it has only arrays, of four or more items each."""
+    columns = {quote_name(one): kind for one, kind in describe_columns(database, quote_name(name)).items()}
+    if len(columns) < _COLUMNS or not all(map(_LIST.fullmatch, columns.values())):
+        return
+    lengths = ", ".join(f"len({one})" for one in columns)
+    found = database.execute(f"SELECT {lengths} FROM {quote_name(name)}").fetchmany(2)  # noqa: S608  # quoted names
+    if len(found) == 1 and len(set(found[0])) == 1 and (found[0][0] or 0) >= _ITEMS:
+        listed = ", ".join(f"unnest({one}) AS {one}" for one in columns)
+        create_table(database, name, f"{quote_name(name)} SELECT {listed}")
+
+
+def _read_json(database: "DuckDBPyConnection", name: str, path: str, size: int, *, is_records: bool) -> None:
+    """Make a table of a file. Objects that do not fit types become JSON columns, or one JSON column."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    flat = f"{_JSON}, maximum_depth = 1"
+    whole = "records = false, columns = {'json': 'JSON'}"
+    most = ""
+    for attempt in ("", "", flat, flat, whole):
+        source = f"{path}, compression = 'none'{most}"
+        try:
+            options = attempt or _find_types(database, source, is_records=is_records)
+            create_table(database, name, f"read_json({source}, {options})")
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error as error:
+            if "maximum_object_size" in str(error):
+                most = f", maximum_object_size = {size + 1}"
+            last = error
+        else:
+            return
+    raise last
+
+
+def _find_types(database: "DuckDBPyConnection", source: str, *, is_records: bool) -> str:
+    """Return the options for reading JSON: the types of its columns, in which texts stay as they were sent."""
+    detected = _JSON
+    columns = describe_columns(database, f"read_json({source}, {detected})")
+    if list(columns) == ["json"] and columns["json"].startswith("MAP"):
+        detected = f"{_JSON}, map_inference_threshold = -1"
+        columns = describe_columns(database, f"read_json({source}, {detected})")
+    names = {one.casefold() for one in columns}
+    is_renamed = any((match := _RENAMED.fullmatch(one)) and match[1].casefold() in names for one in columns)
+    if is_renamed or ("json" in columns and is_records):
+        return detected
+    form = "" if is_records or "json" not in columns else ", records = false"
+    listed = ", ".join(f"{quote_text(key)}: {quote_text(_keep_texts(kind))}" for key, kind in columns.items())
+    return f"columns = {{{listed}}}{form}"
+
+
+def _keep_texts(kind: str) -> str:
+    """A type with text in place of types that DuckDB would write differently."""
+    if kind == '"NULL"':
+        return "JSON"
+    return _NORMALIZED.sub(lambda match: match[0] if match[0].startswith('"') else "VARCHAR", kind)

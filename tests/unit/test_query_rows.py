@@ -1,0 +1,57 @@
+"""Objects that hold a table in another form are written as rows."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_mirror.query import rows as module
+from mcp_mirror.query.rows import write_rows
+
+QUOTED = ('a\n"', "b", "\u00e9", "")
+RECORDS = {f"r{at}": {"id": at, "name": "x"} for at in range(4)}
+
+
+def written(value: Any) -> list[Any] | None:
+    found = write_rows(value if isinstance(value, bytes) else json.dumps(value).encode())
+    return None if found is None else [json.loads(line) for line in found.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (RECORDS, [{"key": key} | one for key, one in RECORDS.items()]),
+        (RECORDS | {"r5": {}}, None),
+        (
+            {key: {"KEY": 1} for key in QUOTED},
+            [{"_key": key, "KEY": 1} for key in QUOTED],
+        ),
+        ({f"r{at}": {"n": at} for at in range(25)} | {"last": {}},
+         [{"key": f"r{at}", "n": at} for at in range(25)] + [{"key": "last"}]),
+        ({f"r{at}": {"n": at} for at in range(25)} | {"last": 1}, None),
+        ({"columns": ["a", "b"], "rows": [[1, 2], [3, [4]]]}, [{"a": 1, "b": 2}, {"a": 3, "b": [4]}]),
+        ({"columns": [{"name": "a"}, {"name": "b"}], "rows": [[1, 2]]}, [{"a": 1, "b": 2}]),
+        ({"columns": [{"id": "a"}, {"id": "b"}], "rows": [[1, 2]]}, None),
+        ({"columns": ["a", "a"], "rows": [[1, 2]]}, None),
+        ({"columns": ["a", 1], "names": ["c", "d"], "rows": [[1, 2]]}, [{"c": 1, "d": 2}]),
+        ({"columns": ["a", "b"], "rows": [[1, 2], [3]]}, None),
+        ({"columns": ["a", "b"], "rows": [[1, 2], {"a": 3}]}, None),
+        ({"columns": [], "rows": [[]]}, None),
+        ({"columns": ["a", "b"], "rows": []}, None),
+        ({"rows": [[1, 2]]}, None),
+        ({}, None),
+        ([[1, 2]], None),
+        (b'{"a":1}\n{"a":2}\n', None),
+        (b'{"columns":["a"],"rows":[[' + b"[" * 9000 + b"]" * 9000 + b"]]}", None),
+    ],
+)  # fmt: skip
+def test_rows_of_objects(value: Any, expected: list[Any] | None) -> None:
+    assert written(value) == expected
+
+
+def test_an_object_that_is_very_large_as_rows_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"columns": ["a" * 100, "b" * 100], "rows": [[1, 2]] * 100}
+    monkeypatch.setattr(module, "_MAX_WRITTEN", 10_000)
+    assert written(value) is None
+    monkeypatch.setattr(module, "_MAX_BYTES", 100)
+    assert written(RECORDS) is None
