@@ -339,7 +339,7 @@ def test_unusual_arrays_are_tables_too(value: object, found: list[dict[str, Any]
     assert rows("FROM t", t=value) == found
 
 
-CITIES = {
+CITIES: dict[str, dict[str, Any]] = {
     "Bonn": {"zip": "53111", "people": 330_000},
     "Oslo": {"zip": "0010", "people": 710_000},
     "K\u00f6ln/Nord": {"zip": "50667"},
