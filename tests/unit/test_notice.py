@@ -278,6 +278,34 @@ def test_other_objects_are_not_described_as_rows(value: Any) -> None:
     assert len(notice_of(value).splitlines()) == 3
 
 
+HOURLY = {"time": ["2026-01-01T00:00"] * 168, "rain mm": [0.5] * 168, "place": "Bonn", "grid": {"a": [1] * 40}}
+HOURLY_KEYS = 'time array[168], "rain mm" array[168], place "Bonn", grid object'
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "keys"),
+    [
+        ({"latitude": 50.5, "hourly": HOURLY}, "hourly", HOURLY_KEYS),
+        ({"ok": True, "data": {"weather": HOURLY, "page": 1}}, f"{BASE}/data/weather", HOURLY_KEYS),
+        ({"a": {"b": {"c": {"d": HOURLY}}}}, f"{BASE}/a/b/c/d", HOURLY_KEYS),
+        ({"a": {"b": {"c": {"d": {"e": HOURLY}}}}}, f"{BASE}/a/b/c/d", "e object"),
+    ],
+)
+def test_the_keys_of_the_object_that_makes_up_most_of_a_value_are_named(value: Any, name: str, keys: str) -> None:
+    shown = notice_of(value)
+    assert shown.splitlines()[2] == f'"{name}" has {keys}'
+    assert is_whole_notice(shown)
+    assert len(notice_of(value, preview=False).splitlines()) == 3
+
+
+def test_many_keys_of_such_an_object_are_counted() -> None:
+    numbers = {f"2026-{number:04}": number * 1.5 for number in range(400)}
+    assert re.search(
+        r'\n"rates" has 2026-0000 0.0, 2026-0001 1.5, .*, and 374 more keys\n',
+        notice_of({"base": "EUR", "rates": numbers}),
+    )
+
+
 def test_an_array_of_rows_shows_the_first_row_if_it_has_texts() -> None:
     table = [["id", "full name", None], *([number, "user", 1.5] for number in range(300))]
     assert ' array[301x3], 5.92 kB; first row: "id", "full name", null.' in notice_of(table)

@@ -96,6 +96,26 @@ def test_a_row_of_any_depth_is_described(levels: int) -> None:
     assert shown.summary.endswith("; fields with first values: id 1, rows array, more null")
 
 
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ({"login": "a" * 40, "id": 1}, "object (login, id)"),
+        (
+            {f"key {number}": number for number in range(9)},
+            'object ("key 0", "key 1", "key 2", "key 3", "key 4", "key 5", "key 6", "key 7", ...)',
+        ),
+        ([{"name": "bug", "color": "a" * 40}], "array of object (name, color)"),
+        ([[1] * 40], "array"),
+        ([1] * 40, "array"),
+    ],
+)
+def test_the_keys_of_an_object_in_a_row_are_named(field: object, shown: str) -> None:
+    rows = [{"n": 1, "field": field}, {"n": 2, "field": None}]
+    assert preview(rows).summary.endswith(f"; fields with first values: n 1, field {shown} or null")
+    large = [{"n": 1, "field": [{"a": "x" * (1 << 20)}]}]
+    assert preview(large).summary.endswith("; fields with first values: n 1, field array")
+
+
 def test_no_line_is_shown_where_none_fits() -> None:
     shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: 10 * len(text))
     assert shown.lines == ("... 50 lines ...",)

@@ -83,6 +83,13 @@ class Records(NamedTuple):
     """Its first members, JSON text."""
 
 
+class MainObject(NamedTuple):
+    """The object that makes up most of another one."""
+
+    part: Part
+    members: tuple[Member, ...]
+
+
 def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     """Find the one large text, embedded text, array or object beside short texts in an array, JSON text.
 
@@ -166,6 +173,22 @@ def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
             return ()
         found.append(one)
     return found if len(found) >= _MIN_RECORDS else ()
+
+
+def find_main_object(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> MainObject | None:
+    """Find the one member that makes up most of an object, at any depth, if it is an object; None without one.
+
+    Args:
+        blob: JSON text.
+        known: The members of the object.
+        above: The location of the object in the text.
+    """
+    main = _find_main_member(known)
+    inner = _read_members(blob, main, above) if main else ()
+    if main is None or not inner:
+        return None
+    part = Part((*above, main.key), main.span)
+    return find_main_object(blob, inner, part.keys) or MainObject(part, inner)
 
 
 def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:

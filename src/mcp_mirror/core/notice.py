@@ -8,18 +8,20 @@ since some clients cut longer texts.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_records, find_table
+from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_main_object, find_records, find_table
 from mcp_mirror.core.media import NOT_SHOWN
 from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     Preview,
     TokenBudget,
+    describe_main_object,
     describe_records,
     describe_table,
     preview_value,
@@ -210,17 +212,32 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     With the path of the object only, models passed the object where a text was needed, and no error says so: an
     object is a valid value of a text argument.
     """
-    table = find_table(stored.blob, stored.members) if stored.preview else None
     texts = find_long_texts(stored.blob, stored.members) if stored.preview else ()
-    records = find_records(stored.blob, stored.members) if stored.preview and not (table or texts) else None
-    listed = _list_keys(stored, stored.room // 2 if table or records else stored.room, texts)
+    describe = _choose_description(stored, texts)
+    listed = _list_keys(stored, stored.room // 2 if describe else stored.room, texts)
+    if describe is None:
+        return (f"{_SUBJECT} object: {listed}.",)
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
-    rows = (describe_table(stored.blob, table, room, stored.path),) if table else ()
-    if records:
-        return (f"{_SUBJECT} object: {listed}.", describe_records(records, room, stored.path))
-    if rows:  # keys after the rows say whether there are more of them
+    described = describe(room=room, path=stored.path)
+    # Keys that follow say whether there are more of them; those of records are all alike.
+    if describe.func is not describe_records:
         listed = _list_keys(stored, stored.room // 2 + room.left, texts)
-    return (f"{_SUBJECT} object: {listed}.", *rows)
+    return (f"{_SUBJECT} object: {listed}.", described)
+
+
+def _choose_description(stored: NoticeInput, texts: Sequence[Part]) -> partial[str] | None:
+    """What describes the rows of an object, or the object that makes up most of it; None if neither exists."""
+    blob, known = stored.blob, stored.members
+    if not stored.preview:
+        return None
+    if table := find_table(blob, known):
+        return partial(describe_table, blob, table)
+    if texts:
+        return None
+    if records := find_records(blob, known):
+        return partial(describe_records, records)
+    main = find_main_object(blob, known)
+    return partial(describe_main_object, blob, main) if main else None
 
 
 def _preview(stored: NoticeInput) -> Preview:

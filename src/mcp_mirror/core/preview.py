@@ -15,6 +15,7 @@ from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
     MAX_LISTED_TEXT,
     MAX_NESTED_BYTES,
+    MainObject,
     Part,
     Records,
     find_listed_items,
@@ -159,6 +160,33 @@ def describe_records(records: Records, room: TokenBudget, path: str = "") -> str
     return described + _describe_rows(records.samples, room)
 
 
+def describe_main_object(blob: Buffer, main: MainObject, room: TokenBudget, path: str = "") -> str:
+    """The keys of the object that makes up most of a value, each with its value or its shape.
+
+    Args:
+        blob: The JSON text of the value.
+        main: The object.
+        room: The tokens of the description, not counting the path; decreases.
+        path: The value's memory path.
+    """
+    keys = main.part.keys
+    named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
+    room.take(f'"{named}" has , and 1,000 more keys')
+    fields = (f"{_format_key(key)} {_outline_member(blob, span)}" for key, span in main.members[:_MAX_FIELDS])
+    shown = tuple(takewhile(room.take, fields))
+    left = len(main.members) - len(shown)
+    named = (main.part.find_path(path) if len(keys) > 1 else None) or named
+    more = (f"and {format_count(left, 'more key')}",) if left else ()
+    return f'"{named}" has {", ".join((*shown, *more))}'
+
+
+def _outline_member(blob: Buffer, span: Span) -> str:
+    """A small value as a field of a table has it, any other as its shape."""
+    if kind_at(blob, span.start) == "text" or span.length <= _MAX_STRING:
+        return _format_cell(blob, span)
+    return describe_shape(blob, span, count_items)
+
+
 def describe_media(media: Media) -> str:
     """Media type, pixels and size: `image/png, 1280x720, 0.9 MB`."""
     pixels = media.pixels
@@ -301,8 +329,19 @@ def _format_field(first: Buffer | None, kinds: Sequence[Kind]) -> str:
     """The value of a field in the first object, a large one as its type, and the types of values in other objects."""
     kind = None if first is None else kind_at(first, 0)
     if first is None or (kind in ("object", "array") and len(first) > _MAX_STRING):
-        return " or ".join(kinds)
+        return " or ".join(f"{one}{_name_keys(first)}" if first and one == kind else one for one in kinds)
     return " or ".join((_format_cell(first, trim(first)), *(one for one in kinds if one != kind)))
+
+
+def _name_keys(blob: Buffer) -> str:
+    """The first keys of an object, or of the first object of an array, in brackets; empty for any other value."""
+    span, of = trim(blob), ""
+    if kind_at(blob, span.start) == "array":
+        span, of = next(items(blob, span), span), " of object"
+    if kind_at(blob, span.start) != "object" or span.length > MAX_NESTED_BYTES:
+        return ""
+    keys = [_format_key(key) for key, _ in islice(members(blob, span), _MAX_LISTED_KEYS + 1)]
+    return f"{of} ({', '.join((*keys[:_MAX_LISTED_KEYS], *(['...'] if len(keys) > _MAX_LISTED_KEYS else [])))})"
 
 
 def _format_cell(blob: Buffer, span: Span) -> str:
