@@ -34,6 +34,8 @@ def written(value: Any) -> list[Any] | None:
         ({"columns": [{"id": "a"}, {"id": "b"}], "rows": [[1, 2]]}, None),
         ({"columns": ["a", "a"], "rows": [[1, 2]]}, None),
         ({"columns": ["a", 1], "names": ["c", "d"], "rows": [[1, 2]]}, [{"c": 1, "d": 2}]),
+        ({"columns": ["a", "b"], "columnTypes": ["INT", "TEXT"], "rows": [[1, "x"]]}, [{"a": 1, "b": "x"}]),
+        ({"columns": ["a", "b"], "labels": ["A", "B"], "rows": [[1, 2]]}, None),
         ({"columns": ["a", "b"], "rows": [[1, 2], [3]]}, None),
         ({"columns": ["a", "b"], "rows": [[1, 2], {"a": 3}]}, None),
         ({"columns": [], "rows": [[]]}, None),

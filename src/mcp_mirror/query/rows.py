@@ -70,12 +70,13 @@ def _write_record(name: str, key: str, fields: Buffer) -> bytes:
 
 def _write_cells(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     """Write the rows of the one array of arrays with the names that fit them; None without such members."""
-    arrays = [one.span for one in known if kind_at(blob, one.span.start) == "array"]
-    tables = [one for one in arrays if kind_at(blob, skip_space(blob, one.start + 1)) == "array"]
+    arrays = [one for one in known if kind_at(blob, one.span.start) == "array"]
+    tables = [one.span for one in arrays if kind_at(blob, skip_space(blob, one.span.start + 1)) == "array"]
     if len(tables) != 1:
         return None
     view, width = memoryview(blob), len(_decode_cells(blob, next(items(blob, tables[0]))))
-    found = [_read_names(view[one.start : one.stop]) for one in arrays if one != tables[0]]
+    others = [one.span for one in arrays if one.span != tables[0] and "type" not in one.key.casefold()]
+    found = [_read_names(view[one.start : one.stop]) for one in others]
     headers = [names for names in found if len(names) == width]
     return _join_rows(blob, tables[0], headers[0]) if len(headers) == 1 and width else None
 
