@@ -25,6 +25,11 @@ _INLINE_PARTS: Final = 1 << 12
 _INLINE_VALUES: Final = 1 << 12
 """Commas and opening brackets of results that the event loop processes at once, in about 20 ms."""
 _NO_VALUE: Final = bytes(byte for byte in range(256) if byte not in b",[{")
+_INLINE_LONG_WORDS: Final = 1 << 12
+"""Bytes of text of long words whose tokens the event loop estimates at once, in about 6 ms."""
+_LONG_WORD: Final = 16
+"""Bytes of the words of such a text, on average: base64, Chinese and the like."""
+_NO_SEPARATOR: Final = bytes(byte for byte in range(256) if not chr(byte).isascii() or chr(byte).isalnum()) + b"+/=-_"
 
 
 class Pacer:
@@ -110,11 +115,21 @@ async def run_by_parts(text: Buffer, work: Callable[[*Args], T], *args: *Args) -
 
 
 async def run_by_values(texts: Iterable[Buffer | Segments], work: Callable[[*Args], T], *args: *Args) -> T:
-    """Return the result of work that visits each value of JSON texts, in a thread if they are too many or too long."""
+    """Return the result of work that visits each value of JSON texts and may estimate their tokens.
+
+    It runs in a thread if that is too much for the event loop.
+    """
     parts: list[Buffer] = []
     for text in texts:
         parts += text if isinstance(text, tuple) else (text,)
-    is_short = sum(map(len, parts)) <= INLINE_BYTES
-    if is_short and len(b"".join(parts).translate(None, _NO_VALUE)) <= _INLINE_VALUES:
+    if sum(map(len, parts)) <= INLINE_BYTES and _is_quick(b"".join(parts)):
         return work(*args)
     return await anyio.to_thread.run_sync(work, *args)
+
+
+def _is_quick(text: bytes) -> bool:
+    """Whether a text has neither very many values nor many long words."""
+    if len(text.translate(None, _NO_VALUE)) > _INLINE_VALUES:
+        return False
+    size = len(text)
+    return size <= _INLINE_LONG_WORDS or size <= _LONG_WORD * len(text.translate(None, _NO_SEPARATOR))
