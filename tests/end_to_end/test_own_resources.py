@@ -53,6 +53,15 @@ async def test_stored_values_are_listed_page_by_page_and_read(
         assert part.text == "119"  # type: ignore[union-attr]
 
 
+async def test_an_upstream_with_resources_may_have_no_list_of_templates(
+    configured: Configured, connect: Connect, raw: Any
+) -> None:
+    """Servers on the low-level SDK have a handler for each list, and often none for this one."""
+    async with connect(configured({"raw": raw("ok", "--shelf", "--lacks", "resources/templates/list")})) as client:
+        templates = (await client.list_resource_templates()).resource_templates
+        assert [template.uri_template for template in templates] == ["memory://{+path}"]
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_an_unknown_cursor_is_refused(mode: Any, configured: Configured, connect: Connect, raw: Any) -> None:
     async with connect(configured({"raw": raw("ok", "--shelf")}), mode=mode) as client:

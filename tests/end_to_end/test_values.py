@@ -130,6 +130,9 @@ async def test_show_prints_provenance_and_the_beginning(stored: tuple[str, dict[
     assert len(ended.out) < 3000
     assert ended.out.endswith("... `mcp-mirror values export` writes all of it.\n")
     assert "Media cannot be printed" in (await run("values", "show", paths["image"], "--config", config)).out
+    part = (await run("values", "show", paths["json"] + "/rows", "--config", config)).out
+    assert "kind:       array\nbytes:      12\nstored:" in part
+    assert part.endswith("\n[1.10,2e400]\n")
     ended = await run("values", "show", paths["text"][:-4] + "ffff", "--config", config)
     assert ended.code == 2
     assert f'call again with "{paths["text"]}"' in ended.err

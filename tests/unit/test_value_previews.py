@@ -72,6 +72,14 @@ def test_long_lines_are_cut_and_the_rest_left_out() -> None:
     assert preview("\n".join("y" * 1000 for _ in range(50)), len).lines == ("y" * 37 + "...", "... 49 lines ...")
 
 
+@pytest.mark.parametrize("rows", [100, 500, 1500, 1900, 2000, 5000])
+def test_no_line_is_shown_twice(rows: int) -> None:
+    data = json.dumps([f"row {number}" for number in range(rows)])
+    shown = preview(f"The script returned:\n```json\n{data}\n```\nDone.")
+    assert shown.summary.endswith("5 lines")
+    assert [line[:9] for line in shown.lines] == ["The scrip", "```json", '["row 0",', "```", "Done."]
+
+
 def test_a_long_line_after_a_few_long_ones_shows_its_beginning() -> None:
     table = json.dumps([["region", "amount"], *([f"region {number}", number] for number in range(900))])
     heading = ["[Sheet: Sales]", "[To change cells: " + "use edit with a range, " * 20 + "]", ""]

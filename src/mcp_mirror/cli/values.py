@@ -147,6 +147,10 @@ def show(
     async def run(values: _StoredValues) -> None:
         found = await values.find(path)
         facts = _list_facts(found.descriptor) | {"path": str(found.path)}
+        if found.path.tokens:  # the origin is that of the whole value, all else of the part
+            for name in ("media_type", "tokens"):
+                facts.pop(name, None)
+            facts |= {"kind": found.kind, "bytes": len(found.blob)}
         for name, fact in facts.items():
             text = json.dumps(fact) if isinstance(fact, dict | list) else str(fact)
             print(f"{name + ':':<12}{sanitize_to_lines(text)}")

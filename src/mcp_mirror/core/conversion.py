@@ -193,7 +193,7 @@ def _parse_boolean(value: Resolved) -> Segments | None:
 def _parse_container(first: str) -> Converter:
     """Parse the text as the object or array that begins with `first`, or that makes up most of it below a heading.
 
-    Only a whole text is parsed at any size: a search in 100 MB would hold up the other calls.
+    JSON lines are an array. Only a whole text is parsed at any size: a search in 100 MB would hold up the other calls.
     """
     parse = _parse_if(first, lambda text: text[:1] == first.encode())
 
@@ -201,7 +201,7 @@ def _parse_container(first: str) -> Converter:
         whole = parse(value)
         if whole is not None or len(value.blob) > MAX_SEARCHED_BYTES:
             return whole
-        found = find_embedded_json(value.blob)
+        found = find_embedded_json(value.blob, include_lines=True)
         is_most = found is not None and found[:1] == first.encode() and 2 * len(found) >= len(value.blob)
         return (found,) if found is not None and is_most else None
 

@@ -98,7 +98,8 @@ def read_edges(blob: Buffer, span: Span) -> Edges:
     is_whole = span.length <= 2 * _EDGE_BYTES
     head = text_start(blob, span, 2 * _EDGE_BYTES if is_whole else _EDGE_BYTES)
     if not is_whole and head.count("\n") < _MIN_LINES and max(map(head.count, _DELIMITERS)) >= _WIDE_COLUMNS:
-        head = text_start(blob, span, _WIDE_BYTES)
+        is_whole = span.length <= _WIDE_BYTES + _EDGE_BYTES  # then both ends would contain the same lines
+        head = text_start(blob, span, span.length if is_whole else _WIDE_BYTES)
     return Edges(head, head if is_whole else text_end(blob, span, _EDGE_BYTES), is_whole)
 
 

@@ -133,9 +133,11 @@ class Relay(msgspec.Struct):
                 filtered = channel if self.gateway.may_show(upstream.policy.name) else filter_content(channel)
                 page = await connection.list_all(*KINDS[kind][:2], filtered)
             except UpstreamError as error:
-                failures.append(error)
-                _logger.warning("%s", error.log_message)
-                return
+                if not isinstance(error, RefusedError) or error.code != types.METHOD_NOT_FOUND:
+                    failures.append(error)
+                    _logger.warning("%s", error.log_message)
+                    return
+                page = PagedList()  # many servers with resources do not have the method for templates
             pages[upstream.policy.name] = page
             if page.cut:
                 _logger.warning(

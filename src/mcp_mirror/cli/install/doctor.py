@@ -36,6 +36,9 @@ _READY: Final = re.compile(r"^[\w.-]+: ready, ", re.MULTILINE)
 """The beginning of the line that `check` prints about an upstream that is ready."""
 _FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
 """The beginning of a problem or a warning that `check` prints."""
+_SLOW_START: Final = (
+    "A first start may install it, as with npx: raise `--timeout`, or run the server's own command by hand."
+)
 
 
 def doctor(
@@ -135,7 +138,7 @@ async def _start(server: ServerStart, timeout: float, running: set[int]) -> list
                 is_gateway = server.entry.is_gateway
                 found = await (_check_gateway(server) if is_gateway else _list_tools(server, errors, running))
         except TimeoutError:
-            found = [f"it did not list its tools within {timeout:.0f} s"]
+            found = [f"it did not list its tools within {timeout:.0f} s. {_SLOW_START}"]
         lines = _read_last_lines(errors, server.redactor)
     if isinstance(found, str):
         print(f"{server.title}: ready, {found}, after {anyio.current_time() - began:.1f} s", flush=True)
