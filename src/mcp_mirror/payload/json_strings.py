@@ -32,7 +32,7 @@ _PIECE: Final = 1 << 18
 _RUN: Final = 1 << 12
 """Bytes in which backslashes are counted at once."""
 
-_UNITS: Final = re.compile(r'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
+_UNITS: Final = re.compile(r'"(?:[^"\\]++|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
 """The longest part of a JSON string that does not end in an escape."""
 
 _ENCODED: Final = re.compile(rb"\\u[0-9A-Fa-f]{4}(?:\\u[0-9A-Fa-f]{4})*+")
@@ -42,8 +42,8 @@ _NEEDED: Final = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
 
 MAX_MEASURED_BYTES: Final = 1 << 25
 """Bytes up to which a text is measured whole, larger ones by a sample."""
-_PEEK_BYTES: Final = 1 << 12
-"""Bytes of a text that show whether it may be JSON: white space before a document is short."""
+_PEEK_BYTES: Final = (64, 1 << 12)
+"""Bytes of a text that show whether it may be JSON, and the most of them: white space before a document is short."""
 MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
 """The first bytes of strings that may contain an object or array; a backslash escapes white space."""
 
@@ -212,8 +212,14 @@ def may_be_json(blob: Buffer, span: Span) -> bool:
     if bytes(blob[span.start + 1 : span.start + 2]) not in MAY_BEGIN_JSON:
         return False
     with suppress(ValueError):
-        return text_start(blob, span, _PEEK_BYTES).lstrip(" \t\r\n")[:1] in ("{", "[")
+        return _first_character(blob, span) in ("{", "[")
     return False
+
+
+def _first_character(blob: Buffer, span: Span) -> str | None:
+    """The first character of the string at `span` that is not white space; None without one at its beginning."""
+    starts = (text_start(blob, span, limit).lstrip(" \t\r\n") for limit in _PEEK_BYTES)
+    return next((start[0] for start in starts if start), None)
 
 
 def find_encoded_text(literal: Buffer) -> bytes | None:
@@ -227,7 +233,7 @@ def find_encoded_text(literal: Buffer) -> bytes | None:
     if len(literal) > _MAX_ENCODED_BYTES or bytes(literal[1:2]) not in MAY_BEGIN_JSON:
         return None
     try:
-        if text_start(literal, Span(0, len(literal)), _PEEK_BYTES).lstrip()[:1] != '"':
+        if _first_character(literal, Span(0, len(literal))) != '"':
             return None
         text = msgspec.json.decode(literal, type=str).strip().encode()
         return text if b"\\" in text and _TEXT.decode(text) else None
