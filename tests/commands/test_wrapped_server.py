@@ -37,6 +37,10 @@ from mcp_mirror.cli.wrapped_server import WrappedServer, build_wrap_config, deri
         ("podman run -i registry:5000/team/notes@sha256:0a1b", "notes"),
         ("docker exec -i box /app/server", "box"),
         ("docker run -i", "docker"),
+        ("/usr/bin/env -i TOKEN=x A=/b npx -y @scope/server-notes", "server-notes"),
+        ("env TOKEN=x", "env"),
+        ("cmd /d /c npx -y @scope/server-notes", "server-notes"),
+        ("cmd.exe /c my-server.exe --port 1", "my-server"),
     ],
 )
 def test_a_command_names_its_server(command: str, name: str) -> None:

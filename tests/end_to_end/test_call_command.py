@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -105,6 +106,14 @@ async def test_an_unknown_tool_is_reported_after_all_upstreams_answered(
     assert ended.code == 1
     assert "Unknown tool 'send_mail'." in ended.out
     assert ended.err == "mcp-mirror: `mcp-mirror check` lists all tools.\n"
+
+
+async def test_a_path_of_another_gateway_needs_a_store_on_disk(configured: Configured, run: Run, raw: Any) -> None:
+    for store, has_note in ({}, True), ({"store": {"kind": "disk"}}, False):
+        config = str(configured({"raw": raw()}, **store))
+        ended = await run("call", "--config", config, "hear_mirrored", "--arg", f"text=say-{uuid4()}")
+        assert (ended.code, "No value is stored under" in ended.out) == (1, True)
+        assert ("`store: {kind: disk}`" in ended.err) == has_note
 
 
 @pytest.mark.parametrize("tool", ["find_tools", "call_tool"])

@@ -53,6 +53,21 @@ async def test_stored_values_are_listed_page_by_page_and_read(
         assert part.text == "119"  # type: ignore[union-attr]
 
 
+async def test_a_resource_that_no_upstream_has_is_an_error_of_all(
+    configured: Configured, connect: Connect, raw: Any
+) -> None:
+    shelf = raw("ok", "--shelf", "--lacks", "resources/read")
+    async with connect(configured({"one": shelf, "two": shelf})) as client:
+        with pytest.raises(
+            MCPError, match=r"^Resource not found: files://a\. .*'one' refused.*'two' refused"
+        ) as caught:
+            await client.read_resource("files://a")
+        assert caught.value.error.code == INVALID_PARAMS
+    async with connect(configured({"one": shelf})) as client:
+        with pytest.raises(MCPError, match=r"^no "):
+            await client.read_resource("files://a")
+
+
 async def test_an_upstream_with_resources_may_have_no_list_of_templates(
     configured: Configured, connect: Connect, raw: Any
 ) -> None:

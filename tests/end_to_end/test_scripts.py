@@ -247,6 +247,23 @@ async def test_each_result_of_a_tool_is_stored_and_named_if_the_script_fails() -
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "orders = tools.list_orders()\nreturn orders",
+        "return [tools.list_orders(limit=n) for n in range(3)]",
+        "return {'orders': tools.list_orders()}",
+        "async def load():\n    return await tools.list_orders()\nreturn load()",
+    ],
+)
+async def test_a_call_that_is_returned_and_not_awaited_is_an_error(code: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run(code)
+        assert (reply.is_error, "was not awaited" in reply.text) == (True, True)
+        text = await mirror.run("return {'log': '<coroutine object send_mail>'}")
+        assert not text.is_error
+
+
+@pytest.mark.parametrize(
     ("code", "expected"),
     [
         ("await tools.list_orders(limt=3)", "line 1: Argument `limt` does not match any known parameter"),

@@ -22,6 +22,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import read_reply
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
+from mcp_mirror.paths import find_bases
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.upstreams.registry import Upstream
@@ -29,6 +30,10 @@ from mcp_mirror.upstreams.registry import Upstream
 _VALUE_LOST: Final = (
     "mcp-mirror: the path above ended with this command, because each `call` runs a gateway of its own. With "
     "`store: {kind: disk}` the next command finds it; with `mirror: {capture: never}` the whole result is printed."
+)
+_VALUE_ELSEWHERE: Final = (
+    "mcp-mirror: this command does not see the values of other gateways, because each `call` runs a gateway of its "
+    "own. With `store: {kind: disk}` it finds them."
 )
 _NUMBERS: Final = frozenset({"number", "integer"})
 _DECLARED_TYPES: Final = {"text": _NUMBERS, "number": _NUMBERS}
@@ -89,8 +94,8 @@ def call(
         # A terminal gets no characters that control it, which an upstream may send.
         print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
     print_problems(problems)
-    if request.trace.path and loaded.store.kind in (None, "memory"):
-        notes.append(_VALUE_LOST)
+    if loaded.store.kind in (None, "memory"):
+        notes += _explain_lost_values(request, " ".join((arguments, *given.values())), is_error=answer.is_error)
     for note in notes:
         print_note(note)
     raise typer.Exit(1 if answer.is_error else 0)
@@ -117,6 +122,13 @@ class _ProgressChannel(NullChannel, frozen=True, kw_only=True):
         """Show progress, and drop other notifications."""
         if method == "notifications/progress":
             self.status.state = describe_progress(params)
+
+
+def _explain_lost_values(request: Call, arguments: str, *, is_error: bool) -> list[str]:
+    """Return a note about the values that this command, or another one, does not share; none if it has none."""
+    if request.trace.path:
+        return [_VALUE_LOST]
+    return [_VALUE_ELSEWHERE] if is_error and find_bases(arguments) else []
 
 
 def _write_block(block: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ _RUNNER_VALUES: Final = frozenset({
 """Their options with a value in the next word that does not name the server."""
 _SUBCOMMANDS: Final = frozenset({"run", "exec", "dlx", "x", "tool"})
 """Words between a runner and the server."""
+_LAUNCHERS: Final = {"env": re.compile(r"-|\w+="), "cmd": re.compile("/")}
+"""Programs that start the program after their own words, and the beginning of these words."""
 _CONTAINER_RUNNERS: Final = frozenset({"docker", "podman", "nerdctl"})
 """Programs that run the image which their arguments name."""
 _CONTAINER_VALUES: Final = frozenset({
@@ -191,7 +194,7 @@ def _describe_store(folder: Path | None) -> dict[str, Any]:
 
 def derive_name(server: WrappedServer) -> str:
     """Return a name for a server: the host, the package, image or script that a runner runs, or the program."""
-    command = server.command
+    command = _skip_launcher(server.command)
     if not command:
         try:
             return _usable(urlsplit(server.url).hostname or "server")
@@ -210,6 +213,14 @@ def derive_name(server: WrappedServer) -> str:
             (folder for folder in reversed(folders) if folder.strip(".") and folder not in _COMMON_FOLDERS), last
         )
     return _usable(last)
+
+
+def _skip_launcher(command: Sequence[str]) -> Sequence[str]:
+    """Return the command without a program before it that only starts it, such as `env TOKEN=x`."""
+    own = _LAUNCHERS.get(Path(command[0]).stem.lower()) if command else None
+    if own is None:
+        return command
+    return tuple(dropwhile(own.match, command[1:])) or command
 
 
 def _find_operands(words: Sequence[str], options: Collection[str]) -> Iterator[str]:

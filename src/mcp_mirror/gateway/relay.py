@@ -47,6 +47,8 @@ _RESOURCE_KINDS: Final[tuple[ItemKind, ...]] = ("resources", "templates")
 _CAPABILITY: Final[Mapping[ItemKind, str]] = {"resources": "resources", "templates": "resources", "prompts": "prompts"}
 _OWN_PARAMS: Final = frozenset({"_meta", "requestState", "inputResponses"})
 """Parameters that the gateway rebuilds for the upstream."""
+_MAX_REFUSALS: Final = 5
+"""Upstreams whose errors the error of an unknown resource contains."""
 _NOT_FOUND: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002, 0})
 """Error codes of servers that do not have a resource."""
 _MAX_KEPT_PAGES: Final = 1_000
@@ -206,15 +208,15 @@ class Relay(msgspec.Struct):
             UpstreamError: The upstream failed.
         """
         origins = await self._find_possible_origins(uri, request.channel)
-        for origin in origins[:-1]:
+        refusals: list[RefusedError] = []
+        for origin in origins:
             try:
                 return await self._request("resources/read", "uri", origin, request)
             except RefusedError as error:
-                if error.code not in _NOT_FOUND:
+                if error.code not in _NOT_FOUND or len(origins) == 1:
                     raise
-        if not origins:
-            raise resource_not_found(uri, request.channel)
-        return await self._request("resources/read", "uri", origins[-1], request)
+                refusals.append(error)
+        raise resource_not_found(uri, request.channel, refusals)
 
     async def get_prompt(self, name: str, request: RelayRequest) -> RelayedResult:
         """Return a prompt, as its upstream sent it.
@@ -386,8 +388,15 @@ def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> Resou
     return None
 
 
-def resource_not_found(uri: str, channel: ClientChannel) -> RefusedError:
-    """Return the error of an unknown resource, with the code of the client's protocol version."""
+def resource_not_found(uri: str, channel: ClientChannel, refusals: Sequence[RefusedError] = ()) -> RefusedError:
+    """Return the error of an unknown resource, with the code of the client's protocol version.
+
+    Args:
+        uri: The URI.
+        channel: The client.
+        refusals: The errors of the upstreams that may have it.
+    """
     message = "Resource not found"
     code = types.INVALID_PARAMS if channel.caller.is_stateless else -32002
-    return RefusedError(f"{message}: {uri[:200]}", code, message, {"uri": uri})
+    words = " ".join([f"{message}: {uri[:200]}{'.' * bool(refusals)}", *map(str, refusals[:_MAX_REFUSALS])])
+    return RefusedError(words, code, words if refusals else message, {"uri": uri})

@@ -22,9 +22,7 @@ parser.add_argument("--tools", help="a file with the tools, a JSON array; each t
 parser.add_argument("--gate", help="a file that must be there before an answer is given")
 parser.add_argument("--opens", help="a file that is made at the start")
 parser.add_argument("--shelf", action="store_true", help="it has a resource, whose name is its process id")
-parser.add_argument(
-    "--lacks", choices=("resources/templates/list",), help="a method of the shelf that it does not have"
-)
+parser.add_argument("--lacks", help="a method of the shelf that it does not have")
 parser.add_argument("--rooted", action="store_true", help="it has one more tool for a client with roots")
 parser.add_argument("--uri", action="append", help="of its resources")
 parser.add_argument("--before", default="", help="text before each result, in the same line")

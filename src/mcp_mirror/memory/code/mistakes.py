@@ -25,6 +25,8 @@ _CALL_CODES: Final = frozenset(
 )
 _BUILTINS: Final = frozenset(dir(builtins))
 _UNAWAITED: Final = "CoroutineType"
+_UNAWAITED_TEXT: Final = re.compile(rb'"<coroutine object (\w+)>"')
+"""The text of a call that is not awaited."""
 _NO_VALUE: Final = re.compile(r"(?:NameError|UnboundLocalError): [^']*'(\w+)'")
 """The error of a variable without a value."""
 
@@ -52,6 +54,17 @@ def _read_mistake(diagnostic: Mapping[str, Any], lines: list[str]) -> str | None
     text = text.replace(f"Object of type `{TOOLS_CLASS}`", "`tools`")
     advice = ". Await the call: await tools.name(...)." if is_unawaited else ""
     return f"line {row}: {text}{advice}\n    {source.strip()[:200]}"
+
+
+def find_unawaited(value: bytes, code: str) -> str | None:
+    """Return the function whose call a script returns in place of its result; None for other values.
+
+    Args:
+        value: The returned value, JSON text, in which such a call is a text.
+        code: The script.
+    """
+    names = (found[1].decode() for found in _UNAWAITED_TEXT.finditer(value))
+    return next((name for name in names if re.search(rf"\b{name}\s*\(", code)), None)
 
 
 def locate_variable(code: str, message: str, line: int) -> int:

@@ -22,7 +22,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.memory.code.mistakes import find_mistakes, locate_variable
+from mcp_mirror.memory.code.mistakes import find_mistakes, find_unawaited, locate_variable
 from mcp_mirror.memory.code.returned import encode_returned
 from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
 from mcp_mirror.settings.limits import QueuePolicy
@@ -318,7 +318,13 @@ class _Execution:
                 resume = snapshot.resume_auto
             snapshot = self._compute(pid, resume)
         with _PAUSED_COLLECTOR:
-            return encode_returned(snapshot.output, script.limits.values)
+            value = encode_returned(snapshot.output, script.limits.values)
+        if (name := find_unawaited(value, script.code)) is not None:
+            raise ToolError(
+                f"The script returned a call of `{name}` that was not awaited, so it was not made. Await each call: "
+                "await tools.name(...)."
+            )
+        return value
 
     def _start(self, session: "MontySession", pid: int | None) -> Any:
         """Check the script's types and start it."""
