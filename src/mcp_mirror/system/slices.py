@@ -22,13 +22,13 @@ INLINE_BYTES: Final = 1 << 15
 _INLINE_PARTS: Final = 1 << 12
 """Quotes of JSON text that the event loop visits at once, in about 10 ms. An object or an array counts as eight."""
 
+_INLINE_ANY: Final = 1 << 12
+"""Bytes of results that the event loop processes at once whatever they contain: long words take about 6 ms."""
 _INLINE_VALUES: Final = 1 << 12
-"""Commas and opening brackets of results that the event loop processes at once, in about 20 ms."""
+"""Commas and opening brackets of longer results that the event loop processes at once, in about 20 ms."""
 _NO_VALUE: Final = bytes(byte for byte in range(256) if byte not in b",[{")
-_INLINE_LONG_WORDS: Final = 1 << 12
-"""Bytes of text of long words whose tokens the event loop estimates at once, in about 6 ms."""
 _LONG_WORD: Final = 16
-"""Bytes of the words of such a text, on average: base64, Chinese and the like."""
+"""Bytes of a word, on average, above which the estimate of a text's tokens takes long: base64, Chinese and the like."""
 _NO_SEPARATOR: Final = bytes(byte for byte in range(256) if not chr(byte).isascii() or chr(byte).isalnum()) + b"+/=-_"
 
 
@@ -122,7 +122,8 @@ async def run_by_values(texts: Iterable[Buffer | Segments], work: Callable[[*Arg
     parts: list[Buffer] = []
     for text in texts:
         parts += text if isinstance(text, tuple) else (text,)
-    if sum(map(len, parts)) <= INLINE_BYTES and _is_quick(b"".join(parts)):
+    size = sum(map(len, parts))
+    if size <= _INLINE_ANY or (size <= INLINE_BYTES and _is_quick(b"".join(parts))):
         return work(*args)
     return await anyio.to_thread.run_sync(work, *args)
 
@@ -131,5 +132,4 @@ def _is_quick(text: bytes) -> bool:
     """Whether a text has neither very many values nor many long words."""
     if len(text.translate(None, _NO_VALUE)) > _INLINE_VALUES:
         return False
-    size = len(text)
-    return size <= _INLINE_LONG_WORDS or size <= _LONG_WORD * len(text.translate(None, _NO_SEPARATOR))
+    return len(text) <= _LONG_WORD * len(text.translate(None, _NO_SEPARATOR))
