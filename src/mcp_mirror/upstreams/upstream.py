@@ -19,6 +19,7 @@ from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.content_filter import (
@@ -95,6 +96,7 @@ class ServerUpstream:
             dependencies,
             redactor,
             UpstreamLimiter(policy.name, policy.bounds),
+            ClientBacklog(policy.bounds.max_queued_notification_bytes),
             authorizer,
             timer=SharedTimer(policy.timeout),
         )

@@ -65,6 +65,8 @@ _HEAD_SIZE: Final = 200
 _BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 _VALUE_BYTES: Final = 80
 """Bytes of an empty list in memory, with its place in another list."""
+_OBJECT_BYTES: Final = 240
+"""Bytes of a dict with one member."""
 NOT_JSON_RPC: Final = "The message does not conform to JSON-RPC."
 
 
@@ -374,7 +376,7 @@ def _decode_server_message(message: Message, method: str, about: str | None, fra
         text = bytes(frame)
     else:  # a notification of which at most small members are relayed
         params = {key: raw for key, raw in params.items() if len(memoryview(raw)) <= MAX_BOUNDED}
-    memory = len(frame) + _VALUE_BYTES * (text.count(b",") + text.count(b"[") + text.count(b"{"))
+    memory = len(frame) + _VALUE_BYTES * (text.count(b",") + text.count(b"[")) + _OBJECT_BYTES * text.count(b"{")
     try:
         decoded = {key: msgspec.json.decode(raw) for key, raw in params.items()}
         return ServerMessage(method, decoded, identity, about, size=len(frame), memory=memory)
