@@ -39,7 +39,7 @@ _DELIVERY_TIMEOUT: Final = 5.0
 """Seconds that the delivery of one notification may take."""
 _QUEUE_OVERHEAD: Final = 500
 """Bytes that a queued notification costs beside its own."""
-_REQUEST_COPIES: Final = 2
+REQUEST_COPIES: Final = 2
 """How often a request that waits for its answer is in memory: as the server sent it, and as the client received it."""
 _MAX_UPDATE_MEMORY: Final = 1 << 18
 """Bytes that an update of a resource may take in memory: a thousand may wait for each client."""
@@ -256,7 +256,7 @@ class NotificationDispatcher:
         if self._answering >= self._bounds.max_input_requests and not self._make_room():
             self._refuse(message, identity, f"`limits.max_input_requests` ({self._bounds.max_input_requests:,})")
             return
-        request = _AcceptedRequest(message, identity, _REQUEST_COPIES * message.memory + _QUEUE_OVERHEAD)
+        request = _AcceptedRequest(message, identity, REQUEST_COPIES * message.memory + _QUEUE_OVERHEAD)
         while not self._backlog.take(request.cost):
             if not self._make_room():
                 limit = self._backlog.backlog.limit
