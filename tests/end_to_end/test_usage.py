@@ -166,6 +166,14 @@ async def test_usage_of_one_principal_is_chosen_by_its_name(configured: Configur
     )
 
 
+async def test_usage_of_a_longer_time_than_the_log_keeps_is_that_of_90_days(configured: Configured, run: Run) -> None:
+    config = str(configured({}, store={"kind": "disk"}))
+    ended = await run("usage", "--config", config, "--since", "91d")
+    assert (ended.code, ended.out) == (0, "The event log has no calls of the last 90d.\n")
+    assert ended.err == ("warning: The event log keeps calls for 90d, so the numbers are those of --since 90d.\n")
+    assert (await run("usage", "--config", config, "--since", "90d")).err == ""
+
+
 async def test_usage_of_a_memory_store_is_an_error_with_the_reason(configured: Configured, run: Run) -> None:
     ended = await run("usage", "--config", str(configured({}, store={"kind": "memory"})))
     assert ended.code == 2

@@ -195,6 +195,23 @@ async def test_an_upstream_that_always_requires_input_is_named(
             assert (await client.text(tool)).startswith("Upstream 'odd' asked for input more than")
 
 
+async def test_calls_that_require_much_input_are_bounded_together(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    form = ask(message="x" * 100_000, requestedSchema={"type": "object", "properties": {}})
+    config = configured(
+        {"odd": odd(NEW, odd=[require(inputRequests={"a": form})])}, limits={"max_queued_notification_bytes": "64KiB"}
+    )
+    async with open_lines(config) as client:
+        await client.greet(elicitation={})
+        first = {"jsonrpc": "2.0", "id": "first", "method": "tools/call", "params": {"name": "odd_mirrored"}}
+        await client.send(json.dumps(first))
+        while json.loads(await client.receive()).get("method") != "elicitation/create":
+            pass
+        text = await client.text("odd_mirrored")
+    assert text.startswith("Requests of upstream 'odd' that wait for answers take all of `limits.max_queued_")
+
+
 async def test_a_long_state_comes_back_with_the_answers(
     configured: Configured, open_lines: OpenLines, odd: Odd
 ) -> None:

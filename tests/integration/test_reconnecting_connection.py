@@ -26,6 +26,7 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
@@ -121,7 +122,7 @@ def connect(tmp_path: Path) -> Connect:
             scanner = FrameScanner(child_watchdog, spool)
             redactor, limiter = Redactor(StdioEndpoint("x")), UpstreamLimiter(policy.name, policy.bounds)
             services = ConnectionServices(spool, child_watchdog, info, examined, scanner.open_list)
-            settings = ConnectionSettings(policy, services, redactor, limiter)
+            settings = ConnectionSettings(policy, services, redactor, limiter, ClientBacklog(1 << 20))
             connection = ReconnectingConnection(settings, ConnectionOwner(lambda _: None, lambda *_: None), modes)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(connection.run)

@@ -17,6 +17,7 @@ from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.notifications import (
     CHANGES,
     ConnectionOwner,
@@ -103,13 +104,13 @@ class Setup:
 
 
 @asynccontextmanager
-async def dispatching(owner_channel: ClientChannel | None = None) -> AsyncIterator[Setup]:
+async def dispatching(owner_channel: ClientChannel | None = None, limit: int = 1 << 20) -> AsyncIterator[Setup]:
     changes: list[str] = []
     updates: list[tuple[str, Mapping[str, Any]]] = []
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
             owner = ConnectionOwner(changes.append, lambda uri, params: updates.append((uri, params)), owner_channel)
-            dispatcher, sink = NotificationDispatcher(tasks, owner, UpstreamBounds()), Sink()
+            dispatcher, sink = NotificationDispatcher(tasks, owner, UpstreamBounds(), ClientBacklog(limit)), Sink()
             dispatcher.connect(sink)
             yield Setup(dispatcher, sink, changes, updates)
             tasks.cancel_scope.cancel()
@@ -174,7 +175,7 @@ async def test_a_stopped_request_ends_at_once_even_if_it_waits_later() -> None:
 async def test_a_queue_delivers_in_order_to_a_slow_client() -> None:
     client = Client()
     async with anyio.create_task_group() as tasks:
-        outbox = NotificationQueue(client, tasks, UpstreamBounds())
+        outbox = NotificationQueue(client, tasks, ClientBacklog(1 << 20))
         await outbox.drain()  # nothing to wait for
         for number in range(50):
             outbox.post(PROGRESS, {"progress": number})
@@ -194,7 +195,7 @@ async def test_a_notification_that_times_out_does_not_block_the_next(monkeypatch
     monkeypatch.setattr("mcp_mirror.upstreams.notifications._DELIVERY_TIMEOUT", 0.05)
     client = Client()
     async with anyio.create_task_group() as tasks:
-        outbox = NotificationQueue(client, tasks, UpstreamBounds())
+        outbox = NotificationQueue(client, tasks, ClientBacklog(1 << 20))
         outbox.post(LOG, {"data": "lost"})
         with anyio.fail_after(BOUND):
             await outbox.drain()
@@ -213,8 +214,8 @@ async def test_waiting_notifications_count_with_the_memory_of_their_values() -> 
     )
     async with anyio.create_task_group() as tasks:
         owner = ConnectionOwner(lambda _kind: None, lambda _uri, _params: None, client)
-        bounds = UpstreamBounds(max_queued_notification_bytes=4 << 20)  # 27 kB on the wire are 0.8 MB in memory
-        bypass = PayloadBypass(dispatch=NotificationDispatcher(tasks, owner, bounds).dispatch)
+        backlog = ClientBacklog(4 << 20)  # 27 kB on the wire are 0.8 MB in memory
+        bypass = PayloadBypass(dispatch=NotificationDispatcher(tasks, owner, UpstreamBounds(), backlog).dispatch)
         for _ in range(30):
             bypass.inbound(line)
         client.accepts.set()
@@ -409,6 +410,54 @@ async def test_server_requests_over_the_limit_get_an_error() -> None:
         client.answers.set()
         answers = [await setup.sink.answer() for _ in range(most)]
         assert {one.id for one in answers} == set(range(most))
+
+
+async def test_server_requests_that_take_too_much_memory_get_an_error() -> None:
+    client = ready()
+    client.answers = anyio.Event()
+    async with dispatching(client, limit=1 << 20) as setup:
+        setup.receive("roots/list", id="long", memory=1 << 20)
+        for number in range(3):
+            setup.receive("roots/list", id=number, memory=1 << 10)
+        refused = [await setup.sink.answer() for _ in range(3)]
+        assert [one.id for one in refused] == [0, 1, 2]
+        assert "`limits.max_queued_notification_bytes` (1,048,576) of requests wait" in refused[0].error.message
+        client.answers.set()
+        assert (await setup.sink.answer()).id == "long"
+        setup.receive("roots/list", id="next", memory=1 << 10)
+        assert isinstance(await setup.sink.answer(), types.JSONRPCResponse)
+
+
+async def test_a_long_request_takes_the_room_of_those_of_ended_calls() -> None:
+    client = Client()
+    async with dispatching(limit=1 << 20) as setup:
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+            setup.receive("elicitation/create", {"message": "old"}, id="old", about="one", memory=1 << 20)
+            await anyio.wait_all_tasks_blocked()
+        with setup.dispatcher.track("two", client, PausableTimeout(9), resets_timeout=False):
+            setup.receive("elicitation/create", {"message": "new"}, id="new", about="two", memory=1 << 18)
+            assert (await setup.sink.answer()).id == "old"
+            client.answers.set()
+            assert isinstance(await setup.sink.answer(), types.JSONRPCResponse)
+
+
+async def test_clients_that_do_not_read_share_the_room_for_notifications() -> None:
+    count, size = 64, 1 << 12
+    slow, fast = [Client() for _ in range(count)], ready()
+    async with anyio.create_task_group() as tasks:
+        backlog = ClientBacklog(limit=1 << 20)
+        queues = [NotificationQueue(client, tasks, backlog) for client in slow]
+        for number in range(256):
+            for queue in queues:
+                queue.post(LOG, {"data": number}, size)
+        later = NotificationQueue(fast, tasks, backlog)
+        later.post(LOG, {"data": "other"}, size)
+        for client in slow:
+            client.accepts.set()
+        await anyio.wait_all_tasks_blocked()
+    assert fast.received == [(LOG, {"data": "other"})]
+    assert min(len(client.received) for client in slow) >= 1
+    assert sum(len(client.received) for client in slow) * size < 2 * backlog.limit
 
 
 async def test_requests_of_ended_calls_make_room_for_those_of_others() -> None:

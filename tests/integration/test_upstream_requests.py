@@ -31,6 +31,7 @@ from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamP
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, Examine
 from mcp_mirror.upstreams.listing import PagedList
@@ -144,7 +145,8 @@ async def connected(
             limiter = UpstreamLimiter("up", settings.bounds)
             owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
             services = ConnectionServices(spool, child_watchdog, info, examine, scanner.open_list)
-            connection = ReconnectingConnection(ConnectionSettings(settings, services, redactor, limiter), owner)
+            shared = ConnectionSettings(settings, services, redactor, limiter, ClientBacklog(1 << 20))
+            connection = ReconnectingConnection(shared, owner)
             tasks.start_soon(connection.run)
             await connection.get_session()
             yield Setup(connection, transport, version, log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from contextlib import aclosing
 from functools import partial
@@ -88,6 +89,14 @@ async def test_a_task_over_the_memory_limit_kills_its_process(pool: WorkerPool) 
     with pytest.raises(WorkerDiedError):
         await pool.run("alice", partial(os.abort), 30)
     assert await pool.run("alice", ANSWER, 30) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report the data of a process")
+async def test_a_process_that_keeps_much_memory_is_replaced(pool: WorkerPool) -> None:
+    first = await pool.run("alice", os.getpid, 30)
+    assert await pool.run("alice", os.getpid, 30) == first
+    await pool.run("alice", partial(exec, "import sys; sys.kept = bytearray(600 << 20)"), 30)
+    assert await pool.run("bob", os.getpid, 30) != first
 
 
 async def test_a_task_waits_no_longer_than_max_wait(pool: WorkerPool) -> None:

@@ -74,6 +74,22 @@ async def test_a_value_is_sent_or_read_from_its_file_or_from_a_new_one(
     assert await rows(workers, spool, small) == [{"n": 2}]
 
 
+GREEDY = (
+    "WITH RECURSIVE t(s) AS (SELECT 'a' UNION ALL SELECT s || s FROM t) SELECT max(length(s)) FROM t",
+    "SELECT list(range) FROM range(1000000000)",
+    "SELECT regexp_replace(repeat('a', 10000000), 'a', repeat('b', 1000), 'g')",
+)
+
+
+@pytest.mark.slow
+async def test_queries_that_need_too_much_memory_leave_it_to_later_ones(workers: SqlWorkers, spool: Spool) -> None:
+    wide = f"SELECT {', '.join(f'1 AS c{number}' for number in range(9000))}"
+    for sql in GREEDY:
+        found = await rows(workers, spool, asked(sql))
+        assert found.kind == "OutOfMemoryException", found
+        assert await rows(workers, spool, asked(wide, principal="bob")) == [{f"c{n}": 1 for n in range(9000)}]
+
+
 async def test_a_large_result_comes_as_a_file_that_is_removed(workers: SqlWorkers, spool: Spool) -> None:
     async with workers.run(asked("FROM t, range(3)"), spool) as answer:
         assert isinstance(answer, memoryview)

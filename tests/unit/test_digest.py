@@ -233,6 +233,16 @@ def test_of_many_keys_the_first_are_indexed_and_all_are_counted() -> None:
     assert f"{MAX_INDEXED_KEYS + 5 - shown:,} more" in digest.notice
 
 
+def test_of_long_keys_only_the_first_are_indexed() -> None:
+    wide = {f"{number}{'k' * 60_000}": number for number in range(50)}
+    digest = process_result(members(content=[], structuredContent=wide), order(max_key_bytes=1 << 16))
+    assert digest.captured.value is not None
+    assert [member.key for member in digest.captured.value.members] == list(wide)[:17], (
+        "with about a million characters"
+    )
+    assert "and 50 more keys" in digest.notice
+
+
 def test_a_whole_response_is_read_as_its_result_is() -> None:
     result = {"content": [], "structuredContent": {"a": 1.0}}
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()

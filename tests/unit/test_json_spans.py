@@ -357,6 +357,13 @@ def test_half_a_surrogate_pair_is_an_error() -> None:
         list(text_pieces(literal, trim(literal)))
 
 
+def test_a_miss_in_an_object_of_long_keys_has_fewer_of_them() -> None:
+    keys = [f"{number}{'k' * 300_000}" for number in range(9)]
+    missed = locate(json.dumps(dict.fromkeys(keys, 1)).encode(), ("none",))
+    assert isinstance(missed, Miss)
+    assert (missed.keys, missed.length) == (tuple(keys[:3]), 9)
+
+
 def test_a_miss_in_an_object_of_many_keys_has_the_first_of_them() -> None:
     text = json.dumps({f"k{index}": index for index in range(5000)}).encode()
     missed = locate(text, ("k5000",))

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+import time
 from array import array
 from collections import UserDict, deque
 from collections.abc import Iterator
@@ -299,6 +300,16 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
 def test_the_error_for_a_key_that_json_lacks_names_its_type(key: object) -> None:
     with pytest.raises(MirrorError, match=r"a key is a (tuple|frozenset|list), and JSON's keys are texts"):
         convert_result({"counts": {key: 1}})
+
+
+def test_a_value_that_is_nested_too_deep_is_refused_in_linear_time() -> None:
+    value: list[object] = []
+    for _ in range(40_000):
+        value = [value]
+    began = time.process_time()
+    with pytest.raises(MirrorError, match="A value of type list cannot be encoded as JSON: maximum recursion depth"):
+        convert_result(value)
+    assert time.process_time() - began < 2
 
 
 class UnreadableError(Exception):

@@ -314,3 +314,26 @@ def test_a_pattern_that_is_meant_to_take_for_ever_is_not_judged() -> None:
     assert check({"a": "a" * 100_000}) is None
     assert time.monotonic() - began < 5
     assert "does not match" in (check({"a": "aab"}) or "")
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"anyOf": [{"properties": {f"a{number}": {"type": "string"}}} for number in range(2900)]},
+        {"allOf": [{"additionalProperties": {"type": "integer"}} for _ in range(2900)]},
+        {"properties": {f"{number:x}": {"$ref": "#/$defs/large"} for number in range(1400)}},
+    ],
+    ids=["alternatives", "maps", "references"],
+)
+def test_types_of_very_many_keys_are_found_in_bounded_time(inner: Schema) -> None:
+    large = {"enum": [f"v{number}" for number in range(60_000)]}
+    find = types_at({"properties": {"x": {"type": "object", **inner}}, "$defs": {"large": large}})
+    began = time.process_time()
+    for number in range(3000):
+        find(("x", f"{number:x}"))
+    assert time.process_time() - began < 2
+
+
+def test_the_values_of_a_large_map_have_the_same_types() -> None:
+    find = types_at({"properties": {"x": {"additionalProperties": {"type": "integer"}}}})
+    assert {find(("x", str(number))) for number in range(10_000)} == {frozenset({"integer"})}

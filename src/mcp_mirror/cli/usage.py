@@ -12,14 +12,14 @@ import typer
 from rich.table import Table
 
 from mcp_mirror.callers import OWN_NAME, name_namespaces
-from mcp_mirror.cli.console import new_table, print_table
+from mcp_mirror.cli.console import new_table, print_problems, print_table
 from mcp_mirror.cli.options import ConfigOption, JsonOption, StoreOption, parse_age
 from mcp_mirror.cli.store import load_store_config, read_store
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.sanitize import sanitize_to_lines
 from mcp_mirror.stores.base import Store
-from mcp_mirror.stores.event_log import HOUR, SumKey, Sums
+from mcp_mirror.stores.event_log import DAY, HOUR, KEPT_SECONDS, SumKey, Sums
 
 Grouping = Literal["principal", "tool", "upstream", "day"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
@@ -68,7 +68,13 @@ def usage(
 
     Example: mcp-mirror usage --by principal --since 7d
     """
-    first = time.time() - parse_age(since, "--since")
+    age = parse_age(since, "--since")
+    if age > KEPT_SECONDS:
+        age, since = KEPT_SECONDS, f"{KEPT_SECONDS // DAY}d"
+        print_problems(
+            [f"The event log keeps calls for {since}, so the numbers are those of --since {since}."], "warning"
+        )
+    first = time.time() - age
     loaded = load_store_config(config, store)
 
     async def run(opened: Store) -> None:

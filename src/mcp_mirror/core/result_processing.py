@@ -23,7 +23,7 @@ from mcp_mirror.payload.json_rpc import (
     open_server_message,
     read_error,
 )
-from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.payload.json_spans import first_members, trim
 from mcp_mirror.payload.scans import Keep, Scans
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.settings.policies import NoticeStyle, TokenProvider
@@ -174,8 +174,12 @@ def process_result(
         captured = msgspec.structs.replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, options.max_key_bytes)
     notice = _write_notice(value, captured, options, estimate, scans)
-    indexed = msgspec.structs.replace(value, members=value.members[:MAX_INDEXED_KEYS])
-    return ProcessedResult(members, msgspec.structs.replace(captured, value=indexed, in_order=()), notice)
+    return ProcessedResult(members, msgspec.structs.replace(captured, value=bound_index(value), in_order=()), notice)
+
+
+def bound_index(value: Draft) -> Draft:
+    """The value with the first of its members: those whose spans are indexed with it."""
+    return msgspec.structs.replace(value, members=first_members(value.members, MAX_INDEXED_KEYS))
 
 
 def process_frame(frame: Buffer, options: ProcessingOptions, keep: Keep = b"".join) -> ProcessedResult | RejectedFrame:

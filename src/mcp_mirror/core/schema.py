@@ -163,6 +163,17 @@ class _VisitBudget(msgspec.Struct):
 
     references: References
     left: int = 3_000
+    scans: int = 50_000
+    """How often a subschema may still be searched for those of a key or item, in about 50 ms together."""
+    locations: "dict[tuple[int, ...], _InstanceLocation]" = msgspec.field(default_factory=dict)
+    """The locations by the schemas that apply there."""
+    _own_types: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
+
+    def read_own_types(self, part: Schema) -> frozenset[str]:
+        """The types that `type`, `const` and `enum` of a schema accept, with `integer` beside each `number`."""
+        if (kinds := self._own_types.get(id(part))) is None:
+            kinds = self._own_types[id(part)] = _read_own_types(part)
+        return kinds
 
     def parts(self, parts: Iterable[Any]) -> list[Schema]:
         """All schemas that apply where one of these does, within the budget."""
@@ -185,14 +196,17 @@ class _InstanceLocation(msgspec.Struct, dict=True):
         if isinstance(token, int):
             token = min(token, self._longest)
         if token not in self._children:
-            found = {id(one): one for branch in self._branches for one in _find_subschemas(branch, token)}
-            self._children[token] = _InstanceLocation(self.visits, list(found.values()))
+            self.visits.scans -= len(self._branches)
+            branches = self._branches if self.visits.scans >= 0 else ()
+            found = {id(one): one for branch in branches for one in _find_subschemas(branch, token)}
+            new = _InstanceLocation(self.visits, list(found.values()))
+            self._children[token] = self.visits.locations.setdefault(tuple(found), new)
         return self._children[token]
 
     @cached_property
     def types(self) -> frozenset[str]:
         """The types that one of the schemas accepts; empty if all are accepted or the budget is used up."""
-        kinds = _find_accepted_types(self.visits.references, self.parts, self._branches)
+        kinds = _find_accepted_types(self.visits, self.parts, self._branches)
         if not self.visits.left or kinds == _EVERY_TYPE:
             return frozenset()
         return kinds - {"integer"} if "number" in kinds else kinds
@@ -373,31 +387,35 @@ def _find_subschemas(branch: Schema, token: str | int) -> Iterator[Any]:
 _EVERY_TYPE: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 
 
-def _find_accepted_types(references: References, parts: list[Any], branches: list[Schema]) -> frozenset[str]:
+def _find_accepted_types(visits: _VisitBudget, parts: list[Any], branches: list[Schema]) -> frozenset[str]:
     """The types that at least one of the schemas accepts, with `integer` beside each `number`.
 
     Types are narrowed in four rounds; schemas that refer to each other in more complicated ways accept more types.
 
     Args:
-        references: The references of the whole schema.
+        visits: The references and the own types of all subschemas.
         parts: The schemas.
         branches: All schemas that apply where one of them does.
     """
     known = {id(branch): _EVERY_TYPE for branch in branches}
     for order in (branches[::-1], branches) * 2:
         for branch in order:
-            known[id(branch)] = _narrow_types(references, branch, known)
+            known[id(branch)] = _narrow_types(visits, branch, known)
     return _join_types(known.get(id(part), _EVERY_TYPE) for part in parts)
 
 
-def _narrow_types(references: References, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
-    """The types that one schema accepts, given those of the other schemas at its location."""
+def _read_own_types(part: Schema) -> frozenset[str]:
     kinds = frozenset(read_types(part.get("type"))) or _EVERY_TYPE
     if "number" in kinds:
         kinds |= {"integer"}
     values = [part["const"]] if "const" in part else as_sequence(part.get("enum"))
-    kinds = kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
-    for below in (*references.targets(part), *as_sequence(part.get("allOf"))):
+    return kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
+
+
+def _narrow_types(visits: _VisitBudget, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
+    """The types that one schema accepts, given those of the other schemas at its location."""
+    kinds = visits.read_own_types(part)
+    for below in (*visits.references.targets(part), *as_sequence(part.get("allOf"))):
         kinds &= known.get(id(below), _EVERY_TYPE)
     for word in _UNIONS:
         if cases := as_sequence(part.get(word)):

@@ -239,7 +239,7 @@ def _has_convertible(value: object) -> bool:
         kinds = set(map(type, level.values()))
         if any(issubclass(kind, _SETS) or _is_named_tuple(kind) for kind in kinds):
             return True
-        seen |= level.keys()
+        seen.update(level)
         parts = [part for kind in kinds for part in _list_direct_parts(kind, level.values())]
     return False
 

@@ -142,7 +142,7 @@ def missing_key_error(
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
     if miss.kind == "object":
-        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss)
+        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss, "hidden")
     elif miss.kind == "array":
         advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
         if content.advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
@@ -233,7 +233,7 @@ def _write_projection(tokens: Location) -> str:
 def _list_keys(miss: Miss, wanted: str, here: str) -> str:
     """List the keys, the most similar one first, and the path of this one: models paste the keys as they are."""
     if not miss.keys:
-        return "It is an empty object."
+        return _list_positions(miss, "too long to be listed")
     keys = [escape_token(key) for key in sort_by_similarity(wanted, miss.keys)[:_MAX_LISTED_KEYS]]
     listed = ", ".join(as_json_string(key, _KEY_BYTES) for key in keys)
     more = f" and {miss.length - _MAX_LISTED_KEYS:,} more" if miss.length > _MAX_LISTED_KEYS else ""
@@ -241,8 +241,8 @@ def _list_keys(miss: Miss, wanted: str, here: str) -> str:
     return f"Its keys are {listed}{more}. Pass a whole path, such as {nearest}."
 
 
-def _list_positions(miss: Miss) -> str:
-    if not miss.keys:
+def _list_positions(miss: Miss, reason: str) -> str:
+    if not miss.length:
         return "It is an empty object."
     last = f' to "/{position_token(miss.length - 1)}"' if miss.length > 1 else ""
-    return f'Its keys are hidden; name them by position: "/{position_token(0)}"{last}.'
+    return f'Its keys are {reason}; name them by position: "/{position_token(0)}"{last}.'

@@ -8,7 +8,7 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import Captured, CaptureRules, capture
-from mcp_mirror.core.result_processing import MAX_INDEXED_KEYS, ProcessingOptions, bound_other_members
+from mcp_mirror.core.result_processing import ProcessingOptions, bound_index, bound_other_members
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice, parse_path, parse_wrapped_path
@@ -129,9 +129,9 @@ class ValueWriter(msgspec.Struct, frozen=True):
             captured = await anyio.to_thread.run_sync(capture, {"structuredContent": blob}, _STORE_ALL, estimate)
             if captured.value is None:
                 raise StoreError("null cannot be stored. Store another value.")
-            draft = msgspec.structs.replace(captured.value, members=captured.value.members[:MAX_INDEXED_KEYS])
             described = msgspec.structs.replace(
-                self._describe(base, draft, provenance, labels), other_members=captured.other_members
+                self._describe(base, bound_index(captured.value), provenance, labels),
+                other_members=captured.other_members,
             )
             await self.store.put(namespace, described, (blob,))
             self.on_change(namespace)

@@ -275,7 +275,7 @@ async def _read_sources(
         inputs = made_of.get(base) or (one.provenance.inputs if one else ())
         nexts = dict.fromkeys(text.partition("/")[0] for text in inputs)
         waiting += [source for source in nexts if source not in seen]
-        seen |= nexts.keys()
+        seen.update(nexts)
     return older
 
 

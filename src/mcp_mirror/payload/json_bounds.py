@@ -40,6 +40,10 @@ _PASSES: Final = 6
 """Innermost levels that are removed before the rest is counted bracket by bracket."""
 _STEP_BYTES: Final = 1 << 20
 """Bytes per step of counting levels."""
+_VALUE_BYTES: Final = 80
+"""Bytes of an empty list in memory, with its place in another list."""
+_OBJECT_BYTES: Final = 240
+"""Bytes of a dict with one member."""
 _COUNT_STEP: Final = 1 << 16
 """Bytes per step of counting values."""
 
@@ -160,6 +164,12 @@ def locate_excess_depth(frame: Buffer, most: int) -> str:
         if depth > most:
             return f"at byte {at:,}"
     return f"after byte {at:,}"
+
+
+def estimate_memory(text: Buffer | msgspec.Raw) -> int:
+    """The bytes that a JSON text and its parsed values take together, about."""
+    text = bytes(text)
+    return len(text) + _VALUE_BYTES * (text.count(b",") + text.count(b"[")) + _OBJECT_BYTES * text.count(b"{")
 
 
 def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:

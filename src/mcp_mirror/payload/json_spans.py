@@ -5,10 +5,11 @@ the keys on the way are decoded.
 """
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
 
@@ -56,6 +57,8 @@ _LISTED: Final = 1 << 26
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MAX_KEYS: Final = 2000
 """Keys of an object that a `Miss` has."""
+_MAX_KEY_CHARACTERS: Final = 1 << 20
+"""Characters of keys that are kept or sent together; `first_members`."""
 _DEEP: Final = 16
 """Levels of nesting after which all containers in a container are measured at once. To measure them again at each level
 takes a second for hostile text of 32 kB."""
@@ -78,7 +81,7 @@ class Miss(msgspec.Struct, frozen=True):
     kind: Kind
     """The kind of the value in which the next token was not found."""
     keys: tuple[str, ...] = ()
-    """The first 2,000 keys of that value, if it is an object."""
+    """The first 2,000 keys of that value, if it is an object; fewer long ones."""
     length: int = 0
     """The number of its keys or items, if it is an object or an array."""
 
@@ -150,6 +153,12 @@ def members(blob: Buffer, span: Span, stops: Mapping[int, int] = _UNMEASURED) ->
                 return measured
     found = dict(member for _, member in members_with_offsets(blob, span, stops))
     return tuple(Member(key, value) for key, value in found.items())
+
+
+def first_members(known: tuple[Member, ...], most: int) -> tuple[Member, ...]:
+    """The first members of an object: at most `most`, with 1,048,576 characters of keys together."""
+    sizes = accumulate(len(member.key) for member in known[:most])
+    return known[: bisect_right(tuple(sizes), _MAX_KEY_CHARACTERS)]
 
 
 def slice_members(json_text: Buffer) -> dict[str, Buffer]:
@@ -291,7 +300,7 @@ def _locate_child(
         found = next(
             (one.span for at, one in enumerate(known) if token == (at if isinstance(token, int) else one.key)), None
         )
-        return found or Miss(0, kind, keys=tuple(member.key for member in known[:_MAX_KEYS]), length=len(known))
+        return found or Miss(0, kind, tuple(one.key for one in first_members(known, _MAX_KEYS)), len(known))
     if kind == "array":
         reached = find_item(blob, span, int(token)) if INDEX.fullmatch(str(token)) else count_items(blob, span)
         return reached if isinstance(reached, Span) else Miss(0, kind, length=reached)

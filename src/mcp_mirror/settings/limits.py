@@ -125,7 +125,8 @@ class UpstreamBounds(QueuePolicy, frozen=True):
     max_listing_pages: Count = 1000
     """Pages of one list."""
     max_queued_notification_bytes: Bytes = 64 << 20
-    """Bytes of an upstream's notifications that wait for a slow client; more are dropped."""
+    """Bytes of an upstream's notifications that wait for slow clients, and of its requests that wait for answers; the
+    gateway drops or refuses more."""
     max_input_requests_per_call: Count = 100
     """Requests of an upstream to the client (elicitation, sampling, roots) within one call; one more ends the call.
     Outside of calls: requests within one minute."""

@@ -15,6 +15,7 @@ from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamP
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.listing import ListingCache
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
@@ -61,6 +62,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     services: ConnectionServices
     redactor: Redactor
     limiter: UpstreamLimiter
+    backlog: ClientBacklog
     authorizer: "Authorizer | None" = None
     """Provides OAuth tokens; None if the upstream needs none."""
     counts: ConnectionCounts = msgspec.field(default_factory=ConnectionCounts)

@@ -29,6 +29,7 @@ from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.security.rate_limits import Limit, TokenBucket
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.system.slices import Pacer
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
 from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED, rebuild_notification
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
@@ -38,6 +39,8 @@ _DELIVERY_TIMEOUT: Final = 5.0
 """Seconds that the delivery of one notification may take."""
 _QUEUE_OVERHEAD: Final = 500
 """Bytes that a queued notification costs beside its own."""
+REQUEST_COPIES: Final = 2
+"""How often a request that waits for its answer is in memory: as the server sent it, and as the client received it."""
 _MAX_UPDATE_MEMORY: Final = 1 << 18
 """Bytes that an update of a resource may take in memory: a thousand may wait for each client."""
 _MAX_QUEUED_REFUSALS: Final = 1_000
@@ -58,26 +61,23 @@ _logger = logging.getLogger(__name__)
 class NotificationQueue:
     """Delivers notifications to one client, one after another."""
 
-    def __init__(self, channel: ClientChannel, tasks: TaskGroup, bounds: UpstreamBounds) -> None:
+    def __init__(self, channel: ClientChannel, tasks: TaskGroup, backlog: ClientBacklog) -> None:
         self.channel = channel
         self._tasks = tasks
-        self._limit = bounds.max_queued_notification_bytes
+        self._part = backlog.new_part()
         self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
-        self._size = 0
-        self._is_full = False
         self._idle: anyio.Event | None = None
 
     def post(self, method: str, params: Mapping[str, Any], size: int = 0) -> None:
         """Queue a notification that takes `size` bytes in memory; drop it if the queue is full."""
-        if self._size + size > self._limit and self._queue:
-            if not self._is_full:
-                _logger.warning(
-                    "notifications are dropped: over `limits.max_queued_notification_bytes` (%d) wait", self._limit
-                )
-            self._is_full = True
-            return
         size += _QUEUE_OVERHEAD
-        self._size += size
+        if not self._part.take(size):
+            backlog = self._part.backlog
+            backlog.log.warning(
+                "a notification is dropped: its client's part of `limits.max_queued_notification_bytes` (%d) is full",
+                backlog.limit,
+            )
+            return
         self._queue.append((method, params, size))
         if self._idle is None:
             self._idle = anyio.Event()
@@ -86,7 +86,7 @@ class NotificationQueue:
     def close(self) -> None:
         """Drop the queued notifications."""
         self._queue.clear()
-        self._size = 0
+        self._part.clear()
 
     @property
     def is_delivering(self) -> bool:
@@ -103,7 +103,7 @@ class NotificationQueue:
         try:
             while self._queue:
                 method, params, size = self._queue.popleft()
-                self._size -= size
+                self._part.give_back(size)
                 pacer.begin()
                 try:
                     with anyio.move_on_after(_DELIVERY_TIMEOUT):
@@ -112,7 +112,7 @@ class NotificationQueue:
                     _logger.error("%s could not be delivered: %s", _log_name(method), summarize_traceback(error))  # noqa: TRY400  # no values
                 await pacer.end()
         finally:
-            self._idle, self._is_full = None, False
+            self._idle = None
             idle.set()
 
 
@@ -163,6 +163,8 @@ class InflightRequest(msgspec.Struct):
 
     def __exit__(self, *_: object) -> None:
         del self._tracked[self._token]
+        if self._queue is not None:
+            self._queue.close()
         if self._end is not None:
             self._end.set()
 
@@ -184,13 +186,27 @@ class ConnectionOwner(msgspec.Struct, frozen=True):
     """Requests of several principals or sessions use the connection."""
 
 
+class _AcceptedRequest(msgspec.Struct, eq=False):
+    """A request of the server that waits for the client's answer."""
+
+    message: ServerMessage
+    id: RequestId
+    cost: int
+    """Bytes that it takes of the backlog; 0 once they are given back."""
+    scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
+
+
 class NotificationDispatcher:
     """Dispatches the messages that one server sends on its own."""
 
-    def __init__(self, tasks: TaskGroup, owner: ConnectionOwner, bounds: UpstreamBounds) -> None:
+    def __init__(
+        self, tasks: TaskGroup, owner: ConnectionOwner, bounds: UpstreamBounds, backlog: ClientBacklog
+    ) -> None:
         """Create a dispatcher that delivers messages in tasks of the connection's task group."""
         self._tasks = tasks
         self._bounds = bounds
+        self._backlog = backlog.new_part()
+        """The requests that wait for answers."""
         self._answering = 0
         self._log = RepeatedLog(_logger)
         limit = Limit("max_input_requests_per_call", self._bounds.max_input_requests_per_call)
@@ -198,20 +214,27 @@ class NotificationDispatcher:
         """Limits the requests that the server makes outside of calls."""
         self._owner = owner
         self._sink = MessageSink()
-        self._owner_queue = NotificationQueue(owner.channel, tasks, self._bounds) if owner.channel else None
-        self._make_queue = partial(NotificationQueue, tasks=tasks, bounds=bounds)
+        self._owner_queue = NotificationQueue(owner.channel, tasks, backlog) if owner.channel else None
+        self._make_queue = partial(NotificationQueue, tasks=tasks, backlog=backlog)
         self._inflight: dict[str, InflightRequest] = {}
         self._server_requests: dict[RequestId, anyio.CancelScope] = {}
-        self._accepted: deque[tuple[ServerMessage, RequestId, anyio.CancelScope]] = deque()
+        self._accepted: deque[_AcceptedRequest] = deque()
         """Requests that no task answers yet."""
-        self._refused: deque[RequestId] = deque()
-        self._waiting: dict[anyio.CancelScope, InflightRequest] = {}
-        """The requests about calls that wait for the client's answer, oldest first."""
+        self._refused: deque[tuple[RequestId, str]] = deque()
+        """The ids of refused requests, and the reasons."""
+        self._waiting: dict[anyio.CancelScope, tuple[InflightRequest, _AcceptedRequest]] = {}
+        """The requests about calls that wait for the client's answer, with these calls, oldest first."""
         self._is_subscribed = False
 
     def connect(self, sink: MessageSink) -> None:
         """Send responses to the transport that was opened."""
         self._sink = sink
+
+    def close(self) -> None:
+        """Give back the memory of all messages that wait: the connection has ended."""
+        self._backlog.clear()
+        if self._owner_queue is not None:
+            self._owner_queue.close()
 
     def track(
         self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets_timeout: bool
@@ -225,17 +248,30 @@ class NotificationDispatcher:
             self._log.warning("%s is not relayed: %s", _log_name(message.method), message.fault)
         elif message.id is None:
             self.HANDLERS.get(message.method, NotificationDispatcher._relay)(self, message)
-        elif self._answering >= self._bounds.max_input_requests and not self._make_room():
-            self._log.warning(
-                "%s is refused: `limits.max_input_requests` (%d) wait", _log_name(message.method), self._answering
-            )
-            self._refuse(message.id)
         else:
-            self._answering += 1
-            self._server_requests[message.id] = scope = anyio.CancelScope()
-            if not self._accepted:
-                self._tasks.start_soon(self._start_answers)
-            self._accepted.append((message, message.id, scope))
+            self._accept(message, message.id)
+
+    def _accept(self, message: ServerMessage, identity: RequestId) -> None:
+        """Answer a request in a task; refuse it if too many requests wait, or if they take too much memory."""
+        if self._answering >= self._bounds.max_input_requests and not self._make_room():
+            self._refuse(message, identity, f"`limits.max_input_requests` ({self._bounds.max_input_requests:,})")
+            return
+        request = _AcceptedRequest(message, identity, REQUEST_COPIES * message.memory + _QUEUE_OVERHEAD)
+        while not self._backlog.take(request.cost):
+            if not self._make_room():
+                limit = self._backlog.backlog.limit
+                self._refuse(message, identity, f"`limits.max_queued_notification_bytes` ({limit:,}) of")
+                return
+        self._answering += 1
+        self._server_requests[identity] = request.scope
+        if not self._accepted:
+            self._tasks.start_soon(self._start_answers)
+        self._accepted.append(request)
+
+    def _release(self, request: _AcceptedRequest) -> None:
+        """Give back the memory of a request; only the first call has an effect."""
+        self._backlog.give_back(request.cost)
+        request.cost = 0
 
     def _relay_progress(self, message: ServerMessage) -> None:
         inflight = self._inflight.get(str(message.params.get("progressToken")))
@@ -308,19 +344,19 @@ class NotificationDispatcher:
         inflight = self._find_inflight(message)
         return inflight.queue if inflight else self._owner_queue
 
-    def _refuse(self, identity: RequestId) -> None:
-        """Queue an error response to a request over the limit; drop it if that queue is full too."""
+    def _refuse(self, message: ServerMessage, identity: RequestId, limit: str) -> None:
+        """Queue an error response to a request over a limit; drop it if that queue is full too."""
+        self._log.warning(f"%s is refused: {limit} requests wait for answers", _log_name(message.method))
         if not self._refused:
             self._tasks.start_soon(self._send_refusals)
         if len(self._refused) < _MAX_QUEUED_REFUSALS:
-            self._refused.append(identity)
+            self._refused.append((identity, f"{limit} requests wait for their answers. Wait for one."))
 
     async def _send_refusals(self) -> None:
-        limit = self._bounds.max_input_requests
-        message = f"`limits.max_input_requests` ({limit:,}) requests wait for their answers. Wait for one."
-        error = types.ErrorData(code=types.INVALID_REQUEST, message=message)
         while self._refused:
-            await self._send(types.JSONRPCError(jsonrpc="2.0", id=self._refused[0], error=error))
+            identity, reason = self._refused[0]
+            error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
+            await self._send(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
             self._refused.popleft()
 
     async def _send(self, response: types.JSONRPCResponse | types.JSONRPCError) -> None:
@@ -330,43 +366,44 @@ class NotificationDispatcher:
     async def _start_answers(self) -> None:
         """Answer the accepted requests, each in a task, one in each pass of the event loop."""
         while self._accepted:
-            self._tasks.start_soon(self._answer, *self._accepted[0])
+            self._tasks.start_soon(self._answer, self._accepted[0])
             await anyio.lowlevel.checkpoint()
             self._accepted.popleft()
 
-    async def _answer(self, message: ServerMessage, identity: RequestId, scope: anyio.CancelScope) -> None:
+    async def _answer(self, request: _AcceptedRequest) -> None:
         """Answer a request of the server with the client's answer, unless the server cancels it."""
         try:
-            with scope:
+            with request.scope:
                 try:
                     await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled before this task began
-                    response = await self._build_response(message, identity)
+                    response = await self._build_response(request)
                 finally:
-                    if self._server_requests.get(identity) is scope:  # a server may use an id twice
-                        del self._server_requests[identity]
+                    if self._server_requests.get(request.id) is request.scope:  # a server may use an id twice
+                        del self._server_requests[request.id]
                 await self._send(response)
         finally:
             self._answering -= 1
+            self._release(request)
 
-    async def _build_response(
-        self, message: ServerMessage, identity: RequestId
-    ) -> types.JSONRPCResponse | types.JSONRPCError:
+    async def _build_response(self, request: _AcceptedRequest) -> types.JSONRPCResponse | types.JSONRPCError:
+        identity = request.id
         try:
-            result = await self._request_client(message)
+            result = await self._request_client(request)
             return types.JSONRPCResponse(jsonrpc="2.0", id=identity, result=dict(result))
         except RefusedError as error:
             data = types.ErrorData(code=error.code, message=error.peer_message, data=error.data)
         except Exception as error:  # noqa: BLE001  # a client's failure must not end the upstream's connection
-            _logger.error("%s could not be relayed: %s", _log_name(message.method), summarize_traceback(error))  # noqa: TRY400  # no values
+            _logger.error("%s could not be relayed: %s", _log_name(request.message.method), summarize_traceback(error))  # noqa: TRY400  # no values
             data = types.ErrorData(code=types.INTERNAL_ERROR, message="The request could not be relayed to the client.")
         return types.JSONRPCError(jsonrpc="2.0", id=identity, error=data)
 
-    async def _request_client(self, message: ServerMessage) -> Mapping[str, Any]:
+    async def _request_client(self, request: _AcceptedRequest) -> Mapping[str, Any]:
         """Relay a request of the server to the client, and return the client's result.
 
         Raises:
             RefusedError: The request cannot be relayed, exceeds a limit, or the client answered with an error.
         """
+        message = request.message
         if message.method == "ping":
             return {}
         if message.fault:
@@ -388,7 +425,7 @@ class NotificationDispatcher:
         if inflight is None:
             return await channel.request(message.method, message.params)
         with anyio.CancelScope() as scope, inflight.timeout.paused():
-            self._waiting[scope] = inflight
+            self._waiting[scope] = inflight, request
             try:
                 return await channel.request(message.method, message.params)
             finally:
@@ -401,11 +438,13 @@ class NotificationDispatcher:
         Servers end calls without cancelling what they asked. Until another request needs the room, the client may still
         answer: which call a request is about is not always known.
         """
-        scope = next((scope for scope, inflight in self._waiting.items() if inflight.is_over), None)
-        if scope is not None:
-            del self._waiting[scope]
-            scope.cancel()
-        return scope is not None
+        scope = next((scope for scope, (inflight, _) in self._waiting.items() if inflight.is_over), None)
+        if scope is None:
+            return False
+        _, request = self._waiting.pop(scope)
+        self._release(request)
+        scope.cancel()
+        return True
 
     async def _count(self, message: ServerMessage, inflight: InflightRequest | None) -> None:
         """Count a request to the client against its call.

@@ -7,7 +7,7 @@ the upstream sent. A session does not interpret results.
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final, Literal
@@ -267,7 +267,6 @@ class UpstreamSession:
                 if inflight is not None and inflight.is_delivering:  # its notifications come before its result
                     with anyio.move_on_after(_DRAIN_TIMEOUT):
                         await inflight.queue.drain()
-                    inflight.queue.close()
             if failure is not None:
                 raise failure
             response = pending.take()
@@ -448,7 +447,7 @@ async def open_session(
     channel = owner.channel if owner.channel is None or policy.preview else filter_content(owner.channel)
     visible = msgspec.structs.replace(owner, channel=channel)
     async with anyio.create_task_group() as tasks:
-        dispatcher = NotificationDispatcher(tasks, visible, policy.bounds)
+        dispatcher = NotificationDispatcher(tasks, visible, policy.bounds, settings.backlog)
         bypass = PayloadBypass(owner.capabilities, dispatcher.dispatch, settings.services.spool.policy)
 
         @asynccontextmanager
@@ -459,9 +458,10 @@ async def open_session(
                 yield read, write
 
         transport: Transport = open_streams()
-        async with Client(transport, mode=mode, client_info=settings.services.client_info, cache=None) as client:
-            try:
-                yield UpstreamSession(settings, client, bypass, dispatcher)
-            finally:
-                bypass.end()  # tasks that wait for the end must also see an end by the gateway
+        with closing(dispatcher):
+            async with Client(transport, mode=mode, client_info=settings.services.client_info, cache=None) as client:
+                try:
+                    yield UpstreamSession(settings, client, bypass, dispatcher)
+                finally:
+                    bypass.end()  # tasks that wait for the end must also see an end by the gateway
         tasks.cancel_scope.cancel()

@@ -15,10 +15,13 @@ import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
+from mcp_mirror.payload.json_bounds import estimate_memory
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
+from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.client_backlog import BacklogPart, ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.content_filter import (
@@ -41,7 +44,7 @@ from mcp_mirror.upstreams.elicitation import (
     restore_keys,
 )
 from mcp_mirror.upstreams.listing import Listing
-from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.notifications import REQUEST_COPIES, ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.session import Mode, UpstreamRequest, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -95,6 +98,7 @@ class ServerUpstream:
             dependencies,
             redactor,
             UpstreamLimiter(policy.name, policy.bounds),
+            ClientBacklog(policy.bounds.max_queued_notification_bytes),
             authorizer,
             timer=SharedTimer(policy.timeout),
         )
@@ -232,9 +236,32 @@ class ServerUpstream:
             shown = hide_input_required(counted) if is_hidden else counted
             check_conformity(shown, name)
             return shown
-        return await complete_live(
-            required, request, filtered, lambda following: connection.request(following, filtered), limit, name
-        )
+        waiting = self._settings.backlog.new_part()
+
+        async def send(following: UpstreamRequest) -> RawResponse:
+            waiting.clear()
+            response = await connection.request(following, filtered)
+            if isinstance(response, dict):
+                self._take_memory(waiting, response.get("inputRequests", b""))
+            return response
+
+        try:
+            self._take_memory(waiting, required.raw or b"")
+            return await complete_live(required, request, filtered, send, limit, name)
+        finally:
+            waiting.clear()
+
+    def _take_memory(self, waiting: BacklogPart, requests: Buffer) -> None:
+        """Count the input requests of a result, which wait for a client's answers.
+
+        Raises:
+            UpstreamError: They take too much memory.
+        """
+        if not waiting.take(REQUEST_COPIES * estimate_memory(requests)):
+            raise UpstreamError(
+                f"Requests of upstream {self.policy.name!r} that wait for answers take all of "
+                f"`limits.max_queued_notification_bytes` ({waiting.backlog.limit:,}). Answer them, or try again later."
+            )
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""

@@ -4,12 +4,14 @@ Work that locks the interpreter, or that cannot be interrupted, runs in a worker
 deadline. The pool must not know the kinds of work.
 """
 
+import os
 import pickle
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import anyio
@@ -24,6 +26,8 @@ from mcp_mirror.workers.child import LENGTH, do_nothing, pack
 
 DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
 """The exceptions that `WorkerProcess.request` raises if the process ends."""
+_STATM_DATA: Final = 5
+"""The field of /proc/PID/statm with the pages that RLIMIT_DATA counts."""
 
 
 class WorkerProcess:
@@ -43,6 +47,20 @@ class WorkerProcess:
     def is_running(self) -> bool:
         """Whether the process was started and has not ended."""
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether the process keeps over half of its memory after a task (Linux).
+
+        Libraries keep what they free, and the limit counts it: the next task would fail at a part of the limit.
+        """
+        if self._memory is None or self._process is None or sys.platform != "linux":
+            return False
+        try:
+            data_pages = int(Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[_STATM_DATA])
+        except (OSError, IndexError):  # the process has ended
+            return False
+        return 2 * data_pages * os.sysconf("SC_PAGE_SIZE") > self._memory
 
     async def request(self, message: object) -> Any:
         """Send a request and wait for its response.
@@ -176,6 +194,8 @@ class WorkerPool:
                 with anyio.fail_after(_START):
                     await worker.request(self._prepare)
             yield partial(self._run, worker, principal)
+            if worker.keeps_memory:
+                await worker.aclose()
             self._idle.append(worker)
         except TimeoutError:
             await worker.aclose()

@@ -22,7 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.floods import Flood
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, has_more_values
+from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, estimate_memory, has_more_values
 from mcp_mirror.payload.json_rpc import (
     Message,
     RequestId,
@@ -63,8 +63,6 @@ _INITIALIZE: Final = b'"initialize"'
 _HEAD_SIZE: Final = 200
 """Bytes at the beginning of a frame that contain its method."""
 _BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
-_VALUE_BYTES: Final = 80
-"""Bytes of an empty list in memory, with its place in another list."""
 NOT_JSON_RPC: Final = "The message does not conform to JSON-RPC."
 
 
@@ -369,12 +367,11 @@ def _decode_server_message(message: Message, method: str, about: str | None, fra
     """Decode a message that the server sent on its own; the long members of a notification are left out."""
     params = message.params if isinstance(message.params, dict) else {}
     identity = message.id if isinstance(message.id, int | str) else None
-    text = b""
     if identity is not None or len(frame) <= MAX_BOUNDED:
-        text = bytes(frame)
+        memory = estimate_memory(frame)
     else:  # a notification of which at most small members are relayed
         params = {key: raw for key, raw in params.items() if len(memoryview(raw)) <= MAX_BOUNDED}
-    memory = len(frame) + _VALUE_BYTES * (text.count(b",") + text.count(b"[") + text.count(b"{"))
+        memory = len(frame)
     try:
         decoded = {key: msgspec.json.decode(raw) for key, raw in params.items()}
         return ServerMessage(method, decoded, identity, about, size=len(frame), memory=memory)
