@@ -1,6 +1,7 @@
 """Messages of very many small parts: counted without parsing, written in few pieces, refused where needed."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -11,7 +12,13 @@ from hypothesis import strategies as st
 from mcp_mirror.core.resolve import find_pointers
 from mcp_mirror.core.result_processing import read_ifc
 from mcp_mirror.errors import ToolError, WireError
-from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, check_request, has_more_values
+from mcp_mirror.payload.json_bounds import (
+    MAX_VALUES,
+    check_envelope,
+    check_request,
+    estimate_memory,
+    has_more_values,
+)
 from mcp_mirror.payload.json_rpc import (
     OTHER_MEMBERS,
     bound_error,
@@ -96,6 +103,26 @@ def test_an_envelope_with_many_values_is_rejected() -> None:
     check_envelope(b'{"text":"%b"}' % (b"," * MAX_VALUES), 1 << 20)
     with pytest.raises(WireError, match="more than 20,000 members and items"):
         check_envelope(b"[%b]" % MANY, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["a text of some words"] * 2000,
+        [{"type": "string", "title": f"Field {number}"} for number in range(2000)],
+        [[number, number + 0.5] for number in range(2000)],
+    ],
+)
+def test_the_memory_of_parsed_values_is_estimated(value: Any) -> None:
+    text = json.dumps(value)
+    tracemalloc.start()
+    try:
+        parsed = json.loads(text)
+        taken = len(text) + tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert parsed == value
+    assert taken / 2 < estimate_memory(text.encode()) < 3 * taken
 
 
 def test_values_that_no_comma_separates_are_counted() -> None:
