@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 from notices import path_in
-from tests.load import slowness
 
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Memory
@@ -70,4 +69,4 @@ def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_p
         loop.close()
     is_edited = json.loads(edited) == text.replace("a", "bc")
     assert is_edited
-    assert loop.stalls.longest < 0.1 * slowness()
+    assert loop.stalls.longest < 0.1
