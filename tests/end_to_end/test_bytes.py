@@ -68,23 +68,6 @@ async def test_half_of_an_emoji_in_a_result_is_replaced(
         assert json.loads(received)["params"]["arguments"]["x"] == wanted
 
 
-@pytest.mark.parametrize("more", ["", ',"structuredContent":{"result":%s}'], ids=["text", "text and object"])
-async def test_a_text_that_a_server_encoded_as_json_arrives_decoded(
-    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any, more: str
-) -> None:
-    """Servers send `json.dumps(result)` or `JSON.stringify(result)`, also where a result is a text."""
-    note = "# Caf\u00e9\n\n" + "- a line\n" * 2000
-    sent = json.dumps(json.dumps(note))
-    result = f'{{"content":[{{"type":"text","text":{sent}}}]{more and more % sent}}}'
-    upstream = raw(overrides={"hear": {"capture": "never"}})
-    async with open_lines(configured({"raw": upstream}, **sections)) as client:
-        await client.greet()
-        notice = await client.text("say_mirrored", {"result": result})
-        assert "2,002 lines" in notice
-        received = await client.text("hear_mirrored", {"x": path_in(notice)})
-        assert json.loads(received)["params"]["arguments"]["x"] == note
-
-
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 async def test_null_arguments_are_those_of_a_call_without_arguments(
     configured: Configured, open_lines: OpenLines, raw: Any, version: str
@@ -131,6 +114,22 @@ async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
         assert f'"b": [{ODD}, 1.0]' in received
         assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole"}) == ODD
         assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole/big"}) == INTEGER
+
+
+@pytest.mark.parametrize("more", ["", ',"structuredContent":{"result":%s}'], ids=["text", "text and object"])
+async def test_a_text_that_is_a_json_string_arrives_as_it_is(
+    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any, more: str
+) -> None:
+    """Such a text may be the content of a file, which another tool writes."""
+    text = json.dumps("# Caf\u00e9\n\n" + "- C:\\temp\\new\n" * 2000)
+    sent = json.dumps(text)
+    result = f'{{"content":[{{"type":"text","text":{sent}}}]{more and more % sent}}}'
+    upstream = raw(overrides={"hear": {"capture": "never"}})
+    async with open_lines(configured({"raw": upstream}, **sections)) as client:
+        await client.greet()
+        notice = await client.text("say_mirrored", {"result": result})
+        received = await client.text("hear_mirrored", {"x": path_in(notice)})
+    assert json.loads(received)["params"]["arguments"]["x"] == text
 
 
 STYLES = [("json", "identity"), ("json", "gzip"), ("json", "members"), ("json", "deflate"), ("json", "raw"),

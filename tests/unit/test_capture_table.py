@@ -90,13 +90,6 @@ def test_the_wrapper_of_fastmcp_is_taken_off_where_the_tool_declares_it(
         ("42", "text", b'"42"'),
         ("true", "text", b'"true"'),
         ('"quoted"', "text", b'"\\"quoted\\""'),
-        ('"a\\nb \\u00e9"', "text", b'"a\\nb \\u00e9"'),
-        (' "\\"a\\", b"\n', "text", b'"\\"a\\", b"'),
-        ('"{\\"a\\": 1.0}"', "object", b'{"a": 1.0}'),
-        ('"[1]\\n"', "array", b"[1]\n"),
-        ('"a\\n" and "b"', "text", b'"\\"a\\\\n\\" and \\"b\\""'),
-        ('"a\\n\n"', "text", b'"\\"a\\\\n\\n\\""'),
-        ('"a\\ud800"', "text", b'"\\"a\\\\ud800\\""'),
         ("", "text", b'""'),
         (" ", "text", b'" "'),
         ("{not json}", "text", b'"{not json}"'),
@@ -493,15 +486,6 @@ def test_a_large_wrapped_text_is_unwrapped_however_it_is_escaped() -> None:
     assert blob(captured) == body
     almost = members | {"structuredContent": json.dumps({"content": body + "x"}).encode()}
     assert blob(taken(almost)) == {"content": body + "x"}
-
-
-@pytest.mark.parametrize(
-    "content", [[], [text('"a\\nb"')], [text("Read 1 file.")]], ids=["alone", "repeated", "beside"]
-)
-def test_a_text_that_a_server_encoded_is_decoded_in_a_wrapper(content: list[Any]) -> None:
-    captured = taken(result(content, {"result": '"a\\nb"'}), rules("always", wrapped=True))
-    assert blob(captured) == "a\nb"
-    assert find_unwrapped_key(captured.other_members) == "result"
 
 
 def test_a_wrapped_text_that_is_small_passes_as_it_came() -> None:

@@ -252,7 +252,10 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
 def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
     if parsed.value is not None and not parsed.is_text:
         return bytes(parsed.value[:1]) == b"{"
-    return bytes(_parse_only_text(parsed, reader) or b"").lstrip()[:1] == b"{"
+    if not parsed.is_text:
+        return False
+    text = parsed.texts[0] if parsed.value is None else parsed.value
+    return bytes(_parse_json_text(text, reader) or b"").lstrip()[:1] == b"{"
 
 
 def _parse_json_texts(parsed: ParsedResult, reader: _Reader) -> dict[int, Buffer]:
@@ -276,13 +279,14 @@ def _parse_json_texts(parsed: ParsedResult, reader: _Reader) -> dict[int, Buffer
 def _build_value(parsed: ParsedResult, json_texts: Mapping[int, Buffer], reader: _Reader) -> Draft:
     """The value: structured content, the only text or block, or an array of several blocks."""
     if parsed.value is not None:
-        return _build_draft(_parse_only_text(parsed, reader) or parsed.value, None, reader)
+        decoded = _parse_json_text(parsed.value, reader) if parsed.is_text else None
+        return _build_draft(decoded or parsed.value, None, reader)
     if len(parsed.blocks) == 1:
         block = parsed.blocks[0]
         if block.text is None:
             is_binary = block.media or "resource" in (open_object(block.raw) or {})
             return _build_draft(block.raw, "binary" if is_binary else None, reader)
-        return _build_draft(_parse_only_text(parsed, reader) or block.text, None, reader)
+        return _build_draft(_parse_json_text(block.text, reader) or block.text, None, reader)
     parts: list[Buffer | Segments] = [
         json_texts.get(at, block.raw if block.text is None else block.text) for at, block in enumerate(parsed.blocks)
     ]
@@ -318,12 +322,6 @@ def _parse_json_text(text: Buffer, reader: _Reader, *, in_memory: bool = False) 
         return None
     decoded = b"".join(text_pieces(text, trim(text))) if in_memory else reader.scans.decode(text)
     return decoded if reader.scans.is_container(decoded) else None
-
-
-def _parse_only_text(parsed: ParsedResult, reader: _Reader) -> Buffer | None:
-    """The object or array in the only text, or the string that the server encoded; None for any other value."""
-    text = parsed.only_text if parsed.encoded is None else parsed.encoded
-    return parsed.encoded if text is None else _parse_json_text(text, reader) or parsed.encoded
 
 
 def _build_companion(

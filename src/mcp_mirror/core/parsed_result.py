@@ -12,7 +12,6 @@ import msgspec
 from mcp_mirror.core.content_comparison import BLOCKS, ITEMS, SAME, UNKNOWN, compare_value, find_member, is_json_text
 from mcp_mirror.core.media import Media, find_media
 from mcp_mirror.payload.json_rpc import object_of, open_object
-from mcp_mirror.payload.json_strings import find_encoded_text
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.types import Buffer, Draft
 
@@ -23,19 +22,14 @@ PARTS: Final = "mcp-mirror/parts"
 """The one of the other members that locates the result's payload, so that the result can be rebuilt.
 
 `structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text from
-which the value is parsed (`value.text:KEY`), the JSON string of that text (`value.encoded:KEY`), or the content blocks
-(`content.member:KEY`).
+which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`).
 
-`content`: `value.text` or `companion.text` (the text of its one block), `value.encoded` (the block's text is the JSON
-string of `value.text`), `value.block` (its one block), `value.texts`
+`content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.texts`
 (an array: strings are texts, other items are texts of JSON), `value.blocks` (an array: strings are texts, objects other
 blocks; after a colon the items that are texts of JSON), `companion.content` (the original blocks), `repeats` (one text
 that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
 text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
 """
-
-_WRAPPED: Final = ("value.member", "value.text", "value.encoded", "content.member")
-"""The places in an object with one member."""
 
 
 class ParsedBlock(msgspec.Struct, frozen=True):
@@ -68,8 +62,6 @@ class ParsedResult(msgspec.Struct, frozen=True):
     relation: str
     """How the content relates to the value: a constant of `content_comparison`, `repeats.member:KEY` or
     `repeats.content:KEY`."""
-    encoded: Buffer | None = None
-    """The JSON string that `only_text` is, because the server encoded its text as JSON."""
 
     @property
     def texts(self) -> list[Buffer]:
@@ -88,13 +80,6 @@ class ParsedResult(msgspec.Struct, frozen=True):
             return len(self.blocks) == 1 and self.blocks[0].text is not None
         return self.wrapper is not None and bytes(self.value[:1]) == b'"'
 
-    @property
-    def only_text(self) -> Buffer | None:
-        """The JSON string of that text; None if the value is not one text."""
-        if not self.is_text:
-            return None
-        return self.texts[0] if self.value is None else self.value
-
 
 def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool) -> ParsedResult:
     """Parse a result.
@@ -104,13 +89,6 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
         scans: The scans of texts of this result.
         is_wrapped: The output schema marks structured content as a wrapper with one member.
     """
-    parsed = _parse_parts(result, scans, is_wrapped=is_wrapped)
-    text = parsed.only_text
-    encoded = None if text is None else find_encoded_text(text)
-    return parsed if encoded is None else msgspec.structs.replace(parsed, encoded=encoded)
-
-
-def _parse_parts(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool) -> ParsedResult:
     content = result.get("content", b"[]")
     blocks = tuple(_parse_block(raw, scans) for raw in scans.open_array(content) or ())
     structured = result.get("structuredContent")
@@ -159,8 +137,6 @@ def find_content_place(parsed: ParsedResult, json_texts: Collection[int] = ()) -
             return parsed.relation
         return "companion.text" if are_plain and len(parsed.blocks) == 1 else "companion.content"
     if len(parsed.blocks) == 1 and (are_plain or parsed.blocks[0].text is None):
-        if parsed.encoded is not None:
-            return "value.encoded"
         return "value.text" if are_plain else "value.block"
     # An array of texts and objects shows which of its items were text blocks.
     is_clear = all(block.is_plain or (block.text is None and bytes(block.raw[:1]) == b"{") for block in parsed.blocks)
@@ -189,8 +165,6 @@ def _locate_wrapped(parsed: ParsedResult, value: Draft) -> str:
     """The place of the only member of a wrapper, as in `PARTS`."""
     if parsed.value is None:
         return "content.member"
-    if parsed.encoded is not None:
-        return "value.encoded"
     return "value.text" if parsed.is_text and value.kind != "text" else "value.member"
 
 
@@ -199,4 +173,4 @@ def find_unwrapped_key(other_members: bytes) -> str | None:
     parts = (open_object(other_members) or {}).get(PARTS)
     place: str = json.loads(bytes(parts)).get("structuredContent", "") if parts else ""
     kind, _, key = place.partition(":")
-    return key if kind in _WRAPPED else None
+    return key if kind in ("value.member", "value.text", "content.member") else None

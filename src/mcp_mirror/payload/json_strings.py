@@ -47,11 +47,7 @@ _PEEK_BYTES: Final = (64, 1 << 12)
 MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
 """The first bytes of strings that may contain an object or array; a backslash escapes white space."""
 
-_MAX_ENCODED_BYTES: Final = 1 << 24
-"""Bytes up to which a text is decoded to find a JSON string in it."""
-
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
-_TEXT: Final = msgspec.json.Decoder(str)
 
 _SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
 """Bytes after which a string can be cut: six without a backslash, then the rest of a character, since no escape extends
@@ -212,33 +208,9 @@ def may_be_json(blob: Buffer, span: Span) -> bool:
     if bytes(blob[span.start + 1 : span.start + 2]) not in MAY_BEGIN_JSON:
         return False
     with suppress(ValueError):
-        return _first_character(blob, span) in ("{", "[")
+        starts = (text_start(blob, span, limit).lstrip(" \t\r\n") for limit in _PEEK_BYTES)
+        return next(filter(None, starts), "").startswith(("{", "["))
     return False
-
-
-def _first_character(blob: Buffer, span: Span) -> str | None:
-    """The first character of the string at `span` that is not white space; None without one at its beginning."""
-    starts = (text_start(blob, span, limit).lstrip(" \t\r\n") for limit in _PEEK_BYTES)
-    return next((start[0] for start in starts if start), None)
-
-
-def find_encoded_text(literal: Buffer) -> bytes | None:
-    r"""The text of a JSON string if the text is a JSON string itself, as servers send that encode a text as JSON.
-
-    It has an escape such as `\n`: a text without one may be a sentence in quotes.
-
-    Args:
-        literal: A JSON string.
-    """
-    if len(literal) > _MAX_ENCODED_BYTES or bytes(literal[1:2]) not in MAY_BEGIN_JSON:
-        return None
-    try:
-        if _first_character(literal, Span(0, len(literal))) != '"':
-            return None
-        text = msgspec.json.decode(literal, type=str).strip().encode()
-        return text if b"\\" in text and _TEXT.decode(text) else None
-    except (ValueError, msgspec.MsgspecError):
-        return None
 
 
 def text_parts(blob: Buffer, span: Span, size: int = _PIECE) -> Iterator[tuple[int, int]]:
