@@ -29,6 +29,10 @@ def written(value: Any) -> list[Any] | None:
         ({f"r{at}": {"n": at} for at in range(25)} | {"last": {}},
          [{"key": f"r{at}", "n": at} for at in range(25)] + [{"key": "last"}]),
         ({f"r{at}": {"n": at} for at in range(25)} | {"last": 1}, None),
+        (
+            {f"r{at}": {"n": at} for at in range(25)} | {"last": {"n": 25, "Key": "x"}},
+            [{"_key": f"r{at}", "n": at} for at in range(25)] + [{"_key": "last", "n": 25, "Key": "x"}],
+        ),
         ({"columns": ["a", "b"], "rows": [[1, 2], [3, [4]]]}, [{"a": 1, "b": 2}, {"a": 3, "b": [4]}]),
         ({"columns": [{"name": "a"}, {"name": "b"}], "rows": [[1, 2]]}, [{"a": 1, "b": 2}]),
         ({"columns": [{"id": "a"}, {"id": "b"}], "rows": [[1, 2]]}, None),

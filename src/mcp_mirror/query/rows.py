@@ -39,7 +39,7 @@ def write_rows(blob: Buffer) -> bytes | None:
         blob: JSON text, or JSON lines.
 
     Returns:
-        JSON lines. None for any other value, and for a very large one.
+        JSON objects, one after another. None for any other value, and for a very large one.
     """
     span = trim(blob)
     if span.length > _MAX_BYTES or kind_at(blob, span.start) != "object":
@@ -53,14 +53,14 @@ def write_rows(blob: Buffer) -> bytes | None:
 
 
 def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
-    samples = sample_records(blob, known)
-    if not samples or any(kind_at(blob, one.span.start) != "object" for one in known):
+    if not sample_records(blob, known) or any(kind_at(blob, one.span.start) != "object" for one in known):
         return None
-    fields, name = {key.casefold() for one in samples for key in slice_members(one)}, "key"
+    view = memoryview(blob)
+    records = [view[one.span.start : one.span.stop] for one in known]
+    fields, name = set(map(str.casefold, set().union(*map(slice_members, records)))), "key"
     while name in fields:
         name = f"_{name}"
-    view = memoryview(blob)
-    return b"\n".join(_write_record(name, one.key, view[one.span.start : one.span.stop]) for one in known)
+    return b"\n".join(_write_record(name, one.key, record) for one, record in zip(known, records, strict=True))
 
 
 def _write_record(name: str, key: str, fields: Buffer) -> bytes:
