@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -66,9 +67,10 @@ def wait_until_closed(path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
-def test_a_large_file_is_gone_at_once_and_its_descriptor_soon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [100_000, LARGE])
+def test_a_large_file_is_gone_at_once_and_its_descriptor_soon(size: int, tmp_path: Path) -> None:
     path = tmp_path / "large"
-    path.write_bytes(b"x" * LARGE)
+    path.write_bytes(b"x" * size)
     view = map_file(path)
     unlink_large(path)
     assert not path.exists()
@@ -87,6 +89,7 @@ def test_many_large_files_at_once_need_few_descriptors(tmp_path: Path) -> None:
     for path in paths:
         unlink_large(path)
     assert len(descriptors_of(tmp_path)) < 100
+    assert [thread.name for thread in threading.enumerate()].count("mcp-mirror-closer") == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")

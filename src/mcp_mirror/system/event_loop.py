@@ -177,15 +177,16 @@ class _Watch:
 
     def start(self) -> None:
         """Start to measure in the running pass of this thread's loop."""
-        self._thread_id, self._began = threading.get_ident(), monotonic()
-        self.cleanup.start(self._began)
+        self._thread_id = threading.get_ident()
         with suppress(OSError):
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-        self._wait_for_processor(self._began)  # what came before does not count
         self._is_over.clear()
         self._is_wanted.set()
         self._thread = threading.Thread(target=self._look, name="event-loop-watch", daemon=True)
         self._thread.start()
+        self._began = monotonic()  # what came before does not count
+        self._wait_for_processor(self._began)
+        self.cleanup.start(self._began)
         self.is_running = True
 
     def stop(self) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
+from queue import SimpleQueue
+from time import monotonic, sleep
 from typing import Final
 
 from mcp_mirror.errors import MirrorError
@@ -44,11 +46,11 @@ NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 UNFINISHED_NAMES: Final = ".*.part"
 """A glob of the names of unfinished files, which a killed process leaves behind."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_LARGE: Final = 1 << 22
+_LARGE: Final = 1 << 16
 """Bytes from which a file is large."""
 _DELAY: Final = 0.2
 """Seconds in which the program drops its maps of a removed file."""
-_waiting: Final = threading.BoundedSemaphore(64)
+_MAX_WAITING: Final = 64
 """Descriptors that wait; further ones are closed at once, so that they do not use up the handles of the process."""
 
 
@@ -354,10 +356,11 @@ def identify_file(path: Path) -> tuple[int, int]:
 
 
 def unlink_large(path: Path) -> None:
-    """Remove a file if it exists. If it is large, a thread frees its space, which takes 20 ms for 100 MB.
+    """Remove a file if it exists. If it is large, a thread frees its space.
 
-    The space of a removed file is freed with its last descriptor or map. The thread keeps a descriptor until the maps
-    are gone, and closes it.
+    That takes 20 ms for 100 MB. Where the system tells the disk which space is free, it also waits for a busy disk:
+    then 1 MB has taken 120 ms. The space of a removed file is freed with its last descriptor or map. The thread keeps
+    a descriptor until the maps are gone, and closes it.
     """
     descriptor = -1
     if sys.platform != "win32":  # where open files cannot be removed
@@ -367,17 +370,40 @@ def unlink_large(path: Path) -> None:
     if descriptor < 0:
         return
     status = os.fstat(descriptor)
-    if status.st_size < _LARGE or status.st_nlink or not _waiting.acquire(blocking=False):
+    if status.st_size < _LARGE or status.st_nlink or not _closer.add(descriptor):
         os.close(descriptor)
-        return
-    timer = threading.Timer(_DELAY, _close_waiting, (descriptor,))
-    timer.daemon = True
-    timer.start()
 
 
-def _close_waiting(descriptor: int) -> None:
-    os.close(descriptor)
-    _waiting.release()
+class _Closer:
+    """Closes descriptors in one thread, which starts with the first: each start of a thread waits for a processor."""
+
+    def __init__(self) -> None:
+        self._queue = SimpleQueue[tuple[float, int]]()
+        """Descriptors, and the monotonic time at which to close each."""
+        self._places = threading.BoundedSemaphore(_MAX_WAITING)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, descriptor: int) -> bool:
+        """Close a descriptor after `_DELAY`; return False if too many wait already."""
+        if not self._places.acquire(blocking=False):
+            return False
+        self._queue.put((monotonic() + _DELAY, descriptor))
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():  # a copy of a process has no threads
+                self._thread = threading.Thread(target=self._run, name="mcp-mirror-closer", daemon=True)
+                self._thread.start()
+        return True
+
+    def _run(self) -> None:
+        while True:
+            due, descriptor = self._queue.get()
+            sleep(max(0.0, due - monotonic()))
+            os.close(descriptor)
+            self._places.release()
+
+
+_closer: Final = _Closer()
 
 
 class FileMap(mmap.mmap):
