@@ -44,17 +44,18 @@ help: ## this list
 run: $(VENV)/.installed ## run both workflows of the paper through a real gateway, with real servers and a real client
 	$(BIN)/python evals/paper/paper_workflows.py
 
-test: $(VENV)/.installed $(NODE)/.installed ## run the tests without those marked `slow`; TEST_WORKERS=3: in three processes instead of two for each core
-	$(BIN)/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests
+test: $(VENV)/.installed $(NODE)/.installed ## run the tests without those marked `slow` or `alone`; TEST_WORKERS=3: in three processes instead of two for each core
+	$(BIN)/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not (slow or alone)" tests
 
-test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`: more combinations of what `make test` shows, and more load
-	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m slow tests
+test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`, more combinations and more load, then by themselves those marked `alone`, which measure time
+	$(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "slow and not alone" tests
+	$(BIN)/pytest -m alone tests
 
 test-lowest: $(LOWEST)/.installed ## run the tests of the core and of whole calls with the oldest dependencies that pyproject.toml permits
-	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not slow" tests/unit tests/end_to_end tests/commands tests/integration tests/demo
+	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not (slow or alone)" tests/unit tests/end_to_end tests/commands tests/integration tests/demo
 
 test-as-macos: $(VENV)/.installed ## run the tests of the core and of whole calls on Linux without the library functions that macOS lacks
-	PYTHONPATH=tests/as_macos $(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not slow" --ignore tests/end_to_end/test_install.py tests/unit tests/end_to_end tests/integration
+	PYTHONPATH=tests/as_macos $(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not (slow or alone)" --ignore tests/end_to_end/test_install.py tests/unit tests/end_to_end tests/integration
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase

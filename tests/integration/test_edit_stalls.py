@@ -27,7 +27,7 @@ from mcp_mirror.workers.queries import QueryRunner
 BASE = "read-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 @pytest.mark.parametrize(
     "text", ["a" * 65_000, "ab" * 99_000, f"{'x' * 100}a" * 99_000], ids=["64 kB", "200 kB", "10 MB"]

@@ -281,6 +281,7 @@ async def test_a_pointer_is_resolved_in_a_value_without_a_file(scanner: FrameSca
     assert isinstance(await scanner.locate_sent(blob, ("b",)), Miss)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_a_search_of_arguments_of_100_mb_does_not_block_the_event_loop(tmp_path: Path) -> None:
     loop, arguments = MeasuredLoop(), b'{"a":"%b"}' % (b"hello foo-bar " * 8_000_000)

@@ -131,6 +131,7 @@ async def test_a_cancelled_query_does_not_affect_the_next(queries: QueryRunner, 
             tasks.start_soon(queries.run, LARGE, file, NEEDLE, SECONDS, "alice")
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
     loop = MeasuredLoop()
@@ -149,7 +150,7 @@ def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
     assert loop.stalls.longest < 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_an_expression_on_200_mb_does_not_block_the_event_loop(tmp_path: Path) -> None:
     blob = b'{"a":"%b","b":1}' % (b"x" * (200 << 20))

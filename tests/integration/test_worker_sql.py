@@ -161,7 +161,7 @@ async def test_a_principal_with_long_queries_does_not_delay_another(workers: Sql
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_values_over_100_mb_do_not_block_the_event_loop(tmp_path: Path) -> None:
     row = b'{"id":%d,"name":"a name of some length","city":"Bonn","cents":%d},'
