@@ -173,7 +173,7 @@ class Spool:
                 path.write_bytes(data)
                 return map_file(path)
             finally:
-                path.unlink(missing_ok=True)
+                unlink_large(path)
         except OSError:
             return data
 

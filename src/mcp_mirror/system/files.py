@@ -18,8 +18,8 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from queue import SimpleQueue
-from time import monotonic, sleep
 from typing import Final
+from weakref import WeakValueDictionary
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.types import Buffer, FileSpan
@@ -48,10 +48,8 @@ UNFINISHED_NAMES: Final = ".*.part"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _LARGE: Final = 1 << 16
 """Bytes from which a file is large."""
-_DELAY: Final = 0.2
-"""Seconds in which the program drops its maps of a removed file."""
-_MAX_WAITING: Final = 64
-"""Descriptors that wait; further ones are closed at once, so that they do not use up the handles of the process."""
+_MAX_KEPT: Final = 64
+"""Descriptors of removed files; further ones are closed at once, so that they do not use up those of the process."""
 
 
 class UnsafePathError(MirrorError):
@@ -355,59 +353,10 @@ def identify_file(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def unlink_large(path: Path) -> None:
-    """Remove a file if it exists. If it is large, a thread frees its space.
-
-    That takes 20 ms for 100 MB. Where the system tells the disk which space is free, it also waits for a busy disk:
-    then 1 MB has taken 120 ms. The space of a removed file is freed with its last descriptor or map. The thread keeps
-    a descriptor until the maps are gone, and closes it.
-    """
-    descriptor = -1
-    if sys.platform != "win32":  # where open files cannot be removed
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY)
-    path.unlink(missing_ok=True)
-    if descriptor < 0:
-        return
-    status = os.fstat(descriptor)
-    if status.st_size < _LARGE or status.st_nlink or not _closer.add(descriptor):
-        os.close(descriptor)
-
-
-class _Closer:
-    """Closes descriptors in one thread, which starts with the first: each start of a thread waits for a processor."""
-
-    def __init__(self) -> None:
-        self._queue = SimpleQueue[tuple[float, int]]()
-        """Descriptors, and the monotonic time at which to close each."""
-        self._places = threading.BoundedSemaphore(_MAX_WAITING)
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def add(self, descriptor: int) -> bool:
-        """Close a descriptor after `_DELAY`; return False if too many wait already."""
-        if not self._places.acquire(blocking=False):
-            return False
-        self._queue.put((monotonic() + _DELAY, descriptor))
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():  # a copy of a process has no threads
-                self._thread = threading.Thread(target=self._run, name="mcp-mirror-closer", daemon=True)
-                self._thread.start()
-        return True
-
-    def _run(self) -> None:
-        while True:
-            due, descriptor = self._queue.get()
-            sleep(max(0.0, due - monotonic()))
-            os.close(descriptor)
-            self._places.release()
-
-
-_closer: Final = _Closer()
-
-
 class FileMap(mmap.mmap):
     """The map of a file that nothing changes any more."""
+
+    file: "_MappedFile"
 
 
 def map_file(path: Path | str) -> memoryview:
@@ -418,7 +367,80 @@ def map_file(path: Path | str) -> memoryview:
     if sys.platform == "win32":
         return memoryview(Path(path).read_bytes())
     with Path(path).open("rb") as file:
-        return memoryview(FileMap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        status = os.fstat(file.fileno())
+        mapped = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped.file = _mapped_files.setdefault((status.st_dev, status.st_ino), _MappedFile())
+    return memoryview(mapped)
+
+
+def unlink_large(path: Path) -> None:
+    """Remove a file if it exists. If it is large, a thread frees its space.
+
+    That takes 20 ms for 100 MB. Where the system tells the disk which space is free, it also waits for a busy disk:
+    then 1 MB has taken 120 ms. The space of a removed file is freed with its last descriptor or map, and no Python code
+    runs while a map is freed. So the thread closes a descriptor when the last map is gone.
+    """
+    descriptor = -1
+    if sys.platform != "win32":  # where open files cannot be removed
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY)
+    path.unlink(missing_ok=True)
+    if descriptor < 0:
+        return
+    status = os.fstat(descriptor)
+    if status.st_size < _LARGE or status.st_nlink or not _closer.reserve():
+        os.close(descriptor)
+    elif mapped := _mapped_files.get((status.st_dev, status.st_ino)):
+        mapped.kept.append(descriptor)
+    else:
+        _closer.close(descriptor)
+
+
+class _Closer:
+    """Closes descriptors of removed files in one thread: each start of a thread waits for a processor."""
+
+    def __init__(self) -> None:
+        self._queue = SimpleQueue[int]()
+        self._places = threading.BoundedSemaphore(_MAX_KEPT)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def reserve(self) -> bool:
+        """Start the thread if it does not run; return False if too many descriptors are kept."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():  # a copy of a process has no threads
+                self._thread = threading.Thread(target=self._run, name="mcp-mirror-closer", daemon=True)
+                self._thread.start()
+        return self._places.acquire(blocking=False)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor for which `reserve` returned True. Finalizers may call this at any time."""
+        self._queue.put(descriptor)
+
+    def _run(self) -> None:
+        while True:
+            descriptor = self._queue.get()
+            os.close(descriptor)
+            self._places.release()
+
+
+_closer: Final = _Closer()
+
+
+class _MappedFile:
+    """A file with maps, and the descriptors that keep its space until the last of them is gone."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+        self._close = _closer.close
+
+    def __del__(self) -> None:
+        for descriptor in self.kept:
+            self._close(descriptor)
+
+
+_mapped_files: Final = WeakValueDictionary[tuple[int, int], _MappedFile]()
+"""By device and inode."""
 
 
 class FileRemoved:

@@ -1,7 +1,6 @@
 """The bytes of values on their way: encrypted and cut for a server, decrypted and joined for a reader."""
 
-import mmap
-import tempfile
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,7 @@ import anyio.to_thread
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import cut_into_pieces
 from mcp_mirror.stores.encryption import CHUNK, Envelope, RangeReader
-from mcp_mirror.system.files import write_all
+from mcp_mirror.system.files import map_file, unlink_large, write_all
 from mcp_mirror.types import Buffer, Segments, Span
 
 _SPOOLED: Final = 16 << 20
@@ -68,10 +67,14 @@ async def assemble(
         read = [part async for part in parts]
         return read[0] if len(read) == 1 else b"".join(read)
     try:
-        with tempfile.TemporaryFile(dir=folder()) as file:
-            async for part in parts:
-                await anyio.to_thread.run_sync(write_all, file.fileno(), part)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        path = folder() / secrets.token_hex(16)
+        try:
+            with path.open("xb") as file:
+                async for part in parts:
+                    await anyio.to_thread.run_sync(write_all, file.fileno(), part)
+            return map_file(path)
+        finally:
+            unlink_large(path)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StoreError(f"A large value could not be read into a file: {reason}. Make room there.") from None
