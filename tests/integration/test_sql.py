@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.load import slowness
 
 from mcp_mirror.query.sql import SqlFailure, SqlResult, lock_database, open_database, run_sql
 from mcp_mirror.query.sql_tables import TableSource, load_table
@@ -125,11 +124,11 @@ def test_a_long_line_is_a_row() -> None:
 @pytest.mark.parametrize("end", ["", "\n", "\r"])
 def test_a_very_long_line_is_a_row_without_a_search_for_columns(end: str) -> None:
     line = "some words " * 4_000_000
-    began = time.monotonic()
+    began = time.process_time()
     assert rows("SELECT length(line) AS n FROM t", t=f"a,b{end}{line}{end}c,d") == [
         {"n": len(one)} for one in f"a,b{end}{line}{end}c,d".splitlines()
     ]
-    assert time.monotonic() - began < 8 * slowness()
+    assert time.process_time() - began < 8
 
 
 def test_a_text_with_all_orders_of_the_marks_is_refused() -> None:
@@ -425,9 +424,9 @@ def test_json_lines_of_such_objects_stay_rows() -> None:
 
 def test_many_members_of_an_object_are_rows_in_linear_time() -> None:
     records = {f"2025-{number}": {"open": number, "close": number + 0.5} for number in range(200_000)}
-    blob, started = json.dumps(records).encode(), time.perf_counter()
+    blob, started = json.dumps(records).encode(), time.process_time()
     assert rows("SELECT count(*) AS n, max(close) AS top FROM t", t=blob) == [{"n": 200_000, "top": 199_999.5}]
-    assert time.perf_counter() - started < 10 * slowness()
+    assert time.process_time() - started < 10
 
 
 def test_equal_keys_in_one_object_stay_in_a_json_column() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.load import slowness
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import (
@@ -141,21 +140,21 @@ def test_the_cause_is_searched_beside_the_position_of_the_parser() -> None:
     ids=["nulls", "escapes", "long id", "escaped id", "versions"],
 )
 def test_a_large_malformed_frame_is_refused_at_once(frame: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(WireError, match="not valid JSON"):
         open_message(frame)
     assert recover_id(frame) is None
     assert recover_method(frame) is None
-    assert time.perf_counter() - began < 0.1 * slowness()
+    assert time.process_time() - began < 0.1
 
 
 @pytest.mark.parametrize("before", [b'\\"' * 100_000, b'"\\' * 100_000, b'"'], ids=["escapes", "texts", "a quote"])
 def test_a_malformed_frame_that_is_too_deep_is_refused_at_once(before: bytes) -> None:
     frame = b'{"a":' + before + b"[" * 701 + b"]" * 701 + b"}"
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(WireError):
         open_message(frame, max_depth=100)
-    assert time.perf_counter() - began < 0.5 * slowness()
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

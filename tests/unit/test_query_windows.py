@@ -287,9 +287,9 @@ def test_formatted_json_is_shown_without_its_line_breaks() -> None:
 
 def test_a_value_of_many_spaces_is_shown_in_linear_time() -> None:
     blob = json.dumps([" " * 200_000, "\t"]).encode()
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(read(blob, budget=Budget(10**6, 10**6, estimate_tokens))) > 200_000
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @given(st.recursive(st.text(max_size=9) | st.floats(allow_nan=False), st.lists), st.sampled_from([1, "\t", " \t"]))

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.main_parts import sample_records
-from mcp_mirror.payload.json_spans import items, kind_at, members, skip_space, slice_members, trim, value_stop
+from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, skip_space, trim, value_stop
 from mcp_mirror.types import Buffer, Member, Span
 
 _MAX_BYTES: Final = 1 << 25
@@ -57,7 +57,7 @@ def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
         return None
     view = memoryview(blob)
     records = [view[one.span.start : one.span.stop] for one in known]
-    fields, name = set(map(str.casefold, set().union(*map(slice_members, records)))), "key"
+    fields, name = set(map(str.casefold, set().union(*map(read_keys, records)))), "key"
     while name in fields:
         name = f"_{name}"
     return b"\n".join(_write_record(name, one.key, record) for one, record in zip(known, records, strict=True))
