@@ -21,6 +21,7 @@ from mcp_mirror.payload.json_spans import (
     kind_at,
     locate,
     members,
+    read_keys,
     slice_members,
     strings_at,
     trim,
@@ -95,6 +96,7 @@ def test_sliced_members_are_those_at_their_spans(text: bytes, form: Any) -> None
     blob, whole = form(text), trim(text)
     if kind_at(text, whole.start) == "object":
         sliced = [(key, bytes(value)) for key, value in slice_members(blob).items()]
+        assert [*read_keys(blob)] == [key for key, _ in sliced]
         assert sliced == [(key, text[span.start : span.stop]) for key, span in members(blob, whole)]
 
 
