@@ -100,6 +100,11 @@ def test_sliced_members_are_those_at_their_spans(text: bytes, form: Any) -> None
         assert sliced == [(key, text[span.start : span.stop]) for key, span in members(blob, whole)]
 
 
+def test_the_keys_of_an_object_with_a_very_deep_value_are_read() -> None:
+    blob = b'{"a":' + b"[" * 9_000 + b"]" * 9_000 + b',"b":1}'
+    assert [*read_keys(blob)] == [*slice_members(blob)] == ["a", "b"]
+
+
 @given(TEXTS, FORMS)
 @example(b'{"a":1,"a":[2],"b":0,"\\u0061":{"a":3}}', memoryview)
 def test_spans_agree_with_a_parser(text: bytes, form: Any) -> None:
