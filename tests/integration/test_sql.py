@@ -121,6 +121,11 @@ def test_a_long_line_is_a_row() -> None:
     assert rows("SELECT length(line) AS n FROM t", t="word " * 600_000 + "\nend\n") == [{"n": 3_000_000}, {"n": 3}]
 
 
+@pytest.mark.parametrize("line", ["word," * 40_000, "0123456789" * 20_000, "a\tb" * 20_000])
+def test_a_text_of_one_long_line_is_a_row_and_not_names_of_columns(line: str) -> None:
+    assert rows("SELECT line FROM t", t=f"{line}\n") == [{"line": line}]
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r"])
 def test_a_very_long_line_is_a_row_without_a_search_for_columns(end: str) -> None:
     line = "some words " * 4_000_000

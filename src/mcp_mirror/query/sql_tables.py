@@ -40,6 +40,9 @@ _CONTROLS: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 """The characters of marks."""
 _LINE_BYTES: Final = 2_000_000
 """The longest line that DuckDB reads by default."""
+_NAMES_BYTES: Final = 1 << 14
+"""Bytes of the longest text of a single line that may be the names of the columns of an empty table."""
+_ONE_LINE: Final = re.compile(rb"[^\r\n]++[\r\n]*+")
 _LINE_ENDS: Final = re.compile(rb'("[^"]*")|\r\n?')
 """Values in quotes, as the group, and line ends other than LF."""
 _INTEGERS: Final = ("BIGINT", "HUGEINT")
@@ -177,7 +180,7 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
 
 def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes, *, may_have_footer: bool) -> None:
-    if _has_long_line(data):
+    if _has_long_line(data) or (len(data) > _NAMES_BYTES and _ONE_LINE.fullmatch(data)):
         _load_lines(database, name, data)
         return
     is_loaded = _try_csv(database, name, data)
