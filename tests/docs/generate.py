@@ -36,9 +36,9 @@ _CLI_END: Final = """\
 | code | meaning |
 |---|---|
 | 0 | success |
-| 1 | `check` found a problem; `lock` could not reach an upstream; `lock --check` found a difference; `call` failed |
-| 1 | `doctor` found a problem; `install --all` or `uninstall --all` left a file that it cannot read or write |
-| 2 | the configuration or the command line cannot be used |
+| 1 | `check` or `doctor` found a problem; `lock` could not reach an upstream; `lock --check` found a difference |
+| 1 | `call` failed; `install --all` or `uninstall --all` left a file that it cannot use; an unexpected error |
+| 2 | the command line, the configuration, the store, a file, an address or a memory path cannot be used |
 | 130 | stopped by Ctrl-C |
 
 ## Signals

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sqlite3
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,23 @@ async def test_doctor_reports_why_wrapped_servers_do_not_start(
     ended = await run("doctor", "claude-desktop")
     assert ended.code == 1
     assert ended.err.count("does not exist. Run `mcp-mirror uninstall`") == 3
+
+
+async def test_doctor_reports_a_store_that_the_wrapped_servers_cannot_share(
+    raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    write(good=raw())
+    assert (await run("install", "claude-desktop", "--memory")).code == 0
+    assert (await run("doctor")).code == 0
+    with closing(sqlite3.connect(tmp_path / "mcp-mirror" / "store" / "index.sqlite")) as index, index:
+        index.execute("PRAGMA user_version = 1")  # the format of another version
+    ended = await run("doctor")
+    assert ended.code == 1
+    for server in ("good", "mcp-mirror"):
+        problem = f"problem: claude-desktop: {server}: it does not share values with other servers. The store in"
+        assert problem in ended.err
+    assert ended.err.count("has format 1 and this mcp-mirror knows format") == 2
+    assert ended.err.splitlines()[-1] == "0 of 2 servers are ready."
 
 
 async def test_doctor_names_a_file_without_a_known_client_by_its_path(raw: Any, tmp_path: Path, run: Run) -> None:

@@ -52,15 +52,16 @@ async def test_a_value_is_used_as_ever_and_nothing_of_it_is_in_the_folder(
         assert "the last one" in await client.text("memory_read", {"memory_path": f"{base}/rows"})
 
 
+@pytest.mark.parametrize("kind", [{"kind": "disk"}, {}], ids=["disk", "default"])
 async def test_a_missing_key_is_reported_at_startup(
-    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
+    kind: dict[str, str], configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     sealed = {"encryption": {"keys": [KEY]}}
-    async with open_lines(configured({"lab": raw()}, store={"kind": "disk", **sealed})) as client:
+    async with open_lines(configured({"lab": raw()}, store={**kind, **sealed})) as client:
         await client.greet()
         await client.text("memory_put", {"value": "kept"})
     for store in ({}, {"encryption": {"keys": [KEY[::-1]]}}):
-        ended = await run("check", "--config", str(configured({"lab": raw()}, store={"kind": "disk", **store})))
+        ended = await run("check", "--config", str(configured({"lab": raw()}, store={**kind, **store})))
         assert ended.code == 2
         assert "store has 1 value of keys that are not in" in ended.err
         assert "`store.encryption.keys`" in ended.err

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import anyio
 import typer
+from msgspec.structs import replace
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller
@@ -19,6 +20,7 @@ from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_s
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.sanitize import sanitize, strip_invisible
+from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.slices import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
@@ -39,7 +41,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
 
     Example: mcp-mirror check
     """
-    loaded = load_quietly(config, verbose)
+    loaded = _with_store_of_stdio(load_quietly(config, verbose))
     if not verbose:
         mute_upstream_warnings()
 
@@ -55,6 +57,13 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     print_problems((one for one in loaded.warnings if one not in loaded.exposures), "warning")
     print_problems(problems)
     raise typer.Exit(1 if problems else 0)
+
+
+def _with_store_of_stdio(config: Config) -> Config:
+    """Return the configuration with the store of a gateway on stdio, if the configuration has keys of that store."""
+    if config.store.kind or config.is_transparent or not (config.store.path or config.store.encryption):
+        return config
+    return replace(config, store=replace(config.store, kind="disk"))
 
 
 def connect_once(config: Path) -> list[str]:

@@ -17,7 +17,8 @@ _PAGE_HEAD: Final = """\
 `make reference` generates this page from the settings; `mcp-mirror config reference` prints it.
 
 The gateway reads one YAML or JSON file: `--config FILE`, else `$MCP_MIRROR_CONFIG`, else `./mcp-mirror.yaml`, else
-`mcp-mirror.yaml` in the user's configuration folder. All keys are optional except where the table says *required*.
+`mcp-mirror.yaml` in the user's configuration folder, else the file there that `install --merge` wrote. All keys are
+optional except where the table says *required*.
 Any value may contain variables:
 
 | syntax | value |

@@ -32,6 +32,8 @@ _MAX_OUTPUT: Final = 1 << 14
 """Bytes of a server's last standard error that are searched for lines."""
 _OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
 """The beginning of a line that the gateway prints about its server."""
+_STORE_WARNING: Final = re.compile(r"\d{4}-\S+Z warning mcp_mirror\.stores\.opening: (.+)")
+"""The line that the gateway prints if it keeps values in memory, because it cannot use the store."""
 _READY: Final = re.compile(r"^[\w.-]+: ready, ", re.MULTILINE)
 """The beginning of the line that `check` prints about an upstream that is ready."""
 _FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
@@ -141,6 +143,8 @@ async def _start(server: ServerStart, timeout: float, running: set[int]) -> list
             found = [f"it did not list its tools within {timeout:.0f} s. {_SLOW_START}"]
         lines = _read_last_lines(errors, server.redactor)
     if isinstance(found, str):
+        if warning := _STORE_WARNING.search("\n".join(lines)):
+            return [f"it does not share values with other servers. {warning[1]}"]
         print(f"{server.title}: ready, {found}, after {anyio.current_time() - began:.1f} s", flush=True)
         return []
     last = found.pop()
