@@ -148,7 +148,7 @@ def build_sessions(config: Config, resources: Resources, signals: Signals, on_en
 
     def end(key: str, session: Session) -> None:
         if metrics is not None:
-            metrics.record_session(session.protocol_version or "", "tcp", time.monotonic() - session.began)
+            metrics.record_session(session.protocol_version or "", time.monotonic() - session.began)
         on_end(key)
 
     is_required = config.auth.is_required

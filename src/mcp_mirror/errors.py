@@ -67,7 +67,7 @@ class MirrorError(Exception):
 
         A worker process of a program (`multiprocessing`) sends its errors in this way.
         """
-        return _restore_error, (type(self), self.args), vars(self)
+        return type(self).__new__, (type(self), *self.args), vars(self)
 
     @property
     def log_message(self) -> str:
@@ -156,10 +156,6 @@ class EndpointError(MirrorError):
         """Seconds after which a retry may succeed; None if it cannot."""
         self.is_context_exceeded = is_context_exceeded
         """The conversation exceeds the model's context window."""
-
-
-def _restore_error(kind: type[MirrorError], args: tuple[object, ...]) -> MirrorError:
-    return kind.__new__(kind, *args)
 
 
 def unwrap_error_group(error: BaseException) -> BaseException:

@@ -147,9 +147,7 @@ def run_until_signal(
         anyio.run(run_whole, backend_options={"loop_factory": new_event_loop})
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:  # noqa: BLE001  # a traceback would show values
-        exit_with_error(error, print_error)
-    except BaseExceptionGroup as error:
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # a traceback would show values
         exit_with_error(error, print_error)
     if stopped:
         raise typer.Exit(INTERRUPTED if stopped[0] == signal.SIGINT else 0)

@@ -291,8 +291,6 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
     """
     if not 1 <= count <= _MAX_WORKERS:
         raise MirrorError(f"--workers must be between 1 and {_MAX_WORKERS}; got {count}.")
-    if count == 1:
-        return
     if sys.platform != "linux":
         raise MirrorError("--workers needs Linux, which distributes connections between processes. Leave it out.")
     metrics_port = int((config.server.metrics or ":0").rpartition(":")[2])

@@ -28,6 +28,11 @@ def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def shorten(text: str, most: int) -> str:
+    """A text; of a longer one, this many of its characters and `...`."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def quote_name(name: str, most: int) -> str:
     """A name in quotes, with at most this many of its characters."""
-    return repr(name if len(name) <= most else f"{name[:most]}...")
+    return repr(shorten(name, most))

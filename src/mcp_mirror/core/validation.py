@@ -14,6 +14,7 @@ from urllib.parse import quote
 import jsonschema_rs
 import msgspec
 
+from mcp_mirror.core.amounts import shorten
 from mcp_mirror.core.schema_references import References, Schema, as_sequence, map_below, read_types
 from mcp_mirror.core.validation_cost import Cost, CostCounter, UnboundedError
 from mcp_mirror.paths import escape_token
@@ -421,8 +422,7 @@ def _read_constants(part: Any) -> list[Any]:
 
 
 def _abbreviate(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
+    return shorten(json.dumps(value), _MAX_QUOTED)
 
 
 def _locate_message(at: str, message: str) -> str:

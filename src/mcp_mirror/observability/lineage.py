@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.core.amounts import shorten
 from mcp_mirror.observability.events import CallEvent, read_calls
 from mcp_mirror.paths import slug_of
 from mcp_mirror.stores.base import Store
@@ -153,7 +154,7 @@ class Graph(msgspec.Struct, frozen=True):
             style = ", style=dashed" if isinstance(node, ValueNode) and node.is_removed else ""
             lines.append(f"  {names[name]} [shape={shape}, label={_quote_dot(title_of(node))}{style}];")
         for edge in self.edges:
-            label = f" [label={_quote_dot(_cut(edge.part))}]" if edge.part else ""
+            label = f" [label={_quote_dot(shorten(edge.part, _LABEL_CHARACTERS))}]" if edge.part else ""
             lines.append(f"  {names[edge.source]} -> {names[edge.target]}{label};")
         return "\n".join([*lines, "}"])
 
@@ -165,7 +166,7 @@ class Graph(msgspec.Struct, frozen=True):
             left, right = ("[", "]") if isinstance(node, CallNode) else ("([", "])")
             lines.append(f'  {names[name]}{left}"{_escape_mermaid(title_of(node))}"{right}')
         for edge in self.edges:
-            label = f'|"{_escape_mermaid(_cut(edge.part))}"|' if edge.part else ""
+            label = f'|"{_escape_mermaid(shorten(edge.part, _LABEL_CHARACTERS))}"|' if edge.part else ""
             lines.append(f"  {names[edge.source]} -->{label} {names[edge.target]}")
         return "\n".join(lines)
 
@@ -317,10 +318,6 @@ def _describe_node(node: Node) -> dict[str, Any]:
         return {"id": node.id, "type": "call", **msgspec.structs.asdict(node)}
     facts = {"path": node.path, "tool": node.tool, "kind": node.kind, "bytes": node.size, "created": node.created}
     return {"id": node.id, "type": "value", **facts, "removed": node.is_removed}
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LABEL_CHARACTERS else f"{text[:_LABEL_CHARACTERS]}..."
 
 
 def _quote_dot(text: str) -> str:

@@ -140,9 +140,9 @@ class Metrics(Collector):
         """Count an operation of the store."""
         self._store.labels(operation, error).observe(seconds)
 
-    def record_session(self, version: str, transport: str, seconds: float) -> None:
-        """Count a session that has ended."""
-        self._session.labels(version, transport).observe(seconds)
+    def record_session(self, version: str, seconds: float) -> None:
+        """Count a session over HTTP that has ended."""
+        self._session.labels(version, "tcp").observe(seconds)
 
     def _create_call_children(self, tool: str, error: str) -> _CallChildren:
         name = self._bound_tool(tool)

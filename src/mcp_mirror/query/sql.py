@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mcp_mirror.core.amounts import shorten
 from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import FileRemoved, map_span, write_all
@@ -318,7 +319,7 @@ def _shorten(message: str) -> str:
         r"\n\s*(?:\n|LINE \d|Candidate functions|Candidate bindings|Try increasing|Possible Solution| *file =)", message
     )[0]
     line = " ".join(re.sub(r' in file "[^"]*"', "", first).split())
-    line = sanitize(line if len(line) <= _ERROR_CHARACTERS else f"{line[:_ERROR_CHARACTERS]}...")
+    line = sanitize(shorten(line, _ERROR_CHARACTERS))
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
@@ -375,12 +376,8 @@ def _describe_tables(tables: Mapping[str, Mapping[str, str]]) -> str:
         return "The query has no tables: give `inputs`."
     listed = sanitize(
         "; ".join(
-            f"{table}({', '.join(f'{column} {_shorten_type(kind)}' for column, kind in columns.items())})"
+            f"{table}({', '.join(f'{column} {shorten(kind, _TYPE_CHARACTERS)}' for column, kind in columns.items())})"
             for table, columns in tables.items()
         )
     )
-    return f"Tables: {listed if len(listed) <= _SCHEMA_CHARACTERS else f'{listed[:_SCHEMA_CHARACTERS]}...'}."
-
-
-def _shorten_type(kind: str) -> str:
-    return kind if len(kind) <= _TYPE_CHARACTERS else f"{kind[:_TYPE_CHARACTERS]}..."
+    return f"Tables: {shorten(listed, _SCHEMA_CHARACTERS)}."

@@ -65,7 +65,7 @@ class ShutdownMiddleware:
             await self._app(scope, receive, response.send)
         except asyncio.CancelledError:
             with anyio.move_on_after(_LAST_WRITE, shield=True):
-                await response.send_error(STOPPED)
+                await response.send_error()
             raise
         finally:
             # The owner of `send` has the scope too: only the garbage collector frees such a cycle.
@@ -102,13 +102,13 @@ class OpenResponse:
             self._is_complete = not message.get("more_body", False)
         await self._send(message)
 
-    async def send_error(self, error: types.ErrorData) -> None:
-        """End the response with an error, unless it is complete or has begun with a part of another body.
+    async def send_error(self) -> None:
+        """End the response with the error `STOPPED`, unless it is complete or has begun with a part of another body.
 
         The error of a known request has status 200, as the request's own errors have: clients with version 1 of the
         Python SDK end with an exception at status 503, and a proxy may send the request again.
         """
-        message = types.JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
+        message = types.JSONRPCError(jsonrpc="2.0", id=self.request_id, error=STOPPED)
         body = message.model_dump_json(exclude_unset=True).encode()
         if not self._has_begun:
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), _CLOSE]

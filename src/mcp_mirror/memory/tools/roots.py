@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.amounts import shorten
 from mcp_mirror.errors import ToolError
 from mcp_mirror.system.files import atomic_write
 from mcp_mirror.types import Buffer
@@ -105,7 +106,7 @@ class Roots(msgspec.Struct, frozen=True):
 
 def quote_name(name: str) -> str:
     """The name of a file for a text for the model."""
-    return repr(name if len(name) <= _NAME_CHARACTERS else f"{name[:_NAME_CHARACTERS]}...")
+    return repr(shorten(name, _NAME_CHARACTERS))
 
 
 class _RootedPath(msgspec.Struct, frozen=True):
