@@ -177,6 +177,37 @@ def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, 
         select(json.dumps(value).encode(), expression)
 
 
+TYPED = [{"id": 7, "big": "9007199254740993", "price": "1.10", "on": "True", "off": False, "end": "null", "n": None}]
+
+
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        ("[?id == '7']", "[]: the expression finds nothing. The value is a number there, not text: write `7`."),
+        ("length([?'7' == id])", "0: the expression finds nothing. The value is a number there, not text: write `7`."),
+        ("[?big == `9007199254740993`] | [0].id", "text there, not a number: write '9007199254740993'."),
+        ("sum([?price == `1.1`].price)", "text there, not a number: write '1.10'."),
+        ("[?on == `true`]", "text there, not a boolean: write 'True'."),
+        ("[?off == 'False' && id == '7'].id", "a boolean there, not text: write `false`."),
+        ("[?end == null]", "The value is text there, not null: write 'null'."),
+        ("[?n == 'null']", "null there, not text: write `null`."),
+        ("[?big == id || id == to_string(id)]", "It compares a text with a number: convert one of them"),
+    ],
+)
+def test_a_comparison_with_another_type_names_the_right_one(expression: str, advice: str) -> None:
+    with pytest.raises(ToolError, match=re.escape(advice)):
+        select(json.dumps(TYPED).encode(), expression)
+
+
+@pytest.mark.parametrize("expression", ["[?id == '8']", "[?big == `9007199254740992`]", "[?id == '7' && on == 'x']"])
+def test_a_comparison_with_another_value_finds_nothing(expression: str) -> None:
+    assert select(json.dumps(TYPED).encode(), expression) == b"[]"
+
+
+def test_a_comparison_with_a_very_long_number_finds_nothing() -> None:
+    assert select(b'[{"a": ' + b"9" * 4000 + b"}]", "[?a == '" + "9" * 39 + "']") == b"[]"
+
+
 @pytest.mark.parametrize(
     ("value", "expression", "found"),
     [
