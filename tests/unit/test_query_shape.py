@@ -268,6 +268,12 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
             "sort_by(@, &a)[0]",
             r"Select the items that have a value first: \[\?KEY != null\]",
         ),
+        (
+            b'[{"a": "x"}, {"a": null}]',
+            "[?contains(a, 'x')]",
+            r"Select the items that have a value first: \[\?KEY != null",
+        ),
+        (b'[{"a": null}, {"b": 1}]', "[?starts_with(a, 'x')]", "Select the items that have a value first"),
         (b'[{"a": 1}, {"a": "x"}]', "max_by(@, &a)", "compares values of different types"),
         (b'[{"a": 1}, {"a": "x"}]', "sort_by(@, &a)", "Correct it, see"),
         (b'"\\ud800"', "@", "cannot process a number"),

@@ -148,7 +148,11 @@ def _advise(error: JMESPathError) -> str:
     """The next step after an error."""
     if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
         return f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
-    if isinstance(error, JMESPathTypeError) and error.function_name.endswith("_by") and error.actual_type == "null":
+    if (
+        isinstance(error, JMESPathTypeError)
+        and error.actual_type == "null"
+        and error.function_name.endswith((*_TAKES_TEXT, "_by"))
+    ):
         return "Select the items that have a value first: [?KEY != null]."
     return "Correct it, see jmespath.org."
 
