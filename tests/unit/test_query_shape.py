@@ -190,6 +190,7 @@ TYPED = [{"id": 7, "big": "9007199254740993", "price": "1.10", "on": "True", "of
         ("[?on == `true`]", "text there, not a boolean: write 'True'."),
         ("[?off == 'False' && id == '7'].id", "a boolean there, not text: write `false`."),
         ("[?end == null]", "The value is text there, not null: write 'null'."),
+        ("[?id > `6` && id == '7']", "a number there, not text: write `7`."),
         ("[?n == 'null']", "null there, not text: write `null`."),
         ("[?big == id || id == to_string(id)]", "It compares a text with a number: convert one of them"),
     ],
