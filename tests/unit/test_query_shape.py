@@ -177,6 +177,38 @@ def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, 
         select(json.dumps(value).encode(), expression)
 
 
+TYPED = [{"id": 7, "big": "9007199254740993", "price": "1.10", "on": "True", "off": False, "end": "null", "n": None}]
+
+
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        ("[?id == '7']", "[]: the expression finds nothing. The value is a number there, not text: write `7`."),
+        ("length([?'7' == id])", "0: the expression finds nothing. The value is a number there, not text: write `7`."),
+        ("[?big == `9007199254740993`] | [0].id", "text there, not a number: write '9007199254740993'."),
+        ("sum([?price == `1.1`].price)", "text there, not a number: write '1.10'."),
+        ("[?on == `true`]", "text there, not a boolean: write 'True'."),
+        ("[?off == 'False' && id == '7'].id", "a boolean there, not text: write `false`."),
+        ("[?end == null]", "The value is text there, not null: write 'null'."),
+        ("[?id > `6` && id == '7']", "a number there, not text: write `7`."),
+        ("[?n == 'null']", "null there, not text: write `null`."),
+        ("[?big == id || id == to_string(id)]", "It compares a text with a number: convert one of them"),
+    ],
+)
+def test_a_comparison_with_another_type_names_the_right_one(expression: str, advice: str) -> None:
+    with pytest.raises(ToolError, match=re.escape(advice)):
+        select(json.dumps(TYPED).encode(), expression)
+
+
+@pytest.mark.parametrize("expression", ["[?id == '8']", "[?big == `9007199254740992`]", "[?id == '7' && on == 'x']"])
+def test_a_comparison_with_another_value_finds_nothing(expression: str) -> None:
+    assert select(json.dumps(TYPED).encode(), expression) == b"[]"
+
+
+def test_a_comparison_with_a_very_long_number_finds_nothing() -> None:
+    assert select(b'[{"a": ' + b"9" * 4000 + b"}]", "[?a == '" + "9" * 39 + "']") == b"[]"
+
+
 @pytest.mark.parametrize(
     ("value", "expression", "found"),
     [
@@ -237,6 +269,12 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
             "sort_by(@, &a)[0]",
             r"Select the items that have a value first: \[\?KEY != null\]",
         ),
+        (
+            b'[{"a": "x"}, {"a": null}]',
+            "[?contains(a, 'x')]",
+            r"Select the items that have a value first: \[\?KEY != null",
+        ),
+        (b'[{"a": null}, {"b": 1}]', "[?starts_with(a, 'x')]", "Select the items that have a value first"),
         (b'[{"a": 1}, {"a": "x"}]', "max_by(@, &a)", "compares values of different types"),
         (b'[{"a": 1}, {"a": "x"}]', "sort_by(@, &a)", "Correct it, see"),
         (b'"\\ud800"', "@", "cannot process a number"),

@@ -250,6 +250,26 @@ def test_an_error_of_a_costly_schema_names_unlisted_arguments() -> None:
     assert error == '"path" is a required property; the schema does not list "pth"'
 
 
+KINDS = ["schema", "table", "column", "procédure", 5, None]
+COUNTRIES = [f"country {number}" for number in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ({"enum": KINDS[:3]}, "views", '"views" is not one of "schema", "table" or "column"'),
+        ({"enum": KINDS}, "views", '"views" is not one of "schema", "table", "column", "procédure", 5 or null'),
+        ({"anyOf": [{"enum": KINDS}, {"type": "array"}]}, "é", '"é" is not one of "schema", "table", "column", "procé'),
+        ({"enum": COUNTRIES}, "Country 217", '"Country 217" is not one of "country 217", '),
+        ({"enum": COUNTRIES}, 5, '5 is not one of "country 0", "country 1", "country 2", "country 3", "country 4", '),
+        ({"enum": []}, "x", 'a: "x" '),
+        ({"enum": COUNTRIES}, "x", '"country 6", "country 7" or 292 others'),
+    ],
+)
+def test_an_error_names_the_values_that_are_accepted(schema: Any, value: Any, expected: str) -> None:
+    assert expected in check({"properties": {"a": schema}}, {"a": value})
+
+
 def test_a_value_that_fits_several_alternatives_of_one_of_is_an_error() -> None:
     error = check({"properties": {"a": {"oneOf": [{"minimum": 1}, {"type": "integer"}]}}}, {"a": 5})
     assert error == "a: 5 is valid under more than one of the schemas listed in the 'oneOf' keyword"

@@ -97,6 +97,16 @@ def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:
     assert rows.startswith(f'fields of "{BASE}/{file.replace("/", "~1")}/ranges", array[99], with first values: line 0')
 
 
+@pytest.mark.parametrize("above", [("data",), ("data", "page")])
+def test_the_fields_of_a_large_nested_table_are_shown(above: tuple[str, ...]) -> None:
+    value: Any = {"rows": [{"id": n, "note": "x" * 2000} for n in range(900)], "count": 900}
+    for key in reversed(above):
+        value = {"ok": True, key: value}
+    rows = rows_of(json.dumps(value, indent=2).encode())
+    assert rows is not None
+    assert rows.startswith(f'fields of "{BASE}/{"/".join(above)}/rows", array[900], with first values: id 0, note "x')
+
+
 @pytest.mark.parametrize("levels", [50, 5_000])
 def test_a_row_of_any_depth_is_described(levels: int) -> None:
     deep = b"[" * levels + b"]" * levels
@@ -277,7 +287,6 @@ def test_the_largest_table_of_an_object_is_shown() -> None:
 
 
 ROWS = [{"a": n, "name": f"row {n}"} for n in range(60)]
-PARTS = [{"text": "x" * 900} for _ in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +302,8 @@ PARTS = [{"text": "x" * 900} for _ in range(9)]
         ({"a": {"b": {"c": {"d": {"e": ROWS}}}}}, "/a/b/c/d/e"),
         ({"a": {"b": {"c": {"d": {"e": {"f": ROWS}}}}}}, None),
         ({"data": {"text": "x" * 5000}}, None),
-        ({"data": {"users": PARTS * 150}}, None),  # over 1 MiB: a search would take too long
+        ({"data": {"users": [*ROWS, {"a": "x" * (1 << 24)}]}}, None),  # over 16 MiB: a search would take too long
+        ({"data": {"users": [*ROWS, {"a": "x" * (1 << 20)}], **{f"k{n}": n for n in range(1001)}}}, None),  # as well
     ],
 )
 def test_a_table_that_makes_up_most_of_an_object_is_shown_at_any_depth(value: Any, named: str | None) -> None:

@@ -11,7 +11,7 @@ from mcp_mirror.core.media import find_embedded_text, has_content
 from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of_objects
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, slice_members, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
@@ -22,7 +22,11 @@ _MAX_LOCATION: Final = 160
 """Bytes of the part of a path below a value. A key may be the path of a file."""
 _MIN_NESTED_BYTES: Final = 1 << 10
 MAX_NESTED_BYTES: Final = 1 << 20
-"""Bytes of a member in which an array of objects is searched."""
+"""Bytes of a member in which an array of objects is searched, whatever the number of its keys."""
+_MAX_SEARCHED_BYTES: Final = 1 << 24
+"""Bytes of such a member with few keys. To find these takes about 1 ms per MiB."""
+_MAX_SEARCHED_KEYS: Final = 1_000
+"""Keys of a large member that are few. The members of an object with a million keys take seconds."""
 _MAX_NESTING: Final = 4
 """Levels of objects around that array."""
 _MAX_LISTED_ITEMS: Final = 5
@@ -249,8 +253,14 @@ def _find_only_row(blob: Buffer, span: Span) -> Member | None:
 
 def _read_members(blob: Buffer, member: Member, above: tuple[str, ...]) -> tuple[Member, ...]:
     """The members of an object that is a member, unless it is too large or too deep."""
-    is_read = len(above) < _MAX_NESTING and member.span.length <= MAX_NESTED_BYTES
-    return tuple(members(blob, member.span)) if is_read and kind_at(blob, member.span.start) == "object" else ()
+    span = member.span
+    if len(above) >= _MAX_NESTING or kind_at(blob, span.start) != "object" or span.length > _MAX_SEARCHED_BYTES:
+        return ()
+    if span.length > MAX_NESTED_BYTES:
+        keys = read_keys(memoryview(blob)[span.start : span.stop])
+        if len(keys) > _MAX_SEARCHED_KEYS:
+            return ()
+    return members(blob, span)
 
 
 def _member_size(member: Member) -> int:

@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.core.schema_references import References, Schema, as_sequence, map_below, read_types
+from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.validation_cost import Cost, CostCounter, UnboundedError
 from mcp_mirror.paths import escape_token
 
@@ -46,6 +47,8 @@ _MAX_TEXT: Final = 300
 _MAX_QUOTED: Final = 40
 """Characters of a value that a message quotes."""
 _MAX_NAMED: Final = 8
+_MAX_COMPARED: Final = 300
+"""Values of an `enum` that are compared with a wrong one, in about 5 ms."""
 _MAX_ERRORS: Final = 5
 """Errors that a message names."""
 _MAX_ALTERNATIVES: Final = 3
@@ -344,7 +347,7 @@ class _Explainer(msgspec.Struct, frozen=True):
             missing = (name for name in as_sequence(part["required"]) if name not in violation.value)
             cheap_part["required"] = list(islice(missing, 1))  # one error, because each has a copy of the value
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
-            return "; ".join((_locate_message(at, error.message), *_name_unlisted(violation, [error])))
+            return "; ".join((_locate_message(at, _read_message(error)), *_name_unlisted(violation, [error])))
         if named := self._explain_unknown_kind(part, violation.value) or self._explain_type(part, violation.value):
             return _locate_message(at, named)
         return _locate_message(at, "the value does not fit the schema of this argument")
@@ -399,14 +402,33 @@ def _explain_alternatives(error: jsonschema_rs.ValidationError) -> tuple[list[st
     place = list(map(str, error.instance_path))
     failed = [found for found in getattr(error.kind, "context", ()) if found]
     if not failed:
-        return place, error.message
+        return place, _read_message(error)
     wanted = [_read_expected_types(found, error.instance_path) for found in failed]
     meant = [found[0] for found, types in zip(failed, wanted, strict=True) if not types]
     if not meant:
         return place, _name_types(error.instance, chain.from_iterable(wanted))
     if len(meant) == 1:
         return _explain_alternatives(meant[0])
-    return place, "; or ".join(list(dict.fromkeys(one.message for one in meant))[:_MAX_ALTERNATIVES])
+    return place, "; or ".join(list(dict.fromkeys(map(_read_message, meant)))[:_MAX_ALTERNATIVES])
+
+
+def _read_message(error: jsonschema_rs.ValidationError) -> str:
+    """The message of an error; of a value that is not one of several, with more of these than the library names."""
+    options: list[Any] = getattr(error.kind, "options", [])
+    if not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Enum) or not options:
+        return error.message
+    near: list[str] = []
+    if len(options) > _MAX_NAMED and isinstance(error.instance, str):
+        near = find_nearest(error.instance, (one for one in options[:_MAX_COMPARED] if isinstance(one, str)))
+    *named, last = list(dict.fromkeys(map(_quote, (*near, *options[: 2 * _MAX_NAMED]))))[:_MAX_NAMED]
+    if len(options) > _MAX_NAMED:
+        named, last = [*named, last], f"{len(options) - _MAX_NAMED:,} others"
+    return f"{_quote(error.instance)} is not one of {', '.join(named)}{' or ' if named else ''}{last}"
+
+
+def _quote(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
 
 
 def _read_expected_types(errors: Sequence[jsonschema_rs.ValidationError], place: Sequence[str | int]) -> list[str]:

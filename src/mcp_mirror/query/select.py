@@ -13,6 +13,7 @@ from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, re
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.missing_keys import NULL, explain_nothing, find_made_keys, has_key, quote_key, walk
+from mcp_mirror.query.unlike_types import explain_unlike_types
 from mcp_mirror.types import Buffer
 
 
@@ -98,7 +99,7 @@ def select(blob: Buffer, expression: str) -> bytes:
     Raises:
         ToolError: The expression is invalid, does not fit the value, compares with a key that the value does not have,
             has a result that is not JSON, or finds nothing because the value does not have a key where the expression
-            looks for it.
+            looks for it, or has a text where the expression compares with a number.
     """
     try:
         compiled = jmespath.compile(expression)
@@ -113,9 +114,13 @@ def select(blob: Buffer, expression: str) -> bytes:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
-    if value and found in _EMPTY and (reason := explain_nothing(compiled.parsed, blob, value)):
+    if value and found in _EMPTY and (reason := _explain(compiled.parsed, blob, value)):
         raise ToolError(f"{found.decode()}: the expression finds nothing. {reason}")
     return found
+
+
+def _explain(parsed: Mapping[str, Any], blob: Buffer, value: Any) -> str | None:
+    return explain_nothing(parsed, blob, value) or explain_unlike_types(parsed, value, _OPTIONS)
 
 
 def _search(compiled: Any, value: object, blob: Buffer) -> object:
@@ -143,7 +148,11 @@ def _advise(error: JMESPathError) -> str:
     """The next step after an error."""
     if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
         return f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
-    if isinstance(error, JMESPathTypeError) and error.function_name.endswith("_by") and error.actual_type == "null":
+    if (
+        isinstance(error, JMESPathTypeError)
+        and error.actual_type == "null"
+        and error.function_name.endswith((*_TAKES_TEXT, "_by"))
+    ):
         return "Select the items that have a value first: [?KEY != null]."
     return "Correct it, see jmespath.org."
 

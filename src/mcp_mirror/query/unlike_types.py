@@ -1,0 +1,95 @@
+"""Explains why an expression finds nothing: it compares a text with a number, a boolean or null that is written alike.
+
+Many databases return large or decimal numbers as texts, so `[?id == `7`]` finds nothing where `[?id == '7']` does.
+"""
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+import jmespath
+from jmespath.exceptions import JMESPathError
+from jmespath.visitor import TreeInterpreter
+
+from mcp_mirror.query.missing_keys import NULL, Node, walk
+
+_MAX_TEXT: Final = 40
+"""Characters of a text that may be a number."""
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+
+
+class _Pair(NamedTuple):
+    """A text and another value that are written alike."""
+
+    text: str
+    other: float | bool | None
+    written: str | None
+    """What the expression contains as a literal: `text` or `other`; None if it contains neither."""
+
+    @property
+    def advice(self) -> str:
+        """What differs, and the next step."""
+        kind = "null" if self.other is None else "a boolean" if isinstance(self.other, bool) else "a number"
+        if self.written == "other":
+            return f"The value is text there, not {kind}: write '{self.text}'."
+        if self.written == "text":
+            return f"The value is {kind} there, not text: write `{self.text.lower()}`."
+        return f"It compares a text with {kind}: convert one of them, as with to_string(KEY)."
+
+
+class _LenientInterpreter(TreeInterpreter):
+    """Evaluates an expression as if a text were equal to a value that is written alike."""
+
+    def __init__(self, options: jmespath.Options) -> None:
+        super().__init__(options)
+        self.first: _Pair | None = None
+        """The first comparison that is true for this reason only."""
+
+    def visit_comparator(self, node: Any, value: Any) -> Any:
+        if node["value"] != "eq":
+            return super().visit_comparator(node, value)
+        sides = [self.visit(child, value) for child in node["children"]]
+        pair = _find_pair(sides, [_is_written(child) for child in node["children"]])
+        if pair is None:
+            return super().visit_comparator(node, value)
+        self.first = self.first or pair
+        return True
+
+
+def explain_unlike_types(parsed: Any, value: Any, options: jmespath.Options) -> str | None:
+    """Explain that an expression would find something if it compared with the type that the value has; else None.
+
+    Args:
+        parsed: The parsed expression, which finds nothing.
+        value: The value.
+        options: The options of the library.
+    """
+    if not any(node["type"] == "comparator" and node["value"] == "eq" for node in walk(parsed)):
+        return None
+    lenient = _LenientInterpreter(options)
+    try:
+        found = lenient.visit(parsed, value)
+    except (JMESPathError, TypeError):  # a function cannot process what was found
+        found = True
+    return None if lenient.first is None or found in (None, [], {}, 0) else lenient.first.advice
+
+
+def _is_written(node: Node) -> bool:
+    """Whether a part is a literal, or the name of a key that is meant as null."""
+    return node["type"] == "literal" or (node["type"] == "field" and node["value"] in NULL)
+
+
+def _find_pair(sides: list[Any], literal: list[bool]) -> _Pair | None:
+    """The two sides of a comparison if they differ in their types only."""
+    for at, (text, other) in enumerate((sides, sides[::-1])):
+        if isinstance(text, str) and not isinstance(other, str) and _is_written_alike(text, other):
+            written = "text" if literal[at] else "other" if literal[1 - at] else None
+            return _Pair(text, other, written)
+    return None
+
+
+def _is_written_alike(text: str, other: Any) -> bool:
+    if other is None or isinstance(other, bool):
+        return text.lower() == json.dumps(other)
+    is_number = isinstance(other, int | float) and len(text) <= _MAX_TEXT and _NUMBER.fullmatch(text)
+    return bool(is_number and json.loads(text) == other)
