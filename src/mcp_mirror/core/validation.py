@@ -358,8 +358,8 @@ class _Explainer(msgspec.Struct, frozen=True):
         for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
             allowed = [kind for one in alternatives for kind in one.get(name, ())]
             if value.get(name) not in allowed:
-                named = ", ".join(map(_abbreviate, allowed[:_MAX_NAMED]))
-                return f"{name!r} is {_abbreviate(value.get(name))}; the schema has alternatives for {named}"
+                named = ", ".join(map(_quote, allowed[:_MAX_NAMED]))
+                return f"{name!r} is {_quote(value.get(name))}; the schema has alternatives for {named}"
         return None
 
     def _explain_type(self, part: Schema, value: Any) -> str | None:
@@ -373,7 +373,7 @@ class _Explainer(msgspec.Struct, frozen=True):
 
 def _name_types(value: Any, types: Iterable[str]) -> str:
     names = " or ".join(json.dumps(name) for name in dict.fromkeys(types))
-    return f"{_abbreviate(value)} is not of type {names}"
+    return f"{_quote(value)} is not of type {names}"
 
 
 def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.ValidationError]) -> Iterator[str]:
@@ -390,7 +390,7 @@ def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.Validat
     properties = part.get("properties")
     if isinstance(properties, dict):
         names = islice((name for name in violation.value if name not in properties), _MAX_NAMED)
-        if unlisted := ", ".join(map(_abbreviate, names)):
+        if unlisted := ", ".join(map(_quote, names)):
             yield _shorten(f"the schema does not list {unlisted}")
 
 
@@ -427,8 +427,7 @@ def _read_message(error: jsonschema_rs.ValidationError) -> str:
 
 
 def _quote(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
+    return shorten(json.dumps(value, ensure_ascii=False), _MAX_QUOTED)
 
 
 def _read_expected_types(errors: Sequence[jsonschema_rs.ValidationError], place: Sequence[str | int]) -> list[str]:
@@ -441,10 +440,6 @@ def _read_constants(part: Any) -> list[Any]:
     if not isinstance(part, dict):
         return []
     return [part["const"]] if "const" in part else as_sequence(part.get("enum"))
-
-
-def _abbreviate(value: Any) -> str:
-    return shorten(json.dumps(value), _MAX_QUOTED)
 
 
 def _locate_message(at: str, message: str) -> str:
