@@ -622,6 +622,12 @@ def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
     assert rows("SELECT sum(json[3]::DOUBLE) AS s FROM t", t=answer["rows"]) == [{"s": 2 * cells[2]}]
 
 
+def test_rows_in_an_object_in_a_column_are_named() -> None:
+    answer = {"success": True, "data": {"count": 2, "a/b": {"rows": [{"id": 1, "email": "x"}, {"id": 2}]}}}
+    message = failure("SELECT count(email) FROM t", t=answer).message
+    assert ' "t" has rows in "data/a~1b/rows": add this to its path in `inputs`. Tables: t(success' in message
+
+
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:
     weather = {"place": "Bonn", "hourly": {"time": ["a", "b", "c", "d"], "rain": [0, 1, 0, 2], "wind": [1.5] * 4}}
     message = failure("SELECT max(rain) FROM w", w=weather).message

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import shorten
+from mcp_mirror.paths import escape_token
 from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import FileRemoved, map_span, write_all
@@ -306,7 +307,7 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str) 
         with suppress(duckdb.Error):  # the transaction was aborted
             tables = _list_columns(database)
             message = " ".join(
-                filter(None, (message, _explain_missing(message, tables, sql), _describe_tables(tables)))
+                filter(None, (message, _explain_missing(database, message, tables, sql), _describe_tables(tables)))
             )
     elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
         message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
@@ -336,7 +337,9 @@ def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, s
     return tables
 
 
-def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
+def _explain_missing(
+    database: "DuckDBPyConnection", message: str, tables: Mapping[str, Mapping[str, str]], sql: str
+) -> str:
     """Name the tables that have the column which an error reports as missing, or the mistake that fits.
 
     The mistakes are a text in double quotes, an object with the rows in one of its columns in place of the rows, and
@@ -351,10 +354,10 @@ def _explain_missing(message: str, tables: Mapping[str, Mapping[str, str]], sql:
     if _quote(wanted) in sql.casefold():
         text = missing[1].replace("'", "''")
         return f"Double quotes enclose names of columns; a text has single quotes: '{text}'."
-    return _explain_rows(tables)
+    return _explain_rows(database, tables)
 
 
-def _explain_rows(tables: Mapping[str, Mapping[str, str]]) -> str:
+def _explain_rows(database: "DuckDBPyConnection", tables: Mapping[str, Mapping[str, str]]) -> str:
     """Name a table whose rows are in one of its columns, or are arrays; empty: no table is such."""
     for table, columns in tables.items():
         if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
@@ -366,9 +369,23 @@ def _explain_rows(tables: Mapping[str, Mapping[str, str]]) -> str:
                 f"{_quote(table)} has rows as arrays in its column {_quote(rows)}: add the key to its path in "
                 f"`inputs`. Then {_CELLS}"
             )
+        for column, kind in columns.items():
+            if kind.startswith("STRUCT(") and (keys := _find_nested_rows(database.sqltype(kind))):
+                location = "/".join(map(escape_token, (column, *keys)))
+                return sanitize(f"{_quote(table)} has rows in {_quote(location)}: add this to its path in `inputs`.")
         if list(columns) == ["json"] and columns["json"].endswith("[]"):
             return f"Each row of {_quote(table)} is an array: {_CELLS}"
     return ""
+
+
+def _find_nested_rows(kind: Any) -> tuple[str, ...]:
+    """The keys to an array of objects in a type of the database; empty: it has no such array."""
+    for key, below in kind.children if kind.id == "struct" else ():
+        if below.id == "list" and below.children[0][1].id == "struct":
+            return (key,)
+        if keys := _find_nested_rows(below):
+            return (key, *keys)
+    return ()
 
 
 def _describe_tables(tables: Mapping[str, Mapping[str, str]]) -> str:
