@@ -25,6 +25,7 @@ def memory(process: int, what: str = "VmRSS") -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{what}:"))
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_storm_of_announcements_costs_a_listing_a_second_and_no_memory(
