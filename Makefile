@@ -59,7 +59,7 @@ test-as-macos: $(VENV)/.installed ## run the tests of the core and of whole call
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase
-	HYPOTHESIS_PROFILE=same $(BIN)/coverage run -m pytest -q tests/unit
+	HYPOTHESIS_PROFILE=same $(BIN)/coverage run -m pytest -q -m "not alone" tests/unit
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
 lint: $(VENV)/.installed ## format, lint, types (also with the library of macOS) and layers: the quick part of check

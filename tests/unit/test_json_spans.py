@@ -263,7 +263,7 @@ def test_deep_text_is_searched_in_linear_time(opening: bytes, closing: bytes, to
     assert locate(text, (*[token] * 690, "path")) == span
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(20)
 def test_many_deep_containers_are_searched_in_linear_time() -> None:
     deep = b'{"a":' * 690 + b'"here"' + b"}" * 690
