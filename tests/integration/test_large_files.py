@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -112,6 +113,28 @@ def test_many_large_files_at_once_need_few_descriptors(tmp_path: Path) -> None:
         unlink_large(path)
     assert len(descriptors_of(tmp_path)) < 100
     assert [thread.name for thread in threading.enumerate()].count(CLOSER) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
+def test_a_large_file_is_removed_where_no_thread_can_start(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, threading\n"
+        "from pathlib import Path\n"
+        "from mcp_mirror.system.files import map_file, unlink_large\n"
+        "def refuse(thread):\n"
+        '    raise RuntimeError("can\'t start new thread")\n'
+        "threading.Thread.start = refuse\n"
+        "path = Path(sys.argv[1])\n"
+        "view = map_file(path)\n"
+        "unlink_large(path)\n"
+        "assert not path.exists()\n"
+        "assert bytes(view[-3:]) == b'xxx'\n"
+        "del view\n"
+        "assert not [one for one in Path('/proc/self/fd').iterdir() if str(path) in os.path.realpath(one)]\n"
+    )
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * LARGE)
+    subprocess.run([sys.executable, "-c", script, path], check=True, timeout=BOUND)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")

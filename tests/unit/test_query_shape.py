@@ -281,7 +281,12 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
             "[?contains(a, 'x')]",
             r"Select the items that have a value first: \[\?KEY != null",
         ),
-        (b'[{"a": null}, {"b": 1}]', "[?starts_with(a, 'x')]", "Select the items that have a value first"),
+        (
+            b'[{"a": null}, {"b": 1}]',
+            "[?starts_with(a, 'x')]",
+            r'received: "null"\. Select the items that have a value',
+        ),
+        (b'[{"a": "x"}, {"a": null}]', "[?length(a) > `3`]", "Select the items that have a value first"),
         (b'[{"a": 1}, {"a": "x"}]', "max_by(@, &a)", "compares values of different types"),
         (b'[{"a": 1}, {"a": "x"}]', "sort_by(@, &a)", "Correct it, see"),
         (b'"\\ud800"', "@", "cannot process a number"),

@@ -36,8 +36,8 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     """Connect to every upstream; print tools, costs and problems.
 
     It also checks the store, its bucket, and the keys of `auth.issuers`. The exit code is 0 without problems, 1 with
-    problems, 2 if the configuration cannot be read. Settings with which the gateway works, such as one that has no
-    effect, are warnings, not problems; a secret that other users can read is a problem.
+    problems, 2 if the configuration or the store cannot be used. Settings with which the gateway works, such as one
+    that has no effect, are warnings, not problems; a secret that other users can read is a problem.
 
     Example: mcp-mirror check
     """

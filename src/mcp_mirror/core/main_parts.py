@@ -24,9 +24,9 @@ _MIN_NESTED_BYTES: Final = 1 << 10
 MAX_NESTED_BYTES: Final = 1 << 20
 """Bytes of a member in which an array of objects is searched, whatever the number of its keys."""
 _MAX_SEARCHED_BYTES: Final = 1 << 24
-"""Bytes of such a member with few keys. To find these takes about 1 ms per MiB."""
+"""Bytes of such a member with few keys. To read the keys takes about 1 ms per MiB."""
 _MAX_SEARCHED_KEYS: Final = 1_000
-"""Keys of a large member that are few. The members of an object with a million keys take seconds."""
+"""The maximum of few keys. To measure the members of an object with a million keys takes seconds."""
 _MAX_NESTING: Final = 4
 """Levels of objects around that array."""
 _MAX_LISTED_ITEMS: Final = 5

@@ -413,7 +413,10 @@ def _explain_alternatives(error: jsonschema_rs.ValidationError) -> tuple[list[st
 
 
 def _read_message(error: jsonschema_rs.ValidationError) -> str:
-    """The message of an error; of a value that is not one of several, with more of these than the library names."""
+    """The message of an error. That of an `enum` names up to eight values, and of more the nearest first.
+
+    The library names two of them.
+    """
     options: list[Any] = getattr(error.kind, "options", [])
     if not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Enum) or not options:
         return error.message

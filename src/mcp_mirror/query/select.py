@@ -108,19 +108,17 @@ def select(blob: Buffer, expression: str) -> bytes:
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
         found = msgspec.json.encode(_search(compiled, value, blob), enc_hook=_encode_number)
     except JMESPathError as error:
-        advice = _advise(error)
-        raise ToolError(f"`expression` does not work: {' '.join(str(error).split())[:300]} {advice}") from None
+        message = " ".join(str(error).split())[:300].rstrip(".")
+        raise ToolError(f"`expression` does not work: {message}. {_advise(error)}") from None
     except TypeError:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
-    if value and found in _EMPTY and (reason := _explain(compiled.parsed, blob, value)):
-        raise ToolError(f"{found.decode()}: the expression finds nothing. {reason}")
+    if value and found in _EMPTY:
+        reason = explain_nothing(compiled.parsed, blob, value) or explain_unlike_types(compiled.parsed, value, _OPTIONS)
+        if reason:
+            raise ToolError(f"{found.decode()}: the expression finds nothing. {reason}")
     return found
-
-
-def _explain(parsed: Mapping[str, Any], blob: Buffer, value: Any) -> str | None:
-    return explain_nothing(parsed, blob, value) or explain_unlike_types(parsed, value, _OPTIONS)
 
 
 def _search(compiled: Any, value: object, blob: Buffer) -> object:
@@ -148,11 +146,7 @@ def _advise(error: JMESPathError) -> str:
     """The next step after an error."""
     if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
         return f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
-    if (
-        isinstance(error, JMESPathTypeError)
-        and error.actual_type == "null"
-        and error.function_name.endswith((*_TAKES_TEXT, "_by"))
-    ):
+    if isinstance(error, JMESPathTypeError) and error.actual_type == "null":
         return "Select the items that have a value first: [?KEY != null]."
     return "Correct it, see jmespath.org."
 

@@ -376,9 +376,9 @@ def map_file(path: Path | str) -> memoryview:
 def unlink_large(path: Path) -> None:
     """Remove a file if it exists. If it is large, a thread frees its space.
 
-    That takes 20 ms for 100 MB. Where the system tells the disk which space is free, it also waits for a busy disk:
-    then 1 MB has taken 120 ms. The space of a removed file is freed with its last descriptor or map, and no Python code
-    runs while a map is freed. So the thread closes a descriptor when the last map is gone.
+    That takes 20 ms for 100 MB, or 120 ms for 1 MB where the system tells a busy disk which space is free. The space of
+    a removed file is freed with its last descriptor or map, and no other Python code runs while a map is freed. So a
+    descriptor stays open until the last map is gone; then the thread closes it.
     """
     descriptor = -1
     if sys.platform != "win32":  # where open files cannot be removed
@@ -406,11 +406,15 @@ class _Closer:
         self._thread: threading.Thread | None = None
 
     def reserve(self) -> bool:
-        """Start the thread if it does not run; return False if too many descriptors are kept."""
+        """Start the thread if it does not run; return False if it cannot start, or too many descriptors are kept."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():  # a copy of a process has no threads
-                self._thread = threading.Thread(target=self._run, name="mcp-mirror-closer", daemon=True)
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():  # a forked process has only the thread that forked
+                thread = threading.Thread(target=self._run, name="mcp-mirror-closer", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the limit of the system, or the end of the program
+                    return False
+                self._thread = thread
         return self._places.acquire(blocking=False)
 
     def close(self, descriptor: int) -> None:
@@ -432,7 +436,7 @@ class _MappedFile:
 
     def __init__(self) -> None:
         self.kept: list[int] = []
-        self._close = _closer.close
+        self._close = _closer.close  # the module has no names any more at the end of the program
 
     def __del__(self) -> None:
         for descriptor in self.kept:
