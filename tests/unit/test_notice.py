@@ -298,6 +298,44 @@ def test_the_keys_of_the_object_that_makes_up_most_of_a_value_are_named(value: A
     assert len(notice_of(value, preview=False).splitlines()) == 3
 
 
+ROWS = [{"number": n, "title": f"issue {n}"} for n in range(90)]
+CURSOR = {"hasNextPage": True, "endCursor": "Y3Vyc29yOjkw"}
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        (
+            {"data": {"items": ROWS, "has_more": True, "next_cursor": None}, "ok": True},
+            ['also in "data": has_more true, next_cursor null'],
+        ),
+        (
+            {"data": {"issues": {"totalCount": 2, "pageInfo": CURSOR, "nodes": ROWS}}},
+            ['also in "data/issues": totalCount 2, pageInfo/hasNextPage true, pageInfo/endCursor "Y3Vyc29yOjkw"'],
+        ),
+        (
+            {"a": {"page": 1, "b": {"of": 9, "rows": {f"k{n}": row for n, row in enumerate(ROWS)}}}},
+            ['also in "a": page 1', 'also in "a/b": of 9'],
+        ),
+        ({"a": {"next": 2, "b": {f"k{n}": [n] * 90 for n in range(9)}}}, ['also in "a": next 2']),
+        ({"a/b": {"c~d": ROWS, "e/f": {"g/h": 1}}}, ['also in "a~1b": "e~1f/g~1h" 1']),
+        ({"items": ROWS, "has_more": True}, []),
+        ({"data": {"items": ROWS, "others": [[]], "text": "x" * 200}}, []),
+    ],
+)
+def test_small_values_beside_nested_rows_are_named(value: Any, lines: list[str]) -> None:
+    notice = notice_of(value)
+    assert [line for line in notice.splitlines() if line.startswith("also in ")] == lines
+
+
+def test_values_beside_rows_leave_room_for_the_fields_of_the_rows() -> None:
+    notice = notice_of({"data": {f"setting {n}": n for n in range(60)} | {"rows": ROWS}})
+    assert 'fields of "' in notice
+    assert 'number 0, title "issue 0"' in notice
+    assert 'also in "data": "setting 0" 0, ' in notice
+    assert '"setting 30"' not in notice
+
+
 def test_many_keys_of_such_an_object_are_counted() -> None:
     numbers = {f"2026-{number:04}": number * 1.5 for number in range(400)}
     assert re.search(

@@ -69,17 +69,12 @@ class Part(NamedTuple):
     """Its location."""
     span: Span
 
-    def find_path(self, path: str) -> str | None:
-        """Its memory path for the path of the object; None if the keys are too long or have invisible characters."""
-        location = "/".join(map(escape_token, self.keys))
-        return f"{path}/{location}" if strip_invisible(location, _MAX_LOCATION) == location else None
-
 
 class Records(NamedTuple):
     """An object whose members are objects with the same keys."""
 
-    part: Part
-    """Its location, and its first member."""
+    keys: tuple[str, ...]
+    """Its location."""
     size: int
     """The number of its members."""
     first_key: str
@@ -87,11 +82,23 @@ class Records(NamedTuple):
     """Its first members, JSON text."""
 
 
-class MainObject(NamedTuple):
-    """The object that makes up most of another one."""
+class Level(NamedTuple):
+    """An object within a value, or the value itself."""
 
-    part: Part
-    members: tuple[Member, ...]
+    keys: tuple[str, ...]
+    """Its location."""
+    members: Sequence[Member]
+
+
+def find_path(path: str, keys: Sequence[str]) -> str | None:
+    """The memory path of a part of a value; None if its keys are too long or have invisible characters.
+
+    Args:
+        path: The memory path of the value.
+        keys: The location of the part.
+    """
+    location = "/".join(map(escape_token, keys))
+    return f"{path}/{location}" if strip_invisible(location, _MAX_LOCATION) == location else None
 
 
 def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
@@ -127,41 +134,44 @@ def quote_short_texts(texts: Sequence[Buffer], estimate: Estimate) -> tuple[str,
     return quoted if tokens <= _MAX_SHORT_TEXT_TOKENS else ()
 
 
-def find_table(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Part | None:
-    """Find the largest array of objects in an object; None without such an array.
+def read_levels(blob: Buffer, known: Sequence[Member]) -> tuple[Level, ...]:
+    """An object, the one member that makes up most of it if that is an object, that member's, and so on.
 
-    The array is a member of the object, or within the one member that makes up most of it, at any depth: many servers
-    wrap their rows as `{"data": {"users": [...]}}`.
-
-    Args:
-        blob: JSON text.
-        known: The members of the object.
-        above: The location of the object in the text.
-    """
-    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
-    largest = max(arrays, key=_member_size, default=None)
-    if largest is not None and is_array_of_objects(blob, largest.span):
-        return Part((*above, largest.key), largest.span)
-    main = _find_main_member(known)
-    inner = _read_members(blob, main, above) if main else ()
-    return find_table(blob, inner, (*above, main.key)) if main and inner else None
-
-
-def find_records(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> Records | None:
-    """Find an object whose members are objects with the same keys: rows by name, number or date.
-
-    It is the object itself, or the one member that makes up most of it, at any depth; None without one.
+    Many servers wrap their rows as `{"data": {"users": [...]}}`, or one file as `{"files": [{"text": "..."}]}`: an
+    array of one object is passed over.
 
     Args:
         blob: JSON text.
         known: The members of the object.
-        above: The location of the object in the text.
     """
-    if len(known) >= _MIN_RECORDS and (samples := sample_records(blob, known)):
-        return Records(Part(above, known[0].span), len(known), known[0].key, samples)
-    main = _find_main_member(known)
-    inner = _read_members(blob, main, above) if main else ()
-    return find_records(blob, inner, (*above, main.key)) if main and inner else None
+    levels = [Level((), known)]
+    while main := _find_main_member(levels[-1].members):
+        keys = levels[-1].keys
+        if row := _find_only_row(blob, main.span):
+            keys, main = (*keys, main.key), row
+        inner = _read_members(blob, main, keys)
+        if not inner:
+            break
+        levels.append(Level((*keys, main.key), inner))
+    return tuple(levels)
+
+
+def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:
+    """Find the largest array of objects in the first level that has one; None without such an array."""
+    for level in levels:
+        arrays = [member for member in level.members if kind_at(blob, member.span.start) == "array"]
+        largest = max(arrays, key=_member_size, default=None)
+        if largest is not None and is_array_of_objects(blob, largest.span):
+            return Part((*level.keys, largest.key), largest.span)
+    return None
+
+
+def find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:
+    """Find the first level whose members are objects with the same keys: rows by name, number or date."""
+    for level in levels:
+        if len(level.members) >= _MIN_RECORDS and (samples := sample_records(blob, level.members)):
+            return Records(level.keys, len(level.members), level.members[0].key, samples)
+    return None
 
 
 def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
@@ -179,39 +189,19 @@ def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
     return found if len(found) >= _MIN_RECORDS else ()
 
 
-def find_main_object(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> MainObject | None:
-    """Find the one member that makes up most of an object, at any depth, if it is an object; None without one.
-
-    Args:
-        blob: JSON text.
-        known: The members of the object.
-        above: The location of the object in the text.
-    """
-    main = _find_main_member(known)
-    inner = _read_members(blob, main, above) if main else ()
-    if main is None or not inner:
-        return None
-    part = Part((*above, main.key), main.span)
-    return find_main_object(blob, inner, part.keys) or MainObject(part, inner)
+def find_main_object(levels: Sequence[Level]) -> Level | None:
+    """The last level, the object that makes up most of the value; None if that is the value itself."""
+    return levels[-1] if len(levels) > 1 else None
 
 
-def find_long_texts(blob: Buffer, known: Sequence[Member], above: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Find the longest texts of an object, at most three, or those of the one member that makes up most of it.
-
-    That member is an object, or an array of one object: many servers return one file as `{"files": [{"text": "..."}]}`.
-    """
-    texts = [one for one in known if one.span.length > MAX_LISTED_TEXT and kind_at(blob, one.span.start) == "text"]
-    if texts:
-        longest = sorted(texts, key=_member_size, reverse=True)[:_MAX_LONG_TEXTS]
-        return tuple(Part((*above, one.key), one.span) for one in longest)
-    main = _find_main_member(known)
-    if main is None:
-        return ()
-    keys = (*above, main.key)
-    if row := _find_only_row(blob, main.span):
-        above, keys, main = keys, (*keys, row.key), row
-    inner = _read_members(blob, main, above)
-    return find_long_texts(blob, inner, keys) if inner else ()
+def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
+    """Find the longest texts, at most three, of the first level that has long texts."""
+    for level in levels:
+        long = [one for one in level.members if one.span.length > MAX_LISTED_TEXT]
+        if texts := [one for one in long if kind_at(blob, one.span.start) == "text"]:
+            longest = sorted(texts, key=_member_size, reverse=True)[:_MAX_LONG_TEXTS]
+            return tuple(Part((*level.keys, one.key), one.span) for one in longest)
+    return ()
 
 
 def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:

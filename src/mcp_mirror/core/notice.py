@@ -14,13 +14,24 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.main_parts import Part, find_long_texts, find_main_item, find_main_object, find_records, find_table
+from mcp_mirror.core.main_parts import (
+    Level,
+    Part,
+    find_long_texts,
+    find_main_item,
+    find_main_object,
+    find_path,
+    find_records,
+    find_table,
+    read_levels,
+)
 from mcp_mirror.core.media import NOT_SHOWN
 from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     Preview,
     TokenBudget,
+    describe_beside,
     describe_main_object,
     describe_records,
     describe_table,
@@ -63,6 +74,8 @@ _PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
 _PREVIEW_MARK: Final = "| "
 """Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
+_MAX_BESIDE_TOKENS: Final = 50
+"""Tokens of the lines about small values beside the rows of an object."""
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
 
@@ -212,32 +225,37 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     With the path of the object only, models passed the object where a text was needed, and no error says so: an
     object is a valid value of a text argument.
     """
-    texts = find_long_texts(stored.blob, stored.members) if stored.preview else ()
-    describe = _choose_description(stored, texts)
-    listed = _list_keys(stored, stored.room // 2 if describe else stored.room, texts)
-    if describe is None:
+    levels = read_levels(stored.blob, stored.members) if stored.preview else ()
+    texts = find_long_texts(stored.blob, levels)
+    described = _choose_description(stored, levels, texts)
+    listed = _list_keys(stored, stored.room // 2 if described else stored.room, texts)
+    if described is None:
         return (f"{_SUBJECT} object: {listed}.",)
+    describe, keys = described
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
-    described = describe(room=room, path=stored.path)
+    left = room.left
+    room.left = min(left, _MAX_BESIDE_TOKENS)
+    beside = tuple(describe_beside(stored.blob, levels, keys, room))
+    room.left += max(0, left - _MAX_BESIDE_TOKENS)
+    line = describe(room=room, path=stored.path)
     # Keys that follow say whether there are more of them; those of records are all alike.
     if describe.func is not describe_records:
         listed = _list_keys(stored, stored.room // 2 + room.left, texts)
-    return (f"{_SUBJECT} object: {listed}.", described)
+    return (f"{_SUBJECT} object: {listed}.", line, *beside)
 
 
-def _choose_description(stored: NoticeInput, texts: Sequence[Part]) -> partial[str] | None:
-    """What describes the rows of an object, or the object that makes up most of it; None if neither exists."""
-    blob, known = stored.blob, stored.members
-    if not stored.preview:
-        return None
-    if table := find_table(blob, known):
-        return partial(describe_table, blob, table)
+def _choose_description(
+    stored: NoticeInput, levels: Sequence[Level], texts: Sequence[Part]
+) -> tuple[partial[str], Sequence[str]] | None:
+    """What describes the rows of an object, or else the object that makes up most of it; with their location."""
+    if table := find_table(stored.blob, levels):
+        return partial(describe_table, stored.blob, table), table.keys
     if texts:
         return None
-    if records := find_records(blob, known):
-        return partial(describe_records, records)
-    main = find_main_object(blob, known)
-    return partial(describe_main_object, blob, main) if main else None
+    if records := find_records(stored.blob, levels):
+        return partial(describe_records, records), records.keys
+    main = find_main_object(levels)
+    return (partial(describe_main_object, stored.blob, main), main.keys) if main else None
 
 
 def _preview(stored: NoticeInput) -> Preview:
@@ -281,7 +299,7 @@ def _list_keys(stored: NoticeInput, room: int, texts: Sequence[Part]) -> str:
             room -= tokens
     left += len(shown) - len(listed)
     for text in texts:
-        if path := text.find_path(stored.path):
+        if path := find_path(stored.path, text.keys):
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
             described = f'{name} {outline_hidden(stored.blob, text.span)} at "{path}"'
             at = next((at for at, formatted in enumerate(listed) if formatted.startswith(f"{name} ")), None)

@@ -4,7 +4,7 @@ Previews contain text of upstreams, which is bounded and sanitized (`security.sa
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
@@ -15,10 +15,11 @@ from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
     MAX_LISTED_TEXT,
     MAX_NESTED_BYTES,
-    MainObject,
+    Level,
     Part,
     Records,
     find_listed_items,
+    find_path,
     find_text_at,
 )
 from mcp_mirror.core.media import Media, find_embedded_text, read_media
@@ -38,7 +39,7 @@ from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, show_characters, strip_invisible
-from mcp_mirror.types import Buffer, Kind, Span, TextSize
+from mcp_mirror.types import Buffer, Kind, Member, Span, TextSize
 
 MAX_PREVIEW_TOKENS: Final = 150
 """Maximum expected tokens of a preview."""
@@ -52,6 +53,8 @@ _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in the line of an item."""
 _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
+_MAX_SMALL_MEMBER: Final = 160
+"""Bytes of a member that is named beside the rows of an object."""
 _MAX_HEADER_BYTES: Final = 1 << 12
 """Bytes of the first row of an array of arrays that is shown."""
 _WORD: Final = re.compile(r"[\w.$@/:-]+")
@@ -135,7 +138,7 @@ def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "")
     length = f", array[{count_items(blob, table.span)}]" if is_deep else ""
     room.take(f'fields of "{named}"{length}, with first values: ')
     fields = _describe_rows(sample_items(blob, table.span), room)
-    named = (table.find_path(path) if is_deep else None) or named
+    named = (find_path(path, table.keys) if is_deep else None) or named
     return f'fields of "{named}"{length}, with first values: {fields}'
 
 
@@ -147,7 +150,7 @@ def describe_records(records: Records, room: TokenBudget, path: str = "") -> str
         room: The tokens of the description, not counting the path; decreases.
         path: The memory path of the object that contains them, or is their object.
     """
-    keys = records.part.keys
+    keys = records.keys
     named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
     first = as_json_string(records.first_key, _MAX_STRING)
     described = f"has {records.size:,} objects, the first at {first}; fields with first values: "
@@ -155,12 +158,12 @@ def describe_records(records: Records, room: TokenBudget, path: str = "") -> str
         described = f"Its {records.size:,} members are objects; fields with first values: "
     room.take(named + described)
     if keys:
-        named = (records.part.find_path(path) if len(keys) > 1 else None) or named
+        named = (find_path(path, keys) if len(keys) > 1 else None) or named
         described = f'"{named}" {described}'
     return described + _describe_rows(records.samples, room)
 
 
-def describe_main_object(blob: Buffer, main: MainObject, room: TokenBudget, path: str = "") -> str:
+def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str = "") -> str:
     """The keys of the object that makes up most of a value, each with its value or its shape.
 
     Args:
@@ -169,15 +172,51 @@ def describe_main_object(blob: Buffer, main: MainObject, room: TokenBudget, path
         room: The tokens of the description, not counting the path; decreases.
         path: The value's memory path.
     """
-    keys = main.part.keys
+    keys = main.keys
     named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
     room.take(f'"{named}" has , and 1,000 more keys')
     fields = (f"{_format_key(key)} {_outline_member(blob, span)}" for key, span in main.members[:_MAX_FIELDS])
     shown = tuple(takewhile(room.take, fields))
     left = len(main.members) - len(shown)
-    named = (main.part.find_path(path) if len(keys) > 1 else None) or named
+    named = (find_path(path, keys) if len(keys) > 1 else None) or named
     more = (f"and {format_count(left, 'more key')}",) if left else ()
     return f'"{named}" has {", ".join((*shown, *more))}'
+
+
+def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> Iterator[str]:
+    """A line for each object around a described part: its small members, which may tell how to get more rows.
+
+    The value itself needs no line, since its members are listed.
+
+    Args:
+        blob: The JSON text of the value.
+        levels: The value and the objects around the part.
+        keys: The location of the part.
+        room: The tokens of the lines; decreases.
+    """
+    for level in levels[1:]:
+        if len(level.keys) >= len(keys):
+            break
+        others = (one for one in level.members if one.key != keys[len(level.keys)])
+        if fields := list(islice(_list_small_members(blob, others), _MAX_FIELDS)):
+            named = strip_invisible("/".join(map(escape_token, level.keys)), MAX_FIELD_NAME)
+            described = f'also in "{named}": '
+            room.take(described)
+            if shown := tuple(filter(room.take, fields)):
+                yield described + ", ".join(shown)
+
+
+def _list_small_members(blob: Buffer, known: Iterable[Member], above: str = "") -> Iterator[str]:
+    """Numbers, short texts and the like, also those within small objects."""
+    for key, span in known:
+        if span.length > _MAX_SMALL_MEMBER:
+            continue
+        kind = kind_at(blob, span.start)
+        if kind == "object" and not above:
+            yield from _list_small_members(blob, members(blob, span), f"{escape_token(key)}/")
+        elif kind not in ("object", "array"):
+            named = f"{above}{escape_token(key)}" if above else key
+            yield f"{_format_key(named)} {_format_cell(blob, span)}"
 
 
 def _outline_member(blob: Buffer, span: Span) -> str:
