@@ -55,3 +55,24 @@ async def test_a_script_that_reads_a_long_literal_does_not_stall_others(text: st
 
         assert await measure_pause(run()) < STALL * slowness()
         assert answers[0].startswith(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_a_large_text_where_an_array_is_expected_does_not_stall_others() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def count(rows: list[int]) -> int:
+        return len(rows)
+
+    async with mirror:
+        path = await mirror.put("[" + '"a",' * 20_000_000 + "1]]")
+        answers: list[str] = []
+
+        async def run() -> None:
+            answers.append((await mirror.call("count_mirrored", {"rows": path})).text)
+
+        assert await measure_pause(run()) < STALL * slowness()
+        assert "'rows' expects array" in answers[0]
+        assert "is text" in answers[0]

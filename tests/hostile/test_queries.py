@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -113,3 +114,29 @@ async def test_small_arguments_of_deep_arrays_do_not_stall_others(argument: str)
         arguments = {"rows": [], "text": "", argument: [deep] * 100}
         pauses = [await measure_pause(mirror.call("join_mirrored", arguments)) for _ in range(3)]
         assert min(pauses) < 0.1 * slowness()  # a stall of this call is in each of them, one of the machine is not
+
+
+EDITS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "often": ({"rows": ["a"] * 300}, {"old_text": "a", "new_text": "TEXT", "all": True}, "would have 2.4 GB"),
+    "once": ("text", {"old_text": "text", "new_text": "QUOTES"}, "text, 57 MB"),
+}
+"""The edited value, the edit with the name of the value that it inserts, and a part of the answer."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", EDITS)
+async def test_an_edit_that_inserts_a_large_value_does_not_stall_others(kind: str) -> None:
+    mirror = Mirror()
+    edited, edit, expected = EDITS[kind]
+    async with mirror:
+        path = await mirror.put(edited)
+        inserted = await mirror.put({"often": "b c " * 2_000_000, "once": ['"' * 27] * 1_000_000}[kind])
+        arguments = json.loads(re.sub("TEXT|QUOTES", inserted, json.dumps(edit)))
+        answers: list[str] = []
+
+        async def run() -> None:
+            answers.append((await mirror.call("memory_edit", {"memory_path": path, **arguments})).text)
+
+        assert await measure_pause(run()) < STALL * slowness()
+        assert expected in answers[0]

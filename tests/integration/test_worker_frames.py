@@ -16,9 +16,10 @@ import pytest
 from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import UpstreamError, WireError
-from mcp_mirror.paths import FixedBases
+from mcp_mirror.paths import FixedBases, MemoryPath
 from mcp_mirror.payload.json_spans import Miss
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
@@ -279,6 +280,17 @@ async def test_a_pointer_is_resolved_in_a_value_without_a_file(scanner: FrameSca
     assert isinstance(found, Span)
     assert blob[found.start : found.stop] == b"12"
     assert isinstance(await scanner.locate_sent(blob, ("b",)), Miss)
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+async def test_a_text_is_converted_as_in_the_gateway(scanner: FrameScanner, size: int) -> None:
+    blob, wanted = json.dumps(f'["{"x" * size}"]').encode(), frozenset({"array"})
+    nowhere = FileSpan("/nonexistent/file", Span(0, len(blob)))
+    for file in (None, nowhere):
+        value = Resolved(MemoryPath("text"), blob, "text", file=file)
+        (converted,) = await scanner.convert(value, wanted, "alice") or ()
+        assert bytes(converted) == json.loads(blob).encode()
+        assert await scanner.convert(value, frozenset({"object"}), "alice") is None
 
 
 @pytest.mark.alone

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -90,6 +91,11 @@ class EscapedPath(msgspec.Struct, frozen=True):
     span: Span
     text: str
 
+
+Forms = Mapping[tuple[MemoryPath, frozenset[str]], Segments]
+"""Values as arguments get them, by their paths and the JSON types that the arguments accept."""
+
+_NO_FORMS: Final[Forms] = MappingProxyType({})
 
 Pointers = tuple[Pointer | EscapedPath, ...]
 """All pointers in the arguments, in the order of the text."""
@@ -352,8 +358,11 @@ def substitute_pointers(
     found: tuple[Pointer | EscapedPath | Correction, ...],
     values: Mapping[Pointer, Resolved],
     types_at: TypesAt,
+    converted: Forms = _NO_FORMS,
 ) -> Segments:
     """Replace each pointer that has a value, in pieces; `found` is in the order of the text.
+
+    `converted` has the forms of values that were converted before.
 
     Raises:
         ToolError: A value does not fit the declared type of its argument.
@@ -361,7 +370,7 @@ def substitute_pointers(
     view = memoryview(arguments)
     pieces: list[Buffer] = []
     position = 0
-    forms: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}  # a call may name one large value very many times
+    forms = dict(converted)  # a call may name one large value very many times
     for item in found:
         if isinstance(item, EscapedPath):
             replacement: Segments = (msgspec.json.encode(item.text),)

@@ -14,6 +14,7 @@ from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
 from mcp_mirror.core.resolve import (
     Correction,
     EscapedPath,
+    Forms,
     Pointer,
     Pointers,
     TypesAt,
@@ -34,10 +35,12 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Segments
 
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
+_PARSED_HERE: Final = 1 << 20
+"""Bytes of the largest text that is parsed in this process, in about 5 ms."""
 _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
 _MISSING: Final = re.compile(r'(?:(?P<at>\S+): )?"(?P<name>[^"]+)" is a required property')
@@ -104,7 +107,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         sent: Segments | None = None if found else (arguments,)
         while sent is None:
             try:
-                sent = await _substitute(entry, arguments, found, values)
+                sent = await self._substitute(call, entry, found, values)
             except MisfitError as misfit:
                 if unwrapped := unwrap_pointer(arguments, found, misfit, types_of):
                     item, array = unwrapped
@@ -121,11 +124,44 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_of)
         if corrections:
             replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
-            changed = await _substitute(entry, arguments, replaced, values)
+            changed = await self._substitute(call, entry, replaced, values)
             if (left := await self._find_fault(call, entry, changed)) is None:
                 return changed
             fault = fault if _is_null(left, fault) else left
         raise _build_misfit_error(entry, fault if may_quote else None)
+
+    async def _substitute(
+        self, call: Call, entry: CatalogEntry, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
+    ) -> Segments:
+        """Replace pointers by their values, which may need to be parsed or quoted."""
+        arguments, types_of = call.arguments, types_at(entry.schema)
+        converted = await self._convert_large_texts(call, found, values, types_of)
+        size = measure_substitution(found, values)
+        return await run_by_size(size, substitute_pointers, arguments, found, values, types_of, converted)
+
+    async def _convert_large_texts(
+        self, call: Call, found: tuple[Found, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
+    ) -> Forms:
+        """Convert the large texts that their arguments do not accept; parsing them here would lock the interpreter."""
+        converted: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}
+        for pointer in found:
+            value = values.get(pointer) if isinstance(pointer, Pointer) else None
+            if (
+                value is None
+                or not isinstance(pointer, Pointer)
+                or value.kind != "text"
+                or len(value.blob) <= _PARSED_HERE
+            ):
+                continue
+            wanted = types_of(pointer.location)
+            key = value.path, wanted
+            if key in converted or not wanted or has_type(value, wanted):
+                continue
+            form = await self.services.scanner.convert(value, wanted, call.namespace)
+            if form is None:
+                raise MisfitError(value, wanted, pointer.location)
+            converted[key] = form
+        return converted
 
     async def _find_key_of_argument(self, call: Call, misfit: MisfitError) -> Resolved | None:
         """Return the member of an object that has the argument's name, if it fits and the object does not.
@@ -188,15 +224,6 @@ def _build_misfit_error(entry: CatalogEntry, fault: str | None = None) -> ToolEr
     """The error of arguments that do not fit a tool; without `fault`, it quotes no value."""
     fault = fault or "the value of a memory path does not match the tool's schema"
     return ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
-
-
-async def _substitute(
-    entry: CatalogEntry, arguments: Buffer, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
-) -> Segments:
-    """Replace pointers by their values, which may need to be parsed or quoted."""
-    return await run_by_size(
-        measure_substitution(found, values), substitute_pointers, arguments, found, values, types_at(entry.schema)
-    )
 
 
 def _is_null(missing: str, fault: str) -> bool:

@@ -9,11 +9,12 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.content_comparison import parse_exact
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members
-from mcp_mirror.query.texts import IsOver, check_time, find_text, is_text, locate_text
+from mcp_mirror.query.texts import IsOver, check_time, decode_string, find_text, is_text, locate_text
 from mcp_mirror.query.trees import (
     Array,
     Leaf,
@@ -60,6 +61,8 @@ def _pack(pieces: Iterable[Span | bytes]) -> Pieces:
 
 _MAX_REPLACED: Final = 100_000
 """Occurrences of a text that one edit replaces."""
+_LONGEST_ESCAPE: Final = 6
+"""Bytes of the longest escape of one character."""
 _MAX_COMPARED: Final = 1 << 24
 """Bytes of a value that `test` compares."""
 _MIN_ROOM: Final = 1 << 20
@@ -281,11 +284,16 @@ class Replace(msgspec.Struct, frozen=True):
     replaces_all: bool
     """Replace all occurrences. Otherwise the old text must occur once."""
 
+    def bound_occurrences(self, length: int) -> int:
+        """Return the most occurrences that a value of `length` bytes can have replaced."""
+        shortest = len(self.old.encode("utf-8", "replace")) // (_LONGEST_ESCAPE if "\\" in self.old else 1)
+        return min(_MAX_REPLACED, length // max(shortest, 1)) if self.replaces_all else 1
+
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
         """Replace the text and return the new value.
 
         Raises:
-            ToolError: The text does not occur, or too often; the result is not JSON; the time limit is reached.
+            ToolError: The text does not occur, or too often; the result is not JSON, or too large; the time is over.
         """
         span = locate_text(blob)
         most = _MAX_REPLACED if self.replaces_all else 2
@@ -305,6 +313,11 @@ class Replace(msgspec.Struct, frozen=True):
             raise ToolError(
                 f"The result is not valid JSON: {error}. Correct `old_text` and `new_text`, or use `patch`."
             ) from None
+        except MemoryError:
+            raise ToolError(
+                f"The result would have {format_bytes(pieces.size)}, too much to check that it is JSON. Use a shorter "
+                "`new_text`, or `patch`."
+            ) from None
         return pieces
 
     def _check_count(self, times: int) -> None:
@@ -317,6 +330,25 @@ class Replace(msgspec.Struct, frozen=True):
             )
         if not self.replaces_all and times > 1:
             raise ToolError(f"{text} occurs more than once. Use a longer `old_text`, or set `all`.")
+
+
+class ReplaceByValue(msgspec.Struct, frozen=True):
+    """As `Replace`, by a stored value: its text, or the JSON text of any other value."""
+
+    replace: Replace
+    """The replacement, without the new text."""
+    value: bytes
+    """The value, JSON text, which may be large: the process that runs the edit decodes it."""
+    is_text: bool
+
+    def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
+        """Replace the text and return the new value.
+
+        Raises:
+            ToolError: As `Replace`.
+        """
+        new = decode_string(self.value) if self.is_text else self.value.decode()
+        return msgspec.structs.replace(self.replace, new=new)(blob, is_over)
 
 
 def _use_windows_ends(text: str) -> str:

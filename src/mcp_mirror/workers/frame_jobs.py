@@ -2,11 +2,13 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from mcp_mirror.core.conversion import Resolved, convert
 from mcp_mirror.core.resolve import EscapedPath, Pointer, check_pointer_count, find_pointers
 from mcp_mirror.core.result_processing import (
     ProcessedResult,
@@ -17,6 +19,7 @@ from mcp_mirror.core.result_processing import (
     read_result_members,
 )
 from mcp_mirror.errors import ToolError, WireError
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_bounds import check_envelope, check_request, has_more_values
 from mcp_mirror.payload.json_rpc import (
     MAX_MEMBERS,
@@ -30,7 +33,7 @@ from mcp_mirror.payload.json_rpc import (
 )
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.indexes import find_item, keep_indexes
-from mcp_mirror.system.files import map_file, map_span, write_all
+from mcp_mirror.system.files import FileRemoved, map_file, map_span, write_all
 from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 
@@ -40,6 +43,8 @@ _LIST_ITEMS: Final = 100_000
 """Limit of items in a page of a list."""
 _LIST_MEMBERS: Final = ("ttlMs", "cacheScope", "nextCursor")
 _SMALL: Final = 1 << 14
+_SENT_BYTES: Final = 1 << 16
+"""Bytes of the largest converted text that is sent through the pipe."""
 
 
 class OpenedList(msgspec.Struct, frozen=True):
@@ -95,6 +100,34 @@ def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss | None:
         return None
     with keep_indexes(value):
         return locate(blob, tokens, find_item=find_item)
+
+
+def convert_text(
+    value: FileSpan | bytes, wanted: frozenset[str], result_file: str
+) -> FileSpan | FileRemoved | bytes | None:
+    """Convert a text to the first accepted JSON type that fits; None if none fits.
+
+    A large result is written to `result_file`.
+
+    Raises:
+        ToolError: The text is too large.
+    """
+    try:
+        blob = map_span(value)
+    except OSError:
+        return FileRemoved()
+    try:
+        form = convert(Resolved(MemoryPath(""), blob, "text"), wanted)
+        result = None if form is None else b"".join(form)
+    except MemoryError:
+        raise ToolError(
+            f"The text is too large to be read as {' or '.join(sorted(wanted))}. Pass a part of its data."
+        ) from None
+    if result is not None and result_file and len(result) > _SENT_BYTES:
+        with suppress(OSError):  # a full disk
+            Path(result_file).write_bytes(result)
+            return FileSpan(result_file, Span(0, len(result)))
+    return result
 
 
 def lift(frame: Buffer, token: str, max_depth: int, most: int) -> Lifted | None:

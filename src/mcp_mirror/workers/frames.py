@@ -11,6 +11,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.resolve import EscapedPath, Pointer
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
@@ -20,12 +21,13 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import map_file, map_span
+from mcp_mirror.system.files import FileRemoved, map_file, map_span
 from mcp_mirror.system.slices import has_few_parts
-from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
+from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Segments, Span
 from mcp_mirror.workers.frame_jobs import (
     OpenedList,
     Scanned,
+    convert_text,
     find,
     lift_from,
     locate_in,
@@ -154,6 +156,24 @@ class FrameScanner:
         with TransferFiles(self._spool) as files:
             found: Span | Miss = await self._run(partial(locate_in, await files.place(blob), tokens))
         return found
+
+    async def convert(self, value: Resolved, wanted: frozenset[str], principal: str) -> Segments | None:
+        """Convert a large text to a JSON type that an argument accepts; None if no form fits (`core/conversion.py`).
+
+        The bytes of a large result are memory-mapped. Principals share the worker processes fairly.
+
+        Raises:
+            ToolError: The text is too large.
+            UpstreamError: The worker process died.
+        """
+        with TransferFiles(self._spool) as files:
+            job = partial(convert_text, wanted=wanted, result_file=files.new_result_path())
+            answer = await self._run(partial(job, await files.place(value.blob, value.file)), principal=principal)
+            if isinstance(answer, FileRemoved):
+                answer = await self._run(partial(job, await files.place(value.blob)), principal=principal)
+            if isinstance(answer, FileSpan):
+                answer = _map_files(map_span, answer)
+        return None if answer is None else (answer,)
 
     async def aclose(self) -> None:
         """Stop the worker processes."""

@@ -4,19 +4,30 @@ A long query must neither delay other calls nor run without end. A query in a th
 process is killed. This module must not know the kinds of queries.
 """
 
+import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
+
+import anyio.to_thread
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.files import FileRemoved, map_file
+from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
-from mcp_mirror.workers.query_jobs import Answer_co, InResultFile, Query, run_query, run_query_job
+from mcp_mirror.workers.query_jobs import (
+    Answer_co,
+    InResultFile,
+    Query,
+    run_pickled_query_job,
+    run_query,
+    run_query_job,
+)
 from mcp_mirror.workers.transfer import TransferFiles
 
 INLINE_BYTES: Final = 1 << 16
@@ -57,11 +68,7 @@ class QueryRunner:
         """
         cost = len(blob) if cost is None else cost
         if cost > THREAD_BYTES:
-            with TransferFiles(self._spool) as files:
-                job = partial(run_query_job, await files.place(blob, file), query, seconds)
-                answer = await self._run_in_worker(job, seconds, principal)
-            if not isinstance(answer, FileRemoved):
-                return answer  # type: ignore[no-any-return]  # the query's result
+            return await self._run_pickled(blob, file, query, seconds, principal)
         if cost <= INLINE_BYTES:
             return run_query(blob, query, seconds)
         return await run_fairly(principal, run_query, blob, query, seconds)
@@ -77,14 +84,40 @@ class QueryRunner:
         with TransferFiles(self._spool) as files:
             result_file = files.new_result_path()
             run = partial(run_query_job, query=query, seconds=seconds, result_file=result_file)
-            answer = await self._run_in_worker(partial(run, await files.place(blob, file)), seconds, principal)
-            if isinstance(answer, FileRemoved):
-                answer = await self._run_in_worker(partial(run, await files.place(blob)), seconds, principal)
+            answer = await self._run_with_value(files, run, blob, file, seconds, principal)
             yield map_file(result_file) if isinstance(answer, InResultFile) else answer
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
+
+    async def _run_pickled(
+        self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
+    ) -> Answer_co:
+        """Run a query in a worker process. The query and its result may be large: then they are in files."""
+        with TransferFiles(self._spool) as files:
+            result_file = files.new_result_path()
+            pickled = await files.place(await anyio.to_thread.run_sync(pickle.dumps, query))
+            run = partial(run_pickled_query_job, query=pickled, seconds=seconds, result_file=result_file)
+            answer = await self._run_with_value(files, run, blob, file, seconds, principal)
+            if isinstance(answer, InResultFile):
+                answer = await anyio.to_thread.run_sync(map_file, result_file)
+            return await run_by_size(len(answer), pickle.loads, answer)
+
+    async def _run_with_value(
+        self,
+        files: TransferFiles,
+        run: Callable[..., object],
+        blob: Buffer,
+        file: FileSpan | None,
+        seconds: float,
+        principal: str,
+    ) -> Any:
+        """Run a job in a worker process with a value, which gets another file if its own was removed."""
+        answer = await self._run_in_worker(partial(run, await files.place(blob, file)), seconds, principal)
+        if isinstance(answer, FileRemoved):
+            answer = await self._run_in_worker(partial(run, await files.place(blob)), seconds, principal)
+        return answer
 
     async def _run_in_worker(self, job: Callable[[], object], seconds: float, principal: str) -> Any:
         try:

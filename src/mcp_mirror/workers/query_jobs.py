@@ -1,6 +1,7 @@
 """The jobs of the query runner. They run in worker processes, so this module imports nothing that jobs do not use."""
 
 import gc
+import pickle
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -52,6 +53,21 @@ def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, re
             Path(result_file).write_bytes(result)
             return InResultFile()
     return result
+
+
+def run_pickled_query_job(value: FileSpan | bytes, query: FileSpan | bytes, seconds: float, result_file: str) -> object:
+    """As `run_query_job`, for a query that is pickled, because it or its result may be large. So is its result."""
+    return run_query_job(value, _Pickled(pickle.loads(map_span(query))), seconds, result_file)  # noqa: S301  # its own
+
+
+class _Pickled:
+    """A query with a pickled result."""
+
+    def __init__(self, query: Query[Any]) -> None:
+        self._query = query
+
+    def __call__(self, blob: Buffer, is_over: Callable[[], bool]) -> bytes:
+        return pickle.dumps(self._query(blob, is_over))
 
 
 class InResultFile:

@@ -1,6 +1,5 @@
 """Tools that store a new value: an edited copy, or a value of the model. Stored values never change."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -10,23 +9,20 @@ from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, measure_substitution, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
-from mcp_mirror.memory.tools.lookup import encode_json_string, find_argument, find_value, query_value
+from mcp_mirror.memory.tools.lookup import find_argument, find_value, query_value
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import find_notice_bases, has_candidates, parse_wrapped_path, unwrap_result
 from mcp_mirror.payload.json_rpc import contiguous
-from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
+from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, ReplaceByValue, join_pieces
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Segments
-from mcp_mirror.workers.queries import THREAD_BYTES
 from mcp_mirror.workers.query_jobs import Query
 
 _EDIT_COST: Final = 16
 """How many times as long an edit takes as other queries: it may change every byte."""
-_MAX_SENT_BYTES: Final = 1 << 20
-"""Bytes of the largest edit that is sent to a worker process; the event loop copies it several times."""
 MAX_INSERTED_BYTES: Final = 64 << 20
 """Bytes of all stored values together that an edit inserts."""
 _EMPTY: Final = (b"{}", b"[]")
@@ -40,7 +36,7 @@ async def edit(call: ToolInput) -> Content:
     change, used = await _read_change(call, way)
     found_value = await find_argument(call)
     is_editable = found_value.kind != "binary" or (
-        isinstance(change, Replace)
+        isinstance(change, Replace | ReplaceByValue)
         and await run_fairly(call.namespace, find_embedded_text, found_value.blob) is not None
     )
     if not is_editable:
@@ -53,8 +49,9 @@ async def edit(call: ToolInput) -> Content:
         )
     sent = len(call.arguments.raw) + sum(len(one.blob) for one in used)
     cost = _EDIT_COST * (len(found_value.blob) + sent)
-    if sent > _MAX_SENT_BYTES:
-        cost = min(cost, THREAD_BYTES)
+    if isinstance(change, Replace | ReplaceByValue):
+        replace = change if isinstance(change, Replace) else change.replace
+        cost = max(cost, replace.bound_occurrences(len(found_value.blob)) * sent)
     pieces = await query_value(call, found_value, change, cost)
     size = max(pieces.size, _PIECE_COST * len(pieces))
     inputs = (found_value, *used)
@@ -101,16 +98,14 @@ async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[
         )
     size += len(given)
     if is_text:
-        new = await run_by_size(size, _decode_new_text, used, segments)
-        return Replace(arguments.text("old_text"), new, arguments.flag("all")), used
+        replace = Replace(arguments.text("old_text"), arguments.text("new_text"), arguments.flag("all"))
+        if not used:
+            return replace, used
+        (value,) = used
+        blob = await run_by_size(size, bytes, value.blob)
+        return ReplaceByValue(replace, blob, is_text=value.kind == "text"), used
     joined = bytes(await run_by_size(size, contiguous, segments))
     return Patch(joined) if way == "patch" else Merge(joined), used
-
-
-def _decode_new_text(used: Sequence[FoundValue], segments: Segments) -> str:
-    """The text of the one value that is used, or without one the text that the model wrote."""
-    text: str = msgspec.json.decode(encode_json_string(used[0]) if used else contiguous(segments), type=str)
-    return text
 
 
 async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> tuple[Segments, tuple[FoundValue, ...]]:
