@@ -145,13 +145,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Convert the large texts that their arguments do not accept; parsing them here would lock the interpreter."""
         converted: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}
         for pointer in found:
-            value = values.get(pointer) if isinstance(pointer, Pointer) else None
-            if (
-                value is None
-                or not isinstance(pointer, Pointer)
-                or value.kind != "text"
-                or len(value.blob) <= _PARSED_HERE
-            ):
+            if not isinstance(pointer, Pointer) or (value := values.get(pointer)) is None:
+                continue
+            if value.kind != "text" or len(value.blob) <= _PARSED_HERE:
                 continue
             wanted = types_of(pointer.location)
             key = value.path, wanted
