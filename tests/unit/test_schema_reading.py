@@ -337,3 +337,15 @@ def test_types_of_very_many_keys_are_found_in_bounded_time(inner: Schema) -> Non
 def test_the_values_of_a_large_map_have_the_same_types() -> None:
     find = types_at({"properties": {"x": {"additionalProperties": {"type": "integer"}}}})
     assert {find(("x", str(number))) for number in range(10_000)} == {frozenset({"integer"})}
+
+
+def test_a_nullable_argument_accepts_null() -> None:
+    """So a null that clears a field stays while the gateway corrects another argument."""
+    properties = {
+        "due": {"type": "string", "nullable": True},
+        "kind": {"type": "string", "enum": ["a"], "nullable": True},
+        "size": {"type": "integer"},
+    }
+    find = types_at({"type": "object", "properties": properties})
+    assert find(("due",)) == find(("kind",)) == {"string", "null"}
+    assert find(("size",)) == {"integer"}

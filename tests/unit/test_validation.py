@@ -442,6 +442,33 @@ def test_an_odd_list_of_required_members_never_excuses_others(required: Any) -> 
     assert found
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_valid"),
+    [
+        ({"due": None, "kind": None, "rows": [{"n": None}], "size": None}, True),
+        ({"due": "today", "kind": "a", "rows": [{"n": 1}], "size": 1}, True),
+        ({"due": 1}, False),
+        ({"kind": "c"}, False),
+        ({"strict": None}, False),
+        ({"nullable": None}, False),
+    ],
+)
+def test_a_nullable_member_may_be_null(arguments: Any, *, is_valid: bool) -> None:
+    """Servers that are generated from OpenAPI 3.0 write `nullable` and clear a field that is null."""
+    properties = {
+        "due": {"type": "string", "format": "date", "nullable": True},
+        "kind": {"type": "string", "enum": ["a", "b"], "nullable": True},
+        "rows": {"type": "array", "items": {"$ref": "#/$defs/row"}},
+        "size": {"type": ["integer", "string"], "nullable": True},
+        "strict": {"type": "string", "nullable": False},
+        "nullable": {"type": "string"},
+    }
+    row = {"type": "object", "properties": {"n": {"type": "integer", "nullable": True}}}
+    check = SchemaCheck({"type": "object", "properties": properties, "$defs": {"row": row}})
+    assert check.is_valid(arguments) == is_valid
+    assert (check(arguments) is None) == is_valid
+
+
 def test_one_alternative_is_still_enough_where_a_default_would_fit_two() -> None:
     member = {"properties": {"kind": {"default": "x"}}, "required": ["kind"]}
     assert check({"oneOf": [member, {"maxProperties": 0}]}, {}) == ""

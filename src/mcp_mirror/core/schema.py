@@ -21,6 +21,7 @@ from mcp_mirror.core.schema_references import (
     References,
     as_sequence,
     drop_unused_definitions,
+    is_nullable,
     read_types,
     settle,
     without,
@@ -408,8 +409,11 @@ def _read_own_types(part: Schema) -> frozenset[str]:
     kinds = frozenset(read_types(part.get("type"))) or _EVERY_TYPE
     if "number" in kinds:
         kinds |= {"integer"}
+    if is_nullable(part):
+        kinds |= {"null"}
     values = [part["const"]] if "const" in part else as_sequence(part.get("enum"))
-    return kinds & {_TYPE_OF.get(type(value), "object") for value in values} if values else kinds
+    named = {_TYPE_OF.get(type(value), "object") for value in values} | ({"null"} if is_nullable(part) else set())
+    return kinds & named if values else kinds
 
 
 def _narrow_types(visits: _VisitBudget, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:

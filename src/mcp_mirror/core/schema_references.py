@@ -55,6 +55,12 @@ def read_types(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [name for name in as_sequence(value) if isinstance(name, str)]
 
 
+def is_nullable(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema with a type accepts null too, as OpenAPI 3.0 writes it; JSON Schema has no such keyword."""
+    kinds = read_types(schema.get("type"))
+    return schema.get("nullable") is True and bool(kinds) and "null" not in kinds
+
+
 def read_required(schema: Mapping[str, Any]) -> frozenset[str]:
     """The names in the `required` keyword of a schema."""
     return frozenset(name for name in as_sequence(schema.get("required")) if isinstance(name, str))

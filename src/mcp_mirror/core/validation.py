@@ -15,7 +15,7 @@ import jsonschema_rs
 import msgspec
 
 from mcp_mirror.core.amounts import shorten
-from mcp_mirror.core.schema_references import References, Schema, as_sequence, map_below, read_types
+from mcp_mirror.core.schema_references import References, Schema, as_sequence, is_nullable, map_below, read_types
 from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.validation_cost import Cost, CostCounter, UnboundedError
 from mcp_mirror.paths import escape_token
@@ -81,7 +81,8 @@ class SchemaCheck(msgspec.Struct, gc=False):
     """A check that compiles its schema when it is first called: most tools of a large catalog are never called.
 
     Nothing is fetched: schemas under a `$ref` to another document are not checked. A required member with a `default`
-    may be absent: some generators list such members as required, and their servers fill them in.
+    may be absent: some generators list such members as required, and their servers fill them in. A member with
+    `nullable: true` may be null: servers that are generated from OpenAPI 3.0 clear such a member.
     A compiled schema takes ten times the memory of its text. `gc=False`: a schema has no cycles, and collections take
     less time if they need not visit this object.
     """
@@ -91,7 +92,7 @@ class SchemaCheck(msgspec.Struct, gc=False):
     is_small: bool = False
     """Reject patterns that are large when compiled."""
     _validators: tuple[jsonschema_rs.Validator, ...] = ()
-    """The schema, and if it differs the schema in which required members with a default may be absent."""
+    """The schema, and if it differs the schema of `_allow_absence`."""
     _costs: CostCounter | None = None
 
     def compile(self) -> CostCounter:
@@ -101,7 +102,7 @@ class SchemaCheck(msgspec.Struct, gc=False):
             ValueError: The schema is not a JSON Schema for an object.
         """
         _check_root(self.schema)
-        lenient = _drop_required_defaults(self.schema)
+        lenient = _allow_absence(self.schema)
         variants = (self.schema,) if lenient == self.schema else (self.schema, lenient)
         options = _build_options(is_small=self.is_small)
         self._validators = tuple(_compile_validator(one, options) for one in variants)
@@ -160,14 +161,18 @@ def _compile_validator(schema: Schema, options: jsonschema_rs.FancyRegexOptions)
         raise ValueError(f"its input schema is not valid: {reason}") from None
 
 
-def _drop_required_defaults(schema: Any, depth: int = 0) -> Any:
-    """The schema without the members that have a default in its `required`."""
+def _allow_absence(schema: Any, depth: int = 0) -> Any:
+    """The schema in which members with a default may be absent, and members that are `nullable` (OpenAPI 3.0) null."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    lenient = map_below(schema, lambda part: _drop_required_defaults(part, depth + 1))
+    lenient = map_below(schema, lambda part: _allow_absence(part, depth + 1))
     required, properties = schema.get("required"), schema.get("properties")
     if isinstance(required, list) and isinstance(properties, dict):
         lenient["required"] = [name for name in required if not _has_default(properties, name)]
+    if is_nullable(schema):
+        lenient["type"] = [*read_types(schema["type"]), "null"]
+        if "enum" in schema:
+            lenient["enum"] = [*as_sequence(schema["enum"]), None]
     return lenient
 
 
