@@ -241,7 +241,7 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     # Keys that follow say whether there are more of them; those of records are all alike.
     if describe.func is not describe_records:
         listed = _list_keys(stored, stored.room // 2 + room.left, texts)
-    return (f"{_SUBJECT} object: {listed}.", line, *beside)
+    return (f"{_SUBJECT} object: {listed}.", *beside, line)
 
 
 def _choose_description(
