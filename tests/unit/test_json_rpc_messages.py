@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from computing import least_seconds
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -140,12 +141,13 @@ def test_the_cause_is_searched_beside_the_position_of_the_parser() -> None:
     ids=["nulls", "escapes", "long id", "escaped id", "versions"],
 )
 def test_a_large_malformed_frame_is_refused_at_once(frame: bytes) -> None:
-    began = time.process_time()
-    with pytest.raises(WireError, match="not valid JSON"):
-        open_message(frame)
-    assert recover_id(frame) is None
-    assert recover_method(frame) is None
-    assert time.process_time() - began < 0.1
+    def refuse() -> None:
+        with pytest.raises(WireError, match="not valid JSON"):
+            open_message(frame)
+        assert recover_id(frame) is None
+        assert recover_method(frame) is None
+
+    assert least_seconds(refuse) < 0.1
 
 
 @pytest.mark.parametrize("before", [b'\\"' * 100_000, b'"\\' * 100_000, b'"'], ids=["escapes", "texts", "a quote"])
