@@ -189,11 +189,6 @@ def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
     return found if len(found) >= _MIN_RECORDS else ()
 
 
-def find_main_object(levels: Sequence[Level]) -> Level | None:
-    """The last level, the object that makes up most of the value; None if that is the value itself."""
-    return levels[-1] if len(levels) > 1 else None
-
-
 def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
     """Find the longest texts, at most three, of the first level that has long texts."""
     for level in levels:

@@ -19,7 +19,6 @@ from mcp_mirror.core.main_parts import (
     Part,
     find_long_texts,
     find_main_item,
-    find_main_object,
     find_path,
     find_records,
     find_table,
@@ -74,8 +73,6 @@ _PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
 _PREVIEW_MARK: Final = "| "
 """Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
-_MAX_BESIDE_TOKENS: Final = 50
-"""Tokens of the lines about small values beside the rows of an object."""
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
 
@@ -233,10 +230,7 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
         return (f"{_SUBJECT} object: {listed}.",)
     describe, keys = described
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
-    left = room.left
-    room.left = min(left, _MAX_BESIDE_TOKENS)
-    beside = tuple(describe_beside(stored.blob, levels, keys, room))
-    room.left += max(0, left - _MAX_BESIDE_TOKENS)
+    beside = describe_beside(stored.blob, levels, keys, room)
     line = describe(room=room, path=stored.path)
     # Keys that follow say whether there are more of them; those of records are all alike.
     if describe.func is not describe_records:
@@ -254,8 +248,9 @@ def _choose_description(
         return None
     if records := find_records(stored.blob, levels):
         return partial(describe_records, records), records.keys
-    main = find_main_object(levels)
-    return (partial(describe_main_object, stored.blob, main), main.keys) if main else None
+    if len(levels) > 1:
+        return partial(describe_main_object, stored.blob, levels[-1]), levels[-1].keys
+    return None
 
 
 def _preview(stored: NoticeInput) -> Preview:

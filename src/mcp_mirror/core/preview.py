@@ -55,6 +55,8 @@ _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
 _MAX_SMALL_MEMBER: Final = 160
 """Bytes of a member that is named beside the rows of an object."""
+_MAX_BESIDE_TOKENS: Final = 50
+"""Tokens of the lines about such members."""
 _MAX_HEADER_BYTES: Final = 1 << 12
 """Bytes of the first row of an array of arrays that is shown."""
 _WORD: Final = re.compile(r"[\w.$@/:-]+")
@@ -183,7 +185,7 @@ def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str
     return f'"{named}" has {", ".join((*shown, *more))}'
 
 
-def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> Iterator[str]:
+def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> tuple[str, ...]:
     """A line for each object around a described part: its small members, which may tell how to get more rows.
 
     The value itself needs no line, since its members are listed.
@@ -192,8 +194,11 @@ def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], 
         blob: The JSON text of the value.
         levels: The value and the objects around the part.
         keys: The location of the part.
-        room: The tokens of the lines; decreases.
+        room: The tokens of the preview, of which the lines take a third at most; decreases.
     """
+    lines: list[str] = []
+    most = min(room.left, _MAX_BESIDE_TOKENS)
+    own = TokenBudget(room.estimate, most)
     for level in levels[1:]:
         if len(level.keys) >= len(keys):
             break
@@ -201,9 +206,10 @@ def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], 
         if fields := list(islice(_list_small_members(blob, others), _MAX_FIELDS)):
             named = strip_invisible("/".join(map(escape_token, level.keys)), MAX_FIELD_NAME)
             described = f'also in "{named}": '
-            room.take(described)
-            if shown := tuple(filter(room.take, fields)):
-                yield described + ", ".join(shown)
+            if own.take(described) and (shown := tuple(filter(own.take, fields))):
+                lines.append(described + ", ".join(shown))
+    room.left -= most - own.left
+    return tuple(lines)
 
 
 def _list_small_members(blob: Buffer, known: Iterable[Member], above: str = "") -> Iterator[str]:

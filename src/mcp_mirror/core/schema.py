@@ -409,11 +409,10 @@ def _read_own_types(part: Schema) -> frozenset[str]:
     kinds = frozenset(read_types(part.get("type"))) or _EVERY_TYPE
     if "number" in kinds:
         kinds |= {"integer"}
-    if is_nullable(part):
-        kinds |= {"null"}
     values = [part["const"]] if "const" in part else as_sequence(part.get("enum"))
-    named = {_TYPE_OF.get(type(value), "object") for value in values} | ({"null"} if is_nullable(part) else set())
-    return kinds & named if values else kinds
+    if values:
+        kinds &= {_TYPE_OF.get(type(value), "object") for value in values}
+    return kinds | {"null"} if is_nullable(part) else kinds
 
 
 def _narrow_types(visits: _VisitBudget, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:

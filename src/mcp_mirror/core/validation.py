@@ -92,7 +92,7 @@ class SchemaCheck(msgspec.Struct, gc=False):
     is_small: bool = False
     """Reject patterns that are large when compiled."""
     _validators: tuple[jsonschema_rs.Validator, ...] = ()
-    """The schema, and if it differs the schema of `_allow_absence`."""
+    """The schema, and if it differs the schema of `_make_lenient`."""
     _costs: CostCounter | None = None
 
     def compile(self) -> CostCounter:
@@ -102,7 +102,7 @@ class SchemaCheck(msgspec.Struct, gc=False):
             ValueError: The schema is not a JSON Schema for an object.
         """
         _check_root(self.schema)
-        lenient = _allow_absence(self.schema)
+        lenient = _make_lenient(self.schema)
         variants = (self.schema,) if lenient == self.schema else (self.schema, lenient)
         options = _build_options(is_small=self.is_small)
         self._validators = tuple(_compile_validator(one, options) for one in variants)
@@ -161,11 +161,11 @@ def _compile_validator(schema: Schema, options: jsonschema_rs.FancyRegexOptions)
         raise ValueError(f"its input schema is not valid: {reason}") from None
 
 
-def _allow_absence(schema: Any, depth: int = 0) -> Any:
+def _make_lenient(schema: Any, depth: int = 0) -> Any:
     """The schema in which members with a default may be absent, and members that are `nullable` (OpenAPI 3.0) null."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    lenient = map_below(schema, lambda part: _allow_absence(part, depth + 1))
+    lenient = map_below(schema, lambda part: _make_lenient(part, depth + 1))
     required, properties = schema.get("required"), schema.get("properties")
     if isinstance(required, list) and isinstance(properties, dict):
         lenient["required"] = [name for name in required if not _has_default(properties, name)]
