@@ -1,5 +1,6 @@
 """The contestants: real processes, each behind the SDK's own client."""
 
+import asyncio
 import json
 import os
 import struct
@@ -8,7 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
@@ -26,6 +27,10 @@ from fastmcp.server import create_proxy
 server = {"command": sys.argv[1], "args": sys.argv[2:]}
 create_proxy({"mcpServers": {"bench": server}}, name="proxy").run(show_banner=False, log_level="ERROR")
 """
+
+
+_START: Final = 60.0
+"""Seconds in which the bench server makes its grids and starts."""
 
 
 def upstream(*forms: str) -> dict[str, Any]:
@@ -86,7 +91,9 @@ async def through_mirror(settings: dict[str, Any], stalls: Stalls | None = None)
     with config_of(settings) as path:
         command, *args = gateway_argv(path, stalls=stalls)
         async with Client(StdioServerParameters(command=command, args=args), mode="legacy") as client:
-            await client.list_tools()
+            async with asyncio.timeout(_START):
+                while not any(tool.name.endswith("_mirrored") for tool in (await client.list_tools()).tools):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)  # a sampling interval
             (process,) = set(_children(os.getpid())) - before
             yield client, process
 
