@@ -336,6 +336,12 @@ def test_values_beside_rows_leave_room_for_the_fields_of_the_rows() -> None:
     assert '"setting 30"' not in notice
 
 
+def test_values_beside_rows_have_no_line_without_room_for_it() -> None:
+    value = {"data": {"k" * 39: "\u4f60" * 13, "items": ROWS}}
+    assert "also in " in notice_of(value)
+    assert "also in " not in notice_of(value, estimate=len)
+
+
 def test_many_keys_of_such_an_object_are_counted() -> None:
     numbers = {f"2026-{number:04}": number * 1.5 for number in range(400)}
     assert re.search(

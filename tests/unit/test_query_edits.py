@@ -2,6 +2,8 @@
 
 import copy
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.edits import Merge, Patch, Replace, join_pieces
+from mcp_mirror.query.edits import Merge, Patch, Replace, ReplaceByValue, join_pieces
 
 
 def never() -> bool:
@@ -294,3 +296,50 @@ def test_a_merge_of_many_keys_is_linear_and_stops_at_its_time_limit() -> None:
 def test_an_edit_of_many_places_is_few_bytes_and_a_number_of_pieces() -> None:
     pieces = Replace("a", "bc", replaces_all=True)(b'"%b"' % (b"a" * 1000), never)
     assert (len(pieces), pieces.new, pieces.size) == (2001, b"bc", 2002)
+
+
+ESCAPES = ['"\u00e9\u00e9\u00e9"', '"\\u00e9\\u00e9"', '"\\n\\n"', '"\\\\\\\\"']
+
+
+@pytest.mark.parametrize("old", ["a", "aa", "\u00e9", "\\u00e9", "\\", "\n", "\\n"])
+@pytest.mark.parametrize("text", ['"aaaaaa"', '["a","aa"]', *ESCAPES])
+def test_no_edit_replaces_a_text_more_often_than_its_bound(old: str, text: str) -> None:
+    blob, most = text.encode(), Replace(old, "x", replaces_all=True).bound_occurrences(len(text.encode()))
+    try:
+        pieces = Replace(old, "x", replaces_all=True)(blob, never)
+    except ToolError as error:
+        assert "is not in the value" in str(error) or "not valid JSON" in str(error)  # noqa: PT017  # one of two outcomes
+    else:
+        assert 1 <= len(pieces) // 2 <= most
+
+
+def test_an_edit_of_one_place_and_of_a_vast_value_has_a_bound() -> None:
+    assert Replace("a", "x", replaces_all=False).bound_occurrences(1000) == 1
+    assert Replace("a", "x", replaces_all=True).bound_occurrences(1 << 40) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("value", "is_text", "changed"),
+    [
+        (b'"say \\"hi\\""', True, b'"say \\"hi\\""'),
+        (b'{"k": "\xc3\xa9"}', False, b'"{\\"k\\": \\"\xc3\xa9\\"}"'),
+    ],
+)
+def test_a_text_is_replaced_by_a_stored_value(value: bytes, changed: bytes, *, is_text: bool) -> None:
+    pieces = ReplaceByValue(Replace("old", "", replaces_all=False), value, is_text)(b'"old"', never)
+    assert b"".join(join_pieces(b'"old"', pieces)) == changed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the data of a process")
+def test_a_result_that_does_not_fit_in_memory_is_refused() -> None:
+    import resource  # noqa: PLC0415  # missing on Windows
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    blob, change = b'["a"%b]' % (b',"a"' * 2_000), Replace("a", "x" * 1_000_000, replaces_all=True)
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (500 << 20), before[1]))
+    try:
+        with pytest.raises(ToolError, match=r"The result would have 2 GB, too much to check that it is JSON\. Use a"):
+            change(blob, never)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
