@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from typing import Any
 
 import pytest
@@ -153,10 +152,12 @@ def test_a_large_malformed_frame_is_refused_at_once(frame: bytes) -> None:
 @pytest.mark.parametrize("before", [b'\\"' * 100_000, b'"\\' * 100_000, b'"'], ids=["escapes", "texts", "a quote"])
 def test_a_malformed_frame_that_is_too_deep_is_refused_at_once(before: bytes) -> None:
     frame = b'{"a":' + before + b"[" * 701 + b"]" * 701 + b"}"
-    began = time.process_time()
-    with pytest.raises(WireError):
-        open_message(frame, max_depth=100)
-    assert time.process_time() - began < 0.5
+
+    def refuse() -> None:
+        with pytest.raises(WireError):
+            open_message(frame, max_depth=100)
+
+    assert least_seconds(refuse) < 0.5
 
 
 @pytest.mark.parametrize(
