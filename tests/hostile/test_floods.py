@@ -52,6 +52,7 @@ async def test_a_flood_does_not_delay_other_clients(
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_a_flooding_server_is_reported_and_reconnected(configured: Configured, serve: Serve) -> None:
     async with serve(configured({"many": {**MANY, "timeout": 20}})) as served:
 

@@ -138,6 +138,7 @@ LONG = (large, longest)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("kind", "size", "tools", "outcome"),
     [pytest.param(*each, id=each[2].__name__, marks=full_size if each[2] in LONG else ()) for each in KINDS],

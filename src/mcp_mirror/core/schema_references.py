@@ -57,8 +57,7 @@ def read_types(value: Any) -> list[str]:
 
 def is_nullable(schema: Mapping[str, Any]) -> bool:
     """Whether a schema with a type accepts null too, as OpenAPI 3.0 writes it; JSON Schema has no such keyword."""
-    kinds = read_types(schema.get("type"))
-    return schema.get("nullable") is True and bool(kinds) and "null" not in kinds
+    return schema.get("nullable") is True and bool(kinds := read_types(schema.get("type"))) and "null" not in kinds
 
 
 def read_required(schema: Mapping[str, Any]) -> frozenset[str]:
