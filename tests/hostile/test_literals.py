@@ -76,3 +76,35 @@ async def test_a_large_text_where_an_array_is_expected_does_not_stall_others() -
         assert await measure_pause(run()) < STALL * slowness()
         assert "'rows' expects array" in answers[0]
         assert "is text" in answers[0]
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("content", ["text", "blob"])
+async def test_a_large_file_in_a_result_does_not_stall_others(content: str) -> None:
+    mirror = Mirror()
+    contents = types.TextResourceContents(uri="file:///a.txt", text="A line of a file\n" * 9_000_000)
+    binary = types.BlobResourceContents(uri="file:///a.bin", blob="QUJD" * 40_000_000)
+
+    @mirror.tool
+    def file() -> types.CallToolResult:
+        resource = contents if content == "text" else binary
+        return types.CallToolResult(content=[types.EmbeddedResource(resource=resource)])
+
+    @mirror.tool
+    def count(rows: list[int]) -> int:
+        return len(rows)
+
+    async with mirror:
+        path = (await mirror.call("file_mirrored", {})).path
+        await mirror.call("memory_run", {"code": "1"})  # starts a process
+
+        async def fail() -> None:
+            assert "'rows' expects array" in (await mirror.call("count_mirrored", {"rows": path})).text
+            edit = {"memory_path": path, "old_text": "no such text", "new_text": "x"}
+            assert (await mirror.call("memory_edit", edit)).is_error
+            script = {"inputs": {"rows": path}, "code": "1"}
+            assert (await mirror.call("memory_run", script)).text.startswith("1")
+            assert "code.values" in (await mirror.call("memory_run", script | {"code": "len(rows)"})).text
+
+        assert await measure_pause(fail()) < STALL / 4 * slowness()

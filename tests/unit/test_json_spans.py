@@ -209,6 +209,47 @@ def test_items_are_found_by_offset_among_very_many() -> None:
     assert (index, blob[span.start : span.stop]) == (19_999, b'"text, [19999]"')
 
 
+PIECES = [
+    '"' + "x" * 3_000_000 + '"',
+    '"' + "x" * (1 << 18) + '\\" "',
+    '"' + "line\\n" * 700_000 + '"',
+    '"' + "\\\\" * 1_100_000 + '"',
+    '{"a":"' + "x" * 2_000_000 + '","b":[1,[2,{"c":"' + "[" * 1_500_000 + '"}]]}',
+    "[" + "[1,[2,[3]]]," * 200_000 + "4]",
+    "[" + '{"a":1,"b":[2]},' * 150_000 + "4]",
+    "[" + "1234567," * 300_000 + "4]",
+    "[" * 200_000 + "]" * 200_000,
+]
+
+
+@pytest.mark.parametrize("text", PIECES)
+def test_values_longer_than_a_piece_are_measured(text: str) -> None:
+    for blob in (text.encode(), memoryview(f" {text} ,1".encode())):
+        start = int(blob[0] == ord(" "))
+        assert value_stop(blob, start, len(blob)) == start + len(text)
+        for missing in (1, 2, len(text) // 2):
+            with pytest.raises(ValueError, match="not JSON"):
+                value_stop(blob, start, start + len(text) - missing)
+
+
+def test_a_long_text_in_deep_containers_is_found() -> None:
+    text = "x" * 600_000
+    blob = b'{"a":' * 40 + b'["%b",1]' % text.encode() + b"}" * 40
+    span = locate(blob, ("a",) * 40 + (0,))
+    assert isinstance(span, Span)
+    assert blob[span.start : span.stop] == b'"%b"' % text.encode()
+    ((found, location),) = strings_at(blob, [blob.index(b"x" * 9)])
+    assert (found, location) == (span, ("a",) * 40 + (0,))
+
+
+@pytest.mark.parametrize("before", range((1 << 18) - 12, (1 << 18) + 2))
+def test_a_text_with_an_escape_at_the_end_of_a_piece_is_measured(before: int) -> None:
+    blob = json.dumps("x" * before + '\\"\n' + "x" * 20).encode()
+    assert value_stop(blob, 0, len(blob)) == len(blob)
+    inside = b'{"a":' + blob + b"}"
+    assert value_stop(inside, 0, len(inside)) == len(inside)
+
+
 @pytest.mark.parametrize("depth", [900, 100_000])
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_nesting_of_any_depth_is_measured_without_recursion(depth: int, opening: bytes, closing: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.media import find_media, has_content, locate_content, read_media
+from mcp_mirror.core.media import find_embedded_text, find_media, has_content, locate_content, read_media
 from mcp_mirror.core.preview import describe_media
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1280, 720) + b"\x08\x02\x00\x00\x00"
@@ -134,8 +134,27 @@ def test_millions_of_other_members_of_a_block_are_skipped(raw: bytes) -> None:
         (b'{"type":"resource","data":5,"resource":{"text":"a"}}', (("resource", "text"), b'"a"')),
         (b'{"type":"resource","resource":{"text":5}}', None),
         (b'{"type":"resource_link","uri":"a"}', None),
+        (b'{"type":"resource","resource":["text"]}', None),
+        (b'["resource"]', None),
     ],
 )
 def test_the_content_of_a_block_is_its_base64_or_its_text(block: bytes, expected: object) -> None:
     found = locate_content(block)
     assert (found and (found[0], block[found[1].start : found[1].stop])) == expected
+
+
+def test_a_large_resource_is_read_in_pieces() -> None:
+    text = "a line\\n" * 20_000
+    block = f' {{"type":"resource","resource":{{"text":"{text}","uri":"u"}}}} '.encode()
+    assert has_content(block)
+    assert locate_content(block) == (("resource", "text"), find_embedded_text(block))
+    assert (span := find_embedded_text(block)) is not None
+    assert block[span.start : span.stop] == f'"{text}"'.encode()
+    assert not has_content(f'["resource","{text}"]'.encode())
+
+
+def test_the_text_of_an_object_with_many_members_is_found() -> None:
+    more = ",".join(f'"k{at}":{at}' for at in range(100))
+    block = f'{{"type":"resource",{more},"resource":{{"text":"x",{more}}}}}'.encode()
+    assert (span := find_embedded_text(block)) is not None
+    assert block[span.start : span.stop] == b'"x"'

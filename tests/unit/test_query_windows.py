@@ -40,6 +40,15 @@ PRINTED = "text, as Python prints it. Leave `by` out, or query it with the JMESP
 LINES = "one\ntwo\nthree\nfour"
 
 
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_a_text_longer_than_a_piece_is_decoded(ascii_only: bool) -> None:  # noqa: FBT001
+    text = 'ab"\\\n\u00e9\U0001f600' * 150_000
+    for size in range(8):
+        blob = json.dumps("x" * size + text, ensure_ascii=ascii_only).encode()
+        assert decode_string(memoryview(b" " + blob + b" ")) == "x" * size + text
+    assert decode_string(b'"' + b"x" * 2_000_000 + b'\\ud800y"') == "x" * 2_000_000 + "?y"
+
+
 @pytest.mark.parametrize(
     ("value", "arguments", "expected"),
     [

@@ -5,13 +5,14 @@ module decides what a model is shown.
 """
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.payload.json_rpc import decode_as
-from mcp_mirror.payload.json_spans import kind_at, locate, members, trim
+from mcp_mirror.payload.json_spans import kind_at, members, members_with_offsets, trim
 from mcp_mirror.types import Buffer, Location, Span
 
 NOT_SHOWN: Final = ", not shown"
@@ -37,6 +38,9 @@ class _ContentMembers(msgspec.Struct, frozen=True):
 
 
 _CONTENT: Final = msgspec.json.Decoder(_ContentMembers)
+_MAX_MEMBERS: Final = 64
+_PARSED: Final = 1 << 16
+"""Bytes of a content block that is parsed at once, which is faster if it is small."""
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -89,9 +93,8 @@ def find_embedded_text(blob: Buffer, span: Span | None = None) -> Span | None:
     kind, resource = outer.get("type"), outer.get("resource")
     if kind is None or resource is None or bytes(blob[kind.start : kind.stop]) != _RESOURCE:
         return None
-    inner = _find_members(blob, resource)
-    texts = {key for key in ("blob", "text") if key in inner and kind_at(blob, inner[key].start) == "text"}
-    return inner["text"] if texts == {"text"} else None
+    found = _find_content(blob, _find_members(blob, resource), ("blob", "text"))
+    return found[1] if found and found[0] == ("text",) else None
 
 
 def locate_content(block: Buffer) -> tuple[Location, Span] | None:
@@ -99,19 +102,35 @@ def locate_content(block: Buffer) -> tuple[Location, Span] | None:
 
     A text is the member `text`; all others are base64.
     """
-    for location in _CONTENTS:
-        span = locate(block, location)
-        if isinstance(span, Span) and kind_at(block, span.start) == "text":
-            return location, span
-    return None
+    outer = _find_members(block, trim(block))
+    if found := _find_content(block, outer, ("data", "blob")):
+        return found
+    inner = _find_members(block, outer["resource"]) if "resource" in outer else {}
+    found = _find_content(block, inner, ("blob", "text"))
+    return (("resource", *found[0]), found[1]) if found else None
 
 
-_CONTENTS: Final = (("data",), ("blob",), ("resource", "blob"), ("resource", "text"))
+def _find_content(blob: Buffer, known: Mapping[str, Span], keys: Sequence[str]) -> tuple[Location, Span] | None:
+    """The first of these members that is a JSON string."""
+    found = (((key,), known[key]) for key in keys if key in known)
+    return next((one for one in found if kind_at(blob, one[1].start) == "text"), None)
 
 
 def _find_members(blob: Buffer, span: Span) -> Mapping[str, Span]:
     """The members of the object at a span; empty for any other value."""
-    return dict(members(blob, span)) if kind_at(blob, span.start) == "object" else {}
+    if kind_at(blob, span.start) != "object":
+        return {}
+    found = _find_few_members(blob, span)
+    return dict(members(blob, span)) if found is None else found
+
+
+def _find_few_members(blob: Buffer, span: Span) -> Mapping[str, Span] | None:
+    """The members of the object at a span; None if it has more than content blocks have.
+
+    They are found in pieces. A parser would keep the interpreter locked for a tenth of a second for 200 MB of base64.
+    """
+    found = [member for _, member in islice(members_with_offsets(blob, span), _MAX_MEMBERS + 1)]
+    return dict(found) if len(found) <= _MAX_MEMBERS else None
 
 
 def _may_be(kinds: tuple[bytes, ...], blob: Buffer, span: Span) -> bool:
@@ -129,6 +148,10 @@ def _open_block(block: Buffer) -> Mapping[str, Buffer]:
 def _open(text: Buffer) -> Mapping[str, Buffer]:
     """The members of an object that content blocks and their resources have; empty for any other text."""
     try:
+        is_long = len(text) > _PARSED and kind_at(text, (whole := trim(text)).start) == "object"
+        if is_long and (found := _find_few_members(text, whole)) is not None:
+            view = memoryview(text)
+            return {key: view[span.start : span.stop] for key, span in found.items()}
         opened = _CONTENT.decode(text)
     except (msgspec.MsgspecError, RecursionError):
         return {}

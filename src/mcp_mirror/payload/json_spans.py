@@ -29,13 +29,21 @@ _SHALLOW: Final = rb"[\[{]" + _FLAT + rb"(?:" + _LEAF + _FLAT + rb")*+[\]}]"
 _STRING: Final = re.compile(_QUOTED, re.DOTALL)
 _KEY: Final = re.compile(rb"[ \t\n\r]*+(" + _QUOTED + rb")[ \t\n\r]*+:[ \t\n\r]*+", re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^,\]}\s]++")
-_TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + rb"(?:([\[{])|[\]}])", re.DOTALL)
-"""Text up to and including the next bracket that is not of a shallow container; group 1 is an opening bracket."""
+_TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + rb"(?:([\[{])|([\]}])|)", re.DOTALL)
+"""Text up to and including the next bracket that is not of a shallow container; group 1 is an opening bracket, group 2
+a closing one. In text that is cut off, up to the last value that is complete."""
+_OPENING: Final = 1
+_PIECE: Final = 1 << 18
+"""Bytes that are scanned at once: a scan keeps the interpreter locked."""
+_SHORT: Final = 1 << 12
+"""Bytes of a string that is scanned without a copy."""
 
 _ITEM: Final = rb'(?:[^,"\[\]{}]*+(?:(?:' + _QUOTED + rb"|" + _SHALLOW + rb')[^,"\[\]{}]*+)?+,)'
 _STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
 """Patterns of runs of array items, which are skipped many at a time."""
 
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
 _KINDS: Final[dict[int, Kind]] = {
     ord("{"): "object",
     ord("["): "array",
@@ -101,22 +109,53 @@ def kind_at(blob: Buffer, start: int) -> Kind:
 
 
 def value_stop(blob: Buffer, start: int, stop: int) -> int:
-    """The offset after the value that begins at `start`. Linear, no recursion, 0.5 GB/s.
+    """The offset after the value that begins at `start`. Linear, no recursion, 0.5 GB/s, long strings 3 GB/s.
 
     Raises:
         ValueError: The value does not end before `stop`.
     """
     first = blob[start]
-    if first == ord('"'):
-        return _end(_STRING, blob, start, stop)
+    if first == _QUOTE:
+        return _string_stop(blob, start, stop)
     if first not in b"[{":
         return _end(_SCALAR, blob, start, stop)
     depth, position = 1, start + 1
     while depth:  # `finditer` would be quadratic in text that is cut off
-        match = _match(_TO_BRACKET, blob, position, stop)
-        depth += 1 if match.lastindex else -1
-        position = match.end()
+        match = _match(_TO_BRACKET, blob, position, min(position + _PIECE, stop))
+        before, position = position, match.end()
+        if bracket := match.lastindex:
+            depth += 1 if bracket == _OPENING else -1
+        elif position == before:
+            position = _skip_long_string(blob, position, stop)
     return position
+
+
+def _string_stop(blob: Buffer, start: int, stop: int) -> int:
+    if short := _STRING.match(blob, start, min(start + _SHORT, stop)):
+        return short.end()
+    position = start + 1
+    while position < stop:
+        piece = bytes(blob[position : min(position + _PIECE, stop)])
+        if (quote := _find_quote(piece)) >= 0:
+            return position + quote + 1
+        has_open_escape = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
+        position += max(1, len(piece) - has_open_escape)  # the next piece begins with the escape
+    raise _not_json(start)
+
+
+def _find_quote(piece: bytes) -> int:
+    """The first quote in a part of a JSON string that is not escaped; -1 if there is none."""
+    quote = piece.find(b'"')
+    if quote <= 0 or piece[quote - 1] != _BACKSLASH:
+        return quote
+    return piece.replace(b"\\\\", b"  ").replace(b'\\"', b"  ").find(b'"')
+
+
+def _skip_long_string(blob: Buffer, start: int, stop: int) -> int:
+    """The offset after the string that begins at `start` and is longer than a piece."""
+    if start == stop or blob[start] != _QUOTE:
+        raise _not_json(start)
+    return _string_stop(blob, start, stop)
 
 
 def _measure_containers(blob: Buffer, span: Span) -> Mapping[int, int]:
@@ -125,12 +164,15 @@ def _measure_containers(blob: Buffer, span: Span) -> Mapping[int, int]:
     least = max(_MIN_MEASURED, span.length // _MAX_MEASURED)
     opened, position = [span.start], span.start + 1
     while opened:
-        match = _match(_TO_BRACKET, blob, position, span.stop)
-        position = match.end()
-        if match.lastindex:
+        match = _match(_TO_BRACKET, blob, position, min(position + _PIECE, span.stop))
+        before, position = position, match.end()
+        if match.lastindex == _OPENING:
             opened.append(position - 1)
-        elif position - (start := opened.pop()) >= least:
-            stops[start] = position
+        elif match.lastindex:
+            if position - (start := opened.pop()) >= least:
+                stops[start] = position
+        elif position == before:
+            position = _skip_long_string(blob, position, span.stop)
     return stops
 
 
@@ -386,6 +428,11 @@ def _end(pattern: re.Pattern[bytes], blob: Buffer, start: int, stop: int) -> int
 
 def _match(pattern: re.Pattern[bytes], blob: Buffer, start: int, stop: int) -> re.Match[bytes]:
     match = pattern.match(blob, start, stop)
-    if match is None:  # not JSON, or the end of the value is beyond `stop`
-        raise ValueError(f"not JSON at byte {start}")
+    if match is None:
+        raise _not_json(start)
     return match
+
+
+def _not_json(start: int) -> ValueError:
+    """The text is not JSON, or the value at `start` does not end before its `stop`."""
+    return ValueError(f"not JSON at byte {start}")

@@ -96,7 +96,14 @@ def check_time(is_over: IsOver) -> None:
 
 
 def decode_string(blob: Buffer) -> str:
-    """The text of a whole JSON string. A lone surrogate, which UTF-8 cannot contain, becomes a question mark."""
+    """The text of a whole JSON string. A lone surrogate, which UTF-8 cannot contain, becomes a question mark.
+
+    A long text is decoded in pieces, so that no lock is held for long.
+    """
+    if len(blob) > PIECE:
+        span = trim(blob)
+        parts = json_parts(blob, span.start + 1, span.stop - 1, PIECE - 2)  # with quotes, a piece
+        return "".join([decode_string(b'"%b"' % bytes(blob[start:stop])) for start, stop in parts])
     try:
         return msgspec.json.decode(blob, type=str)
     except (msgspec.DecodeError, UnicodeError):

@@ -119,11 +119,12 @@ class Inputs(msgspec.Struct, frozen=True):
         return {one.name: partial(read, one) for one in self.inputs}
 
 
-async def read_files(inputs: Inputs) -> Inputs:
-    """Return the inputs with the texts of embedded resources in place of these."""
+async def read_files(inputs: Inputs, most: int) -> Inputs:
+    """Return the inputs with the texts of embedded resources of at most `most` bytes in place of these."""
     changed: list[Input] = []
     for one in inputs.inputs:
-        blob = await run_by_size(len(one.blob), read_embedded_file, one.blob) if one.is_media else one.blob
+        is_file = one.is_media and len(one.blob) <= most
+        blob = await run_by_size(len(one.blob), read_embedded_file, one.blob) if is_file else one.blob
         changed.append(msgspec.structs.replace(one, blob=blob))
     return msgspec.structs.replace(inputs, inputs=tuple(changed))
 
@@ -133,6 +134,9 @@ def read_embedded_file(blob: Buffer) -> Buffer:
     if (span := find_embedded_text(blob)) is None:
         return blob
     literal = memoryview(blob)[span.start : span.stop]
+    head = text_start(blob, span, _START).lstrip()
+    if head and head[0] not in "{[":
+        return literal
     return read_json_container(decode_string(literal)) or literal
 
 

@@ -59,7 +59,7 @@ async def run(call: ToolInput) -> Content:
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
     policy = scripts.policy
     given = await read_inputs(call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size))
-    inputs = await read_files(given)
+    inputs = await read_files(given, policy.values)
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     budget = ValueBudget(policy.values)
     names = tuple(one.name for one in inputs.inputs)
