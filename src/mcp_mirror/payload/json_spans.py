@@ -144,7 +144,7 @@ def _string_stop(blob: Buffer, start: int, stop: int) -> int:
 
 
 def _find_quote(piece: bytes) -> int:
-    """The first quote in a part of a JSON string that is not escaped; -1 if there is none."""
+    """The first quote in a part of a JSON string that is not escaped; -1 without one."""
     quote = piece.find(b'"')
     if quote <= 0 or piece[quote - 1] != _BACKSLASH:
         return quote
