@@ -8,7 +8,7 @@ result as a framework prints it. It does not know whether a value exists.
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -39,6 +39,9 @@ _CANDIDATES = (
 )
 """Every path and every near miss contains a match of one of these, with or without JSON escapes, and so does a notice
 without its path, and the line below a shown text. Each search runs at 1 to 2 GB/s."""
+_SEARCHED = 1 << 20
+_LONGEST_CANDIDATE = 1 << 10
+"""Bytes of the longest match of `_CANDIDATES`, and more."""
 _OTHER_SYNTAX = re.compile(rf"(?P<base>[A-Za-z0-9_-]+-{_UUID4})(?P<part>[.\[\\#].+)")
 """A base, and a part in another syntax than that of a JSON Pointer."""
 _STEP = re.compile(
@@ -231,8 +234,14 @@ def find_candidate_offsets(text: bytes | memoryview) -> list[int]:
     return sorted(match.start() for pattern in _CANDIDATES for match in pattern.finditer(text))
 
 
+def cut_for_candidates(text: bytes | memoryview) -> Iterator[memoryview]:
+    """Overlapping parts of a JSON text, of which one contains each possible path. A search of one takes 3 ms."""
+    view = memoryview(text)
+    return (view[start : start + _SEARCHED + _LONGEST_CANDIDATE] for start in range(0, len(view), _SEARCHED))
+
+
 def has_candidates(text: bytes | memoryview) -> bool:
-    """Whether a JSON text contains a possible memory path."""
+    """Whether a JSON text contains a possible memory path; see `cut_for_candidates`."""
     for pattern in _CANDIDATES:  # noqa: SIM110  # without a generator, because each call comes here
         if pattern.search(text):
             return True

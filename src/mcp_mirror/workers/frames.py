@@ -15,7 +15,7 @@ from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.resolve import EscapedPath, Pointer
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
-from mcp_mirror.paths import has_candidates
+from mcp_mirror.paths import cut_for_candidates, has_candidates
 from mcp_mirror.payload.json_rpc import Lifted
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
@@ -50,10 +50,6 @@ _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
 
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
-_SLICE: Final = 1 << 20
-"""Bytes of larger arguments that are searched for possible memory paths between two turns of the event loop."""
-_LONGEST_CANDIDATE: Final = 1 << 10
-"""Bytes of the longest match of `has_candidates`, and more."""
 _LOCATED: Final = 1 << 22
 """Bytes of a value that a thread searches. The search locks the interpreter for 40 ms at most."""
 
@@ -199,9 +195,8 @@ class FrameScanner:
 
 async def _has_candidates_in_slices(arguments: Buffer) -> bool:
     """Whether arguments contain a possible memory path; other tasks run between the slices."""
-    view = memoryview(arguments)
-    for start in range(0, len(view), _SLICE):
-        if has_candidates(view[start : start + _SLICE + _LONGEST_CANDIDATE]):
+    for part in cut_for_candidates(memoryview(arguments)):
+        if has_candidates(part):
             return True
         await anyio.lowlevel.checkpoint()
     return False

@@ -13,7 +13,7 @@ from mcp_mirror.memory.tools.lookup import find_argument, find_value, query_valu
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
-from mcp_mirror.paths import find_notice_bases, has_candidates, parse_wrapped_path, unwrap_result
+from mcp_mirror.paths import cut_for_candidates, find_notice_bases, has_candidates, parse_wrapped_path, unwrap_result
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, ReplaceByValue, join_pieces
 from mcp_mirror.system.fair_threads import run_fairly
@@ -144,7 +144,7 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
 
 def _open_text(given: bytes) -> bytes:
     """Return the JSON of a text that is an object or array with paths, as it is stored; any other value as it is."""
-    if given[:1] != b'"' or not has_candidates(given):
+    if given[:1] != b'"' or not any(map(has_candidates, cut_for_candidates(given))):
         return given
     text = msgspec.json.decode(given, type=str).strip()
     if parse_wrapped_path(unwrap_result(text)) or find_notice_bases(text):
