@@ -136,6 +136,12 @@ def test_only_originals_keep_header_arguments() -> None:
     assert transparent((policy("up"), listing)).header_schema(FULL["name"]) == FULL["inputSchema"]
 
 
+def test_an_argument_of_an_original_that_accepts_anything_is_an_object() -> None:
+    listing = [tool("x", inputSchema={"type": "object", "properties": {"a": True, "b": {"type": "string"}}})]
+    advert = transparent((policy("up"), listing)).entries["x"].advert
+    assert advert["inputSchema"] == {"type": "object", "properties": {"a": {}, "b": {"type": "string"}}}
+
+
 def test_an_original_is_listed_with_a_schema_that_clients_take() -> None:
     schemas: list[Any] = [{"type": "object", "properties": 5}, {"type": "string"}, {"properties": {}}, [], None]
     listing = [tool(f"t{at}", inputSchema=schema) for at, schema in enumerate(schemas)]

@@ -55,6 +55,19 @@ def test_a_tool_without_a_schema_or_with_odd_members_is_served() -> None:
     assert InspectedTool({"name": 5}).name == ""
 
 
+def test_members_of_a_tool_that_are_null_are_left_out() -> None:
+    nulls = dict.fromkeys(("title", "description", "icons", "outputSchema", "execution", "_meta"))
+    found = inspect_tool(tool(**nulls, annotations={"title": None, "readOnlyHint": True}, own=None), BOUNDS)
+    assert found.invalid_members == ()
+    assert found.valid_members == tool(annotations={"readOnlyHint": True}, own=None)
+
+
+def test_a_hint_that_is_not_a_boolean_is_left_out() -> None:
+    found = inspect_tool(tool(annotations={"readOnlyHint": "true"}), BOUNDS)
+    assert found.invalid_members == ("annotations",)
+    assert found.valid_members == tool()
+
+
 def test_a_tool_may_be_served_with_its_schema_but_unchecked() -> None:
     found = inspect_definition(tool(), BOUNDS).without_validation("its schema takes too long to compile")
     assert found.schema == tool()["inputSchema"]

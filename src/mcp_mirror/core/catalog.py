@@ -16,7 +16,7 @@ from mcp_mirror.core.amounts import quote_name
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.parsed_result import WRAPPER
-from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
+from mcp_mirror.core.schema import EXECUTION, Schema, as_object, build_twin
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.paths import tool_slug
@@ -384,7 +384,11 @@ def is_read_only(definition: Mapping[str, Any]) -> bool:
 def _choose_original_schema(examined: InspectedTool) -> Schema:
     """The upstream's input schema if it has the type object: some clients drop the whole list for any other."""
     schema = examined.raw.get("inputSchema")
-    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema
+    usable = schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema
+    properties = usable.get("properties")
+    if not isinstance(properties, dict) or not any(isinstance(one, bool) for one in properties.values()):
+        return usable
+    return usable | {"properties": {name: as_object(one) for name, one in properties.items()}}
 
 
 def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:

@@ -330,7 +330,16 @@ def _apply_to_each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]
 
 
 def _widen_one_or_each(value: Any, depth: int) -> Any:
+    if isinstance(value, bool):
+        return value
     return [_widen(part, depth) for part in value] if isinstance(value, list) else _widen(value, depth)
+
+
+def as_object(schema: Any) -> Any:
+    """The same schema as an object, if it is true or false: clients of the TypeScript SDK read no other argument."""
+    if isinstance(schema, bool):
+        return {} if schema else {"not": {}}
+    return schema
 
 
 def _widen(schema: Any, depth: int) -> Any:
@@ -340,7 +349,7 @@ def _widen(schema: Any, depth: int) -> Any:
     no keywords beside `anyOf`, so annotations stay with the first alternative. A reference has no keywords beside it.
     """
     if not isinstance(schema, dict):
-        return schema
+        return as_object(schema)
     inner: Schema = _widen_below(schema, depth)
     kinds = read_types(inner.get("type"))
     if (kinds and "string" not in kinds) or not _RESTRICTIONS.isdisjoint(inner):

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 import mcp_types as types
 import msgspec
 from msgspec.structs import replace
-from pydantic import ValidationError
 
+from mcp_mirror.core.listed_members import find_invalid_members, remove_unreadable_members
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.core.validation_cost import Cost, estimate_cost
@@ -116,7 +116,8 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     @property
     def valid_members(self) -> Mapping[str, Any]:
         """The definition without its invalid members: one invalid tool makes clients drop the whole list."""
-        return {key: value for key, value in self.raw.items() if key not in self.invalid_members}
+        valid = {key: value for key, value in self.raw.items() if key not in self.invalid_members}
+        return remove_unreadable_members(valid, types.Tool)
 
     def without_validation(self, schema_error: str) -> "InspectedTool":
         """The same tool, served with its schema but without validation."""
@@ -132,7 +133,8 @@ def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> Inspec
     """Inspect a tool without verifying its schema. The work is linear in the size of the definition."""
     if excess := find_excess(raw, bounds):
         return InspectedTool(raw, excess)
-    found = InspectedTool(raw, invalid_members=_find_invalid_members(raw))
+    readable = remove_unreadable_members(raw, types.Tool) | {"inputSchema": _ANY}
+    found = InspectedTool(raw, invalid_members=find_invalid_members(readable, types.Tool) or ())
     schema = raw.get("inputSchema")
     if not isinstance(schema, dict):
         return replace(found, schema_error="it has no input schema")
@@ -189,11 +191,3 @@ def _is_cheap_to_verify(schema: Schema) -> bool:
     """Whether the event loop may compile a schema only to see that it is valid."""
     text = str(schema)
     return len(text) <= _MAX_CHARACTERS_UNKNOWN_COST and not any(word in text for word in _SLOW_KEYWORDS)
-
-
-def _find_invalid_members(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    try:
-        types.Tool.model_validate({**raw, "inputSchema": {"type": "object"}}, by_name=False)
-    except ValidationError as error:
-        return tuple(sorted({str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)}))
-    return ()
