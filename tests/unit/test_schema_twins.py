@@ -163,12 +163,12 @@ def test_an_argument_also_admits_a_path_in_the_cheapest_form(name: str) -> None:
 
 
 ROOTS: list[tuple[Schema, Schema]] = [
-    ({}, {"type": "object"}),
-    ({"type": "object"}, {"type": "object"}),
+    ({}, {"type": "object", "properties": {}}),
+    ({"type": "object"}, {"type": "object", "properties": {}}),
     ({"type": ["object", "null"], "properties": {}}, {"type": "object", "properties": {}}),
     (
         {"type": "object", "additionalProperties": False, "$schema": "s", "x-unknown": 1},
-        {"type": "object", "additionalProperties": False, "$schema": "s", "x-unknown": 1},
+        {"type": "object", "additionalProperties": False, "$schema": "s", "x-unknown": 1, "properties": {}},
     ),
     (
         {"anyOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"properties": {"b": {"type": "null"}}}]},

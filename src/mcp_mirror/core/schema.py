@@ -122,7 +122,8 @@ def admit_paths(schema: Schema) -> Schema:
     """The input schema in which each argument, also a nested one, may be a memory path; without unused definitions.
 
     Each admitted path adds two levels of nesting. If the result is nested too deep for some clients, only the upper
-    levels admit paths.
+    levels admit paths. The result always has properties: OpenAI rejects the request if one tool has none, and some
+    clients drop the list.
     """
     settled = _flatten_root(settle(drop_unused_definitions(schema)))
     for levels in _ADMITTING_LEVELS:
@@ -130,7 +131,8 @@ def admit_paths(schema: Schema) -> Schema:
         if not _is_too_deep(widened):
             break
     is_object = next(iter(widened), None) == "type" and widened["type"] == "object"
-    return widened if is_object else {"type": "object"} | widened | {"type": "object"}
+    twin = widened if is_object else {"type": "object"} | widened | {"type": "object"}
+    return twin if "properties" in twin else twin | {"properties": {}}
 
 
 def _is_too_deep(schema: Schema) -> bool:
