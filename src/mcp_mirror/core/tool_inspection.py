@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from mcp_mirror.core.listed_members import find_invalid_members, remove_unreadable_members
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
+from mcp_mirror.core.schema_references import read_types
+from mcp_mirror.core.schema_repair import repair_schema
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.core.validation_cost import Cost, estimate_cost
 from mcp_mirror.errors import MirrorError
@@ -148,7 +150,7 @@ def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> Inspec
 
 
 def verify_tool(found: InspectedTool) -> InspectedTool:
-    """The same tool with a check of its arguments, or with a schema for any object if its own schema is not valid."""
+    """The same tool with a check of its arguments, or with a repaired schema if its own schema is not valid."""
     if found.rejection or found.schema_error:
         return found
     try:
@@ -159,9 +161,16 @@ def verify_tool(found: InspectedTool) -> InspectedTool:
 
 
 def reject_schema(found: InspectedTool, schema_error: str) -> InspectedTool:
-    """The same tool with a schema for any object, because its own schema cannot be used."""
-    any_object = replace(found, schema=dict(_ANY), twin_schema=admit_paths(_ANY), headers=(), cost=None)
-    return any_object.without_validation(schema_error.rstrip("."))
+    """The same tool with the valid parts of its schema, because the schema cannot be used as it is.
+
+    A schema that is not for an object, or that is large, is replaced by one for any object.
+    """
+    schema = dict(_ANY)
+    is_for_object = "object" in (read_types(found.schema.get("type")) or ("object",))
+    if is_for_object and len(str(found.schema)) <= _MAX_CHARACTERS:
+        schema = repair_schema(found.schema) | schema
+    usable = replace(found, schema=schema, twin_schema=admit_paths(schema), headers=(), cost=None)
+    return usable.without_validation(schema_error.rstrip("."))
 
 
 def verify_if_cheap(found: InspectedTool) -> InspectedTool | None:
