@@ -52,6 +52,7 @@ def test_a_tool_without_a_schema_or_with_odd_members_is_served() -> None:
     found = inspect_tool({"name": "a", "annotations": 5, "title": "A"}, BOUNDS)
     assert (found.schema_error, found.invalid_members) == ("it has no input schema", ("annotations",))
     assert found.valid_members == {"name": "a", "title": "A"}
+    assert found.twin_schema == {"type": "object", "properties": {}}
     assert InspectedTool({"name": 5}).name == ""
 
 

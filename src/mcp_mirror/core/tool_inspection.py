@@ -98,7 +98,7 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     """Members of the definition that clients could not read."""
     schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
     """The input schema; any object if the upstream's schema cannot be used."""
-    twin_schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
+    twin_schema: Schema = msgspec.field(default_factory=lambda: admit_paths(_ANY))
     """The input schema of the twin."""
     headers: tuple[tuple[str, ...], ...] = ()
     """Locations of the arguments that clients mirror into HTTP headers."""
