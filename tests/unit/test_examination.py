@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
 from tests.hostile.schemas import page
 
+from mcp_mirror.core.listed_members import make_properties_readable
 from mcp_mirror.core.tool_inspection import (
     InspectedTool,
     inspect_definition,
@@ -61,6 +63,19 @@ def test_members_of_a_tool_that_are_null_are_left_out() -> None:
     found = inspect_tool(tool(**nulls, annotations={"title": None, "readOnlyHint": True}, own=None), BOUNDS)
     assert found.invalid_members == ()
     assert found.valid_members == tool(annotations={"readOnlyHint": True}, own=None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"properties": {"a": True, "b": False, "c": 5}}, {"properties": {"a": {}, "b": {"not": {}}, "c": 5}}),
+        ({"properties": {"a": {}}}, {"properties": {"a": {}}}),
+        ({"properties": 5}, {"properties": 5}),
+        (True, True),
+    ],
+)
+def test_each_property_that_is_a_boolean_becomes_an_object(schema: Any, expected: Any) -> None:
+    assert make_properties_readable(schema) == expected
 
 
 def test_a_hint_that_is_not_a_boolean_is_left_out() -> None:

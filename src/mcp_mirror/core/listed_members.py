@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from mcp_mirror.core.schema import as_object
 from mcp_mirror.types import Buffer
 
 _STRUCTURED: Final = frozenset(("annotations", "icons", "arguments"))
@@ -73,3 +74,11 @@ def find_invalid_members(item: Buffer | Mapping[str, Any], model: type[BaseModel
         places = [found["loc"] for found in error.errors(include_url=False, include_input=False)]
         return tuple(sorted({str(place[0]) for place in places})) if all(places) else None
     return ()
+
+
+def make_properties_readable(schema: Any) -> Any:
+    """The same schema with an object for each property: clients of the TypeScript SDK drop the list for `true`."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or not any(isinstance(one, bool) for one in properties.values()):
+        return schema
+    return schema | {"properties": {name: as_object(one) for name, one in properties.items()}}
