@@ -136,6 +136,15 @@ def test_only_originals_keep_header_arguments() -> None:
     assert transparent((policy("up"), listing)).header_schema(FULL["name"]) == FULL["inputSchema"]
 
 
+def test_a_property_of_an_original_that_accepts_anything_is_an_object() -> None:
+    written = {"type": "object", "properties": {"a": True, "b": {"type": "string"}}}
+    listing = [tool("x", inputSchema=written, outputSchema=written), tool("y", outputSchema=5)]
+    entries = transparent((policy("up"), listing)).entries
+    expected = {"type": "object", "properties": {"a": {}, "b": {"type": "string"}}}
+    assert entries["x"].advert == tool("x", inputSchema=expected, outputSchema=expected)
+    assert "outputSchema" not in entries["y"].advert
+
+
 def test_an_original_is_listed_with_a_schema_that_clients_take() -> None:
     schemas: list[Any] = [{"type": "object", "properties": 5}, {"type": "string"}, {"properties": {}}, [], None]
     listing = [tool(f"t{at}", inputSchema=schema) for at, schema in enumerate(schemas)]

@@ -143,3 +143,56 @@ def test_members_that_clients_cannot_read_are_left_out(kind: ItemKind, odd: byte
     one = merge_lists(kind, [("a", [odd]), ("b", [item(kind, "x:b")])])
     assert [b"".join(raw) for raw in one.items] == [expected, item(kind, "x:b")]
     assert one.invalid == {"a": 1}
+
+
+_NULLS = b'"description":null,"title":null,"icons":null,"_meta":null'
+
+
+@pytest.mark.parametrize(
+    ("kind", "odd", "expected"),
+    [
+        (
+            "resources",
+            b'{"uri":"x:a","name":"n",%b,"mimeType":null,"annotations":null,"size":null,"own":null,"n":1.0}' % _NULLS,
+            b'{"uri":"x:a","name":"n","own":null,"n":1.0}',
+        ),
+        ("templates", b'{"uriTemplate":"x:a","name":"n",%b}' % _NULLS, b'{"uriTemplate":"x:a","name":"n"}'),
+        ("prompts", b'{"name":"n","arguments":null,%b}' % _NULLS, b'{"name":"n"}'),
+        (
+            "prompts",
+            b'{"name":"n","_meta":{"a":null},"arguments":[{"name":"x","description":null,"required":null}]}',
+            b'{"name":"n","_meta":{"a":null},"arguments":[{"name":"x"}]}',
+        ),
+        (
+            "resources",
+            b'{"uri":"x:a","name":"n","annotations":{"audience":null,"priority":1.0,"lastModified":"2026-01-02"}}',
+            b'{"uri":"x:a","name":"n","annotations":{"priority":1.0}}',
+        ),
+        (
+            "resources",
+            b'{"uri":"x:a","name":"n","annotations":{"lastModified":"2026-02-30T00:00:00Z"}}',
+            b'{"uri":"x:a","name":"n","annotations":{}}',
+        ),
+    ],
+)
+def test_null_members_and_unreadable_times_are_left_out(kind: ItemKind, odd: bytes, expected: bytes) -> None:
+    one = merge_lists(kind, [("a", [odd])])
+    assert [b"".join(raw) for raw in one.items] == [expected]
+    assert one.invalid == {}
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        b'{"uri":"x:a","name": "null"}',
+        b'{"uri":"x:a", "name":"n","annotations":{"lastModified":"2026-01-02T03:04:05.6+02:00"},"_meta":{"a":null}}',
+    ],
+)
+def test_an_item_that_clients_can_read_keeps_its_bytes(whole: bytes) -> None:
+    assert merge_lists("resources", [("a", [whole])]).items == ((whole,),)
+
+
+def test_a_number_that_is_a_text_is_left_out() -> None:
+    one = merge_lists("resources", [("a", [b'{"uri":"x:a","name":"n","size":"12"}'])])
+    assert [b"".join(raw) for raw in one.items] == [b'{"name":"n","uri":"x:a"}']
+    assert one.invalid == {"a": 1}

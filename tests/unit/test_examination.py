@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
 from tests.hostile.schemas import page
 
+from mcp_mirror.core.listed_members import make_properties_readable
 from mcp_mirror.core.tool_inspection import (
     InspectedTool,
     inspect_definition,
@@ -52,7 +54,34 @@ def test_a_tool_without_a_schema_or_with_odd_members_is_served() -> None:
     found = inspect_tool({"name": "a", "annotations": 5, "title": "A"}, BOUNDS)
     assert (found.schema_error, found.invalid_members) == ("it has no input schema", ("annotations",))
     assert found.valid_members == {"name": "a", "title": "A"}
+    assert found.twin_schema == {"type": "object", "properties": {}}
     assert InspectedTool({"name": 5}).name == ""
+
+
+def test_members_of_a_tool_that_are_null_are_left_out() -> None:
+    nulls = dict.fromkeys(("title", "description", "icons", "outputSchema", "execution", "_meta"))
+    found = inspect_tool(tool(**nulls, annotations={"title": None, "readOnlyHint": True}, own=None), BOUNDS)
+    assert found.invalid_members == ()
+    assert found.valid_members == tool(annotations={"readOnlyHint": True}, own=None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"properties": {"a": True, "b": False, "c": 5}}, {"properties": {"a": {}, "b": {"not": {}}, "c": 5}}),
+        ({"properties": {"a": {}}}, {"properties": {"a": {}}}),
+        ({"properties": 5}, {"properties": 5}),
+        (True, True),
+    ],
+)
+def test_each_property_that_is_a_boolean_becomes_an_object(schema: Any, expected: Any) -> None:
+    assert make_properties_readable(schema) == expected
+
+
+def test_a_hint_that_is_not_a_boolean_is_left_out() -> None:
+    found = inspect_tool(tool(annotations={"readOnlyHint": "true"}), BOUNDS)
+    assert found.invalid_members == ("annotations",)
+    assert found.valid_members == tool()
 
 
 def test_a_tool_may_be_served_with_its_schema_but_unchecked() -> None:

@@ -273,6 +273,12 @@ def test_of_hard_cases_a_provider_takes_the_twins_too(provider: str) -> None:
         assert broken_rules(provider, twin(tool)) == [], tool
 
 
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"type": "object", "additionalProperties": False}])
+def test_openai_takes_the_twin_of_a_tool_without_properties(schema: Schema) -> None:
+    assert broken_rules("OpenAI, not strict", a_tool(schema))
+    assert broken_rules("OpenAI, not strict", twin(a_tool(schema))) == []
+
+
 @pytest.mark.parametrize("schema", HARD, ids=json.dumps)
 def test_the_twin_of_a_hard_case_is_a_schema_of_its_own(schema: Schema) -> None:
     jsonschema_rs.validator_for(twin(a_tool(schema))["inputSchema"])

@@ -131,8 +131,12 @@ ARGUMENTS: dict[str, tuple[Any, Any]] = {
         {"type": "number", "$comment": "C", "$anchor": "n", "x-order": [1], "unit": {"type": "m"}},
         wide({"type": "number", "$comment": "C", "$anchor": "n", "x-order": [1], "unit": {"type": "m"}}),
     ),
-    "yes": (True, True),
-    "no": (False, False),
+    "yes": (True, {}),  # clients of the TypeScript SDK read only objects here
+    "no": (False, {"not": {}}),
+    "open": (
+        {"type": "object", "additionalProperties": True},
+        wide({"type": "object", "additionalProperties": True}),
+    ),
     "what is no schema": (5, 5),
     "keywords that are none": (
         {"type": 5, "anyOf": "x", "properties": [1], "items": None, "oneOf": {"a": 1}},
@@ -159,12 +163,12 @@ def test_an_argument_also_admits_a_path_in_the_cheapest_form(name: str) -> None:
 
 
 ROOTS: list[tuple[Schema, Schema]] = [
-    ({}, {"type": "object"}),
-    ({"type": "object"}, {"type": "object"}),
+    ({}, {"type": "object", "properties": {}}),
+    ({"type": "object"}, {"type": "object", "properties": {}}),
     ({"type": ["object", "null"], "properties": {}}, {"type": "object", "properties": {}}),
     (
         {"type": "object", "additionalProperties": False, "$schema": "s", "x-unknown": 1},
-        {"type": "object", "additionalProperties": False, "$schema": "s", "x-unknown": 1},
+        {"type": "object", "additionalProperties": False, "$schema": "s", "x-unknown": 1, "properties": {}},
     ),
     (
         {"anyOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"properties": {"b": {"type": "null"}}}]},

@@ -85,6 +85,12 @@ def test_the_error_of_a_recursive_schema_names_a_wrong_member() -> None:
     assert check(page(), arguments) == 'page.children.0.title: 7 is not of type "string"'
 
 
+@pytest.mark.parametrize("properties", [{"properties": {"page": {"$ref": "#/$defs/block"}}}, {"properties": {}}, {}])
+def test_the_error_names_an_argument_that_the_schema_does_not_allow(properties: Any) -> None:
+    schema = {"type": "object", "$defs": page()["$defs"], "additionalProperties": False} | properties
+    assert check(schema, {"pgae": {}}) == "Additional properties are not allowed ('pgae' was unexpected)"
+
+
 RECURSIVE = {"$ref": "#/$defs/tree"}
 TREE = {"type": "object", "additionalProperties": RECURSIVE, "properties": {"n": {"type": "integer"}}}
 

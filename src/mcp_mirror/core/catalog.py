@@ -14,6 +14,7 @@ import msgspec
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.amounts import quote_name
 from mcp_mirror.core.capture import CaptureRules
+from mcp_mirror.core.listed_members import make_properties_readable
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.parsed_result import WRAPPER
 from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
@@ -352,6 +353,7 @@ def _find_problems(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[
 
 
 _ANY: Final[Schema] = {"type": "object"}
+_SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 
 def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
@@ -359,6 +361,7 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
     described = {} if policy.description is None else {"description": policy.description}
     original = {**examined.valid_members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
     original.pop(EXECUTION, None)
+    original |= {word: make_properties_readable(original[word]) for word in _SCHEMAS if word in original}
     twin = build_twin(examined.valid_members, name, examined.twin_schema, policy.description)
     return CatalogEntry(
         name=name,

@@ -6,12 +6,17 @@ the later item gets its upstream's name as a prefix.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import mcp_types as types
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from mcp_mirror.core.listed_members import (
+    find_invalid_members,
+    may_have_unreadable_members,
+    remove_unreadable_members,
+)
 from mcp_mirror.payload.json_rpc import decode_as, object_of, open_object
 from mcp_mirror.types import Buffer, Segments
 
@@ -81,9 +86,9 @@ def merge_lists(
     invalid: dict[str, int] = {}
     for upstream, raws in listed:
         for raw in raws:
-            members = open_object(raw) or {}
+            members, is_changed = _read_members(kind, raw)
             name = decode_as(members.get(key), str)
-            faults = _find_invalid_members(kind, raw)
+            faults = find_invalid_members(b"".join(object_of(members)) if is_changed else raw, KINDS[kind].model)
             if faults != ():
                 invalid[upstream] = invalid.get(upstream, 0) + 1
             if name is None or faults is None:
@@ -95,19 +100,25 @@ def merge_lists(
             origins[own] = origin
             if faults:
                 members = {"name": members[key], **{one: text for one, text in members.items() if one not in faults}}
-            is_same = own == name and not faults
+            is_same = own == name and not faults and not is_changed
             items.append((raw,) if is_same else object_of({**members, key: msgspec.json.encode(own)}))
     return MergedList(tuple(items), origins, invalid)
 
 
-def _find_invalid_members(kind: ItemKind, raw: Buffer) -> tuple[str, ...] | None:
-    """The members of an item that clients could not read; None if they could not read the item at all."""
-    try:
-        KINDS[kind].model.model_validate_json(bytes(raw), by_name=False)
-    except ValidationError as error:
-        places = [found["loc"] for found in error.errors(include_url=False, include_input=False)]
-        return tuple(str(place[0]) for place in places) if all(places) else None
-    return ()
+def _read_members(kind: ItemKind, raw: Buffer) -> tuple[Mapping[str, Buffer], bool]:
+    """The members of an item that clients can read as far as their JSON type goes, and whether others are left out."""
+    members = open_object(raw) or {}
+    if not may_have_unreadable_members(raw):
+        return members, False
+    values = {name: decode_as(text, Any) for name, text in members.items()}
+    readable = remove_unreadable_members(values, KINDS[kind].model)
+    if readable == values:
+        return members, False
+    return {
+        name: text if readable[name] == values[name] else msgspec.json.encode(readable[name])
+        for name, text in members.items()
+        if name in readable
+    }, True
 
 
 def assign_name(

@@ -122,7 +122,8 @@ def admit_paths(schema: Schema) -> Schema:
     """The input schema in which each argument, also a nested one, may be a memory path; without unused definitions.
 
     Each admitted path adds two levels of nesting. If the result is nested too deep for some clients, only the upper
-    levels admit paths.
+    levels admit paths. The result always has properties: OpenAI rejects the request if one tool has none, and some
+    clients drop the list.
     """
     settled = _flatten_root(settle(drop_unused_definitions(schema)))
     for levels in _ADMITTING_LEVELS:
@@ -130,7 +131,8 @@ def admit_paths(schema: Schema) -> Schema:
         if not _is_too_deep(widened):
             break
     is_object = next(iter(widened), None) == "type" and widened["type"] == "object"
-    return widened if is_object else {"type": "object"} | widened | {"type": "object"}
+    twin = widened if is_object else {"type": "object"} | widened | {"type": "object"}
+    return twin if "properties" in twin else twin | {"properties": {}}
 
 
 def _is_too_deep(schema: Schema) -> bool:
@@ -330,7 +332,16 @@ def _apply_to_each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]
 
 
 def _widen_one_or_each(value: Any, depth: int) -> Any:
+    if isinstance(value, bool):
+        return value
     return [_widen(part, depth) for part in value] if isinstance(value, list) else _widen(value, depth)
+
+
+def as_object(schema: Any) -> Any:
+    """The same schema as an object, if it is true or false: clients of the TypeScript SDK read no other argument."""
+    if isinstance(schema, bool):
+        return {} if schema else {"not": {}}
+    return schema
 
 
 def _widen(schema: Any, depth: int) -> Any:
@@ -340,7 +351,7 @@ def _widen(schema: Any, depth: int) -> Any:
     no keywords beside `anyOf`, so annotations stay with the first alternative. A reference has no keywords beside it.
     """
     if not isinstance(schema, dict):
-        return schema
+        return as_object(schema)
     inner: Schema = _widen_below(schema, depth)
     kinds = read_types(inner.get("type"))
     if (kinds and "string" not in kinds) or not _RESTRICTIONS.isdisjoint(inner):

@@ -10,9 +10,11 @@ from typing import Any, Final, Literal
 import mcp_types as types
 import msgspec
 from msgspec.structs import replace
-from pydantic import ValidationError
 
+from mcp_mirror.core.listed_members import find_invalid_members, remove_unreadable_members
 from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
+from mcp_mirror.core.schema_references import read_types
+from mcp_mirror.core.schema_repair import repair_schema
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.core.validation_cost import Cost, estimate_cost
 from mcp_mirror.errors import MirrorError
@@ -96,7 +98,7 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     """Members of the definition that clients could not read."""
     schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
     """The input schema; any object if the upstream's schema cannot be used."""
-    twin_schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
+    twin_schema: Schema = msgspec.field(default_factory=lambda: admit_paths(_ANY))
     """The input schema of the twin."""
     headers: tuple[tuple[str, ...], ...] = ()
     """Locations of the arguments that clients mirror into HTTP headers."""
@@ -116,7 +118,8 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     @property
     def valid_members(self) -> Mapping[str, Any]:
         """The definition without its invalid members: one invalid tool makes clients drop the whole list."""
-        return {key: value for key, value in self.raw.items() if key not in self.invalid_members}
+        valid = {key: value for key, value in self.raw.items() if key not in self.invalid_members}
+        return remove_unreadable_members(valid, types.Tool)
 
     def without_validation(self, schema_error: str) -> "InspectedTool":
         """The same tool, served with its schema but without validation."""
@@ -132,7 +135,8 @@ def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> Inspec
     """Inspect a tool without verifying its schema. The work is linear in the size of the definition."""
     if excess := find_excess(raw, bounds):
         return InspectedTool(raw, excess)
-    found = InspectedTool(raw, invalid_members=_find_invalid_members(raw))
+    readable = remove_unreadable_members(raw, types.Tool) | {"inputSchema": _ANY}
+    found = InspectedTool(raw, invalid_members=find_invalid_members(readable, types.Tool) or ())
     schema = raw.get("inputSchema")
     if not isinstance(schema, dict):
         return replace(found, schema_error="it has no input schema")
@@ -146,7 +150,7 @@ def inspect_definition(raw: Mapping[str, Any], bounds: UpstreamBounds) -> Inspec
 
 
 def verify_tool(found: InspectedTool) -> InspectedTool:
-    """The same tool with a check of its arguments, or with a schema for any object if its own schema is not valid."""
+    """The same tool with a check of its arguments, or with a repaired schema if its own schema is not valid."""
     if found.rejection or found.schema_error:
         return found
     try:
@@ -157,9 +161,16 @@ def verify_tool(found: InspectedTool) -> InspectedTool:
 
 
 def reject_schema(found: InspectedTool, schema_error: str) -> InspectedTool:
-    """The same tool with a schema for any object, because its own schema cannot be used."""
-    any_object = replace(found, schema=dict(_ANY), twin_schema=admit_paths(_ANY), headers=(), cost=None)
-    return any_object.without_validation(schema_error.rstrip("."))
+    """The same tool with the valid parts of its schema, because the schema cannot be used as it is.
+
+    A schema that is not for an object, or that is large, is replaced by one for any object.
+    """
+    schema = dict(_ANY)
+    is_for_object = "object" in (read_types(found.schema.get("type")) or ("object",))
+    if is_for_object and len(str(found.schema)) <= _MAX_CHARACTERS:
+        schema = repair_schema(found.schema) | schema
+    usable = replace(found, schema=schema, twin_schema=admit_paths(schema), headers=(), cost=None)
+    return usable.without_validation(schema_error.rstrip("."))
 
 
 def verify_if_cheap(found: InspectedTool) -> InspectedTool | None:
@@ -189,11 +200,3 @@ def _is_cheap_to_verify(schema: Schema) -> bool:
     """Whether the event loop may compile a schema only to see that it is valid."""
     text = str(schema)
     return len(text) <= _MAX_CHARACTERS_UNKNOWN_COST and not any(word in text for word in _SLOW_KEYWORDS)
-
-
-def _find_invalid_members(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    try:
-        types.Tool.model_validate({**raw, "inputSchema": {"type": "object"}}, by_name=False)
-    except ValidationError as error:
-        return tuple(sorted({str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)}))
-    return ()

@@ -59,6 +59,8 @@ _MAX_PATTERN_BYTES: Final = 1 << 15
 """Bytes of a compiled pattern on the event loop."""
 _MORE_NAMES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas"))
 """Keywords that may declare members beside `properties`."""
+_LISTING: Final = frozenset(("properties", "patternProperties"))
+"""Keywords that name members."""
 _CHEAP_KEYWORDS: Final = frozenset(
     ("type", "required", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
      "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
@@ -339,7 +341,8 @@ class _Explainer(msgspec.Struct, frozen=True):
 
     def _write_message(self, violation: _Violation) -> str | None:
         at = ".".join(violation.at)
-        validator = self.compiler.compile(violation) if self._is_cheap(violation) else None
+        is_readable = self._is_cheap(violation) and not _accepts_no_member(violation.part)
+        validator = self.compiler.compile(violation) if is_readable else None
         errors = list(islice(validator.iter_errors(violation.value), _MAX_ERRORS)) if validator else []
         if errors:
             undecided = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded
@@ -347,10 +350,7 @@ class _Explainer(msgspec.Struct, frozen=True):
             messages = [_locate_message(".".join([*violation.at, *place]), message) for place, message in explained]
             return "; ".join(dict.fromkeys((*messages, *_name_unlisted(violation, errors)))) or None
         part = violation.part if isinstance(violation.part, dict) else {}
-        cheap_part = {key: value for key, value in part.items() if key in _CHEAP_KEYWORDS}
-        if isinstance(violation.value, dict) and "required" in part:
-            missing = (name for name in as_sequence(part["required"]) if name not in violation.value)
-            cheap_part["required"] = list(islice(missing, 1))  # one error, because each has a copy of the value
+        cheap_part = _build_cheap_part(part, violation.value)
         if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
             return "; ".join((_locate_message(at, _read_message(error)), *_name_unlisted(violation, [error])))
         if named := self._explain_unknown_kind(part, violation.value) or self._explain_type(part, violation.value):
@@ -374,6 +374,23 @@ class _Explainer(msgspec.Struct, frozen=True):
             if types and all(types) and not any(self._has_type(one, value) for one in alternatives):
                 return _name_types(value, chain.from_iterable(map(sorted, types)))
         return None
+
+
+def _accepts_no_member(part: Any) -> bool:
+    """Whether a schema accepts only an empty object. The error of the library does not name the members of another."""
+    return isinstance(part, dict) and part.get("additionalProperties") is False and _LISTING.isdisjoint(part)
+
+
+def _build_cheap_part(part: Schema, value: Any) -> Schema:
+    """The keywords of a schema that apply to the value itself, and to the names of its members."""
+    cheap_part = {key: kept for key, kept in part.items() if key in _CHEAP_KEYWORDS}
+    if isinstance(value, dict) and "required" in part:
+        missing = (name for name in as_sequence(part["required"]) if name not in value)
+        cheap_part["required"] = list(islice(missing, 1))  # one error, because each has a copy of the value
+    if part.get("additionalProperties") is False and "patternProperties" not in part:
+        cheap_part["properties"] = dict.fromkeys(part.get("properties", ()), True)
+        cheap_part["additionalProperties"] = False
+    return cheap_part
 
 
 def _name_types(value: Any, types: Iterable[str]) -> str:

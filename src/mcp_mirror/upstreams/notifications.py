@@ -413,7 +413,9 @@ class NotificationDispatcher:
         inflight, queue = self._find_inflight(message), self._find_queue(message)
         if queue is None:
             raise RefusedError(
-                "The request names no call and several clients share the connection.", types.INVALID_REQUEST
+                "The request names no call, and the connection does not belong to one client session. Send it during a "
+                "call.",
+                types.INVALID_REQUEST,
             )
         if not queue.channel.caller.can_answer(message.method):
             raise RefusedError(
