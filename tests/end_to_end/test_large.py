@@ -191,7 +191,12 @@ async def test_a_message_without_room_on_the_disk_fails_only_its_call(
             shutil.rmtree(scratch)
             result_failed = await client.text("hear_mirrored", {"one": path, "two": path})
             request = json.dumps({"name": "hear_mirrored", "arguments": {"pad": "y" * 5000}})
-            request_failed = json.loads(await client.request("tools/call", request))["error"]["message"]
+            error = json.loads(await client.request("tools/call", request))["error"]
+            assert error["code"] == -32603  # the client has made no mistake
+            request_failed = error["message"]
+            assert result_failed.startswith(
+                "The gateway could not keep an answer of upstream 'lab' to 'hear'. A message"
+            )
             for message in (result_failed, request_failed):
                 assert "because temporary files cannot be written: No such file or directory" in message
             assert await client.text("say_mirrored", {"result": result(content=text("alive"))}) == "alive"

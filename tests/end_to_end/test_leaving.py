@@ -206,6 +206,23 @@ async def test_without_a_drain_the_first_signal_ends_the_gateway(busy: Any) -> N
         assert await gateway.ends(0) < SOON
 
 
+async def test_no_cancelled_call_of_a_stdio_client_blames_its_upstream(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+) -> None:
+    """The end of the gateway also closes its connections to upstreams, which fails the calls in flight."""
+    async with open_lines(configured({"raw": raw()}, server={"drain": 0})) as client, asyncio.timeout(BOUND):
+        await client.greet()
+        for number in range(90, 95):
+            gates = {"started": str(tmp_path / f"started-{number}"), "until": str(tmp_path / "until")}
+            await client.send(request(number, "tools/call", {"name": "hang_mirrored", "arguments": gates}))
+            await until(Path(gates["started"]).exists)
+        client.process.send_signal(signal.SIGTERM)
+        answers = [json.loads(await client.receive()) for _ in range(90, 95)]
+        assert {answer["id"]: answer.get("error", answer).get("message") for answer in answers} == dict.fromkeys(
+            range(90, 95), CANCELLED
+        )
+
+
 async def test_a_client_that_closed_its_end_gets_no_response(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

@@ -156,3 +156,28 @@ async def test_work_on_very_many_values_runs_beside_the_event_loop(value: bytes)
 async def test_work_on_texts_of_long_words_runs_beside_the_event_loop(text: bytes) -> None:
     assert await run_by_values((text[:4000],), threading.get_ident) == threading.get_ident()
     assert await run_by_values((text,), threading.get_ident) != threading.get_ident()
+
+
+async def test_large_results_of_one_principal_leave_threads_to_others() -> None:
+    """Threads that compute take turns with the event loop, which many of them would keep from other clients."""
+    begun, gate = list[int](), threading.Event()
+    large = (b"x" * INLINE_BYTES, b"x")
+
+    def work() -> None:
+        begun.append(1)
+        gate.wait(30)
+
+    async def run() -> None:
+        await run_by_values(large, work, principal="mallory")
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(run)
+        try:
+            with anyio.fail_after(10):
+                for _ in range(5):
+                    assert await run_by_values(large, divmod, 7, 2, principal="alice") == (3, 1)
+            assert len(begun) <= 3
+        finally:
+            gate.set()
+    assert len(begun) == 20

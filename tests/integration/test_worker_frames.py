@@ -231,6 +231,17 @@ async def test_a_worker_that_dies_fails_one_job(
     assert isinstance(await scanner.scan(frame, order()), ProcessedResult)
 
 
+async def test_without_a_free_handle_the_missing_worker_is_named(
+    scanner: FrameScanner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(anyio, "open_process", refuse)
+    with pytest.raises(UpstreamError, match=r"cannot start: the gateway has no free file handle.*`ulimit -n`"):
+        await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order())
+
+
 async def test_a_list_is_split_up_to_its_limits(scanner: FrameScanner, tmp_path: Path) -> None:
     items = [{"name": "one"}, 2, "three"]
     frame = frame_of(tmp_path, response(tools=items, nextCursor="next", ttlMs=5, other=1))

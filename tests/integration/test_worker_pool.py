@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -16,7 +17,15 @@ import pytest
 from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.pool import (
+    BusyPoolError,
+    DeadlineError,
+    PoolSize,
+    PreemptedError,
+    StartError,
+    WorkerDiedError,
+    WorkerPool,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,6 +41,10 @@ async def pool() -> AsyncIterator[WorkerPool]:
             WorkerPool(child_watchdog, PoolSize(processes=3, per_principal=2, memory=1 << 30))
         ) as opened:
             yield opened
+
+
+async def refuse_process(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 async def expect_preempted(pool: WorkerPool, principal: str, ended: list[str]) -> None:
@@ -118,6 +131,45 @@ async def test_a_cancelled_waiter_passes_its_place_on(pool: WorkerPool) -> None:
         with anyio.move_on_after(0.05):
             await pool.run("alice", ANSWER, 5)
         assert await pool.run("alice", ANSWER, 5) == 3
+
+
+async def test_a_process_that_cannot_start_is_an_error_with_the_cause(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(anyio, "open_process", refuse_process)
+        for _ in range(5):
+            with pytest.raises(StartError, match=r"no free file handle.*`ulimit -n`"):
+                await pool.run("alice", ANSWER, 5)
+    assert await pool.run("alice", ANSWER, 5) == 3
+
+
+async def test_a_process_that_ends_at_its_start_is_an_error_with_advice() -> None:
+    with ChildWatchdog() as child_watchdog:
+        async with aclosing(WorkerPool(child_watchdog, PoolSize(1, 1), partial(os._exit, 1))) as pool:
+            with pytest.raises(StartError, match=r"the process ended\. Check the limits"):
+                await pool.run("alice", ANSWER, 5)
+
+
+async def test_if_no_process_can_start_a_task_waits_for_one_in_use(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the result that an upstream has sent would be lost."""
+    async with anyio.create_task_group() as tasks, pool.reserve("bob") as run:
+        assert await run(ANSWER, 30) == 3
+        monkeypatch.setattr(anyio, "open_process", refuse_process)
+        answers: list[int] = []
+
+        async def ask() -> None:
+            answers.append(await pool.run("alice", ANSWER, 30))
+
+        for _ in range(5):
+            tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(BusyPoolError):
+            await pool.run("carol", ANSWER, 5, 0.01)
+        assert answers == []
+    assert answers == [3] * 5
 
 
 @pytest.mark.parametrize("steps", range(9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -118,6 +119,17 @@ async def test_a_worker_that_dies_or_hangs_fails_one_query(
         with pytest.raises(ToolError, match=reason):
             await queries.run(LARGE, file, NEEDLE, seconds, "alice")
         assert await queries.run(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
+
+
+async def test_a_query_without_a_free_file_handle_names_the_cause(
+    queries: QueryRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(anyio, "open_process", refuse)
+    with pytest.raises(ToolError, match=r"cannot start: the gateway has no free file handle.*`ulimit -n`"):
+        await queries.run(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice")
 
 
 async def test_a_cancelled_query_does_not_affect_the_next(queries: QueryRunner, tmp_path: Path) -> None:

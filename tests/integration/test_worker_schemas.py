@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import time
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 from tests.hostile.schemas import blocks, doubling, page, tool
@@ -163,6 +166,27 @@ async def test_slow_arguments_are_left_to_the_upstream(
     assert [record.getMessage() for record in caplog.records] == [
         "Validating the arguments of 'any' takes more than 200 ms, so only the upstream validates them."
     ]
+
+
+async def test_a_lack_of_file_handles_ends_no_validation_of_later_calls(
+    workers: SchemaWorkers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    recursive, wrong = tool("edit", page() | {"description": "x" * 50_000}), json.dumps(blocks(6, "cardd")).encode()
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(anyio, "open_process", refuse)
+        (found,) = await examined(workers, recursive)
+        assert "cannot start: the gateway has no free file handle" in str(found.rejection)
+    entry = await entry_of(workers, recursive)
+    await workers.aclose()
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(anyio, "open_process", refuse)
+        for _ in range(5):
+            assert await workers.validate(entry, wrong, "alice") is None
+    assert "'type' is \"cardd\"" in str(await workers.validate(entry, wrong, "alice"))
+    assert caplog.records == []
 
 
 async def test_a_tool_without_validation_accepts_any_arguments(workers: SchemaWorkers) -> None:

@@ -213,7 +213,9 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             if isinstance(response, SpooledFrame):
                 result = await self.services.scanner.scan(response, options, call.namespace)
             else:
-                result = await run_by_values(response.values(), process_result, response, options)
+                result = await run_by_values(
+                    response.values(), process_result, response, options, principal=call.namespace
+                )
         except WireError as error:
             raise UpstreamError(
                 f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"
@@ -279,4 +281,6 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
 
 async def _count_tokens(call: Call, reply: ToolResult) -> int:
     estimate = upper_estimator(call.config.mirror.provider)
-    return await run_by_values(reply.values(), count_result_tokens, reply, estimate, call.trace.shown)
+    return await run_by_values(
+        reply.values(), count_result_tokens, reply, estimate, call.trace.shown, principal=call.namespace
+    )

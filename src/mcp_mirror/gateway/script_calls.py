@@ -165,5 +165,5 @@ async def _read_value(call: Call, reply: ToolResult) -> Buffer:
     rules = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=is_wrapped)
     members = {key: contiguous(part) for key, part in reply.items()}
     estimate = upper_estimator(call.config.mirror.provider)
-    captured = await run_by_values(members.values(), capture, members, rules, estimate)
+    captured = await run_by_values(members.values(), capture, members, rules, estimate, principal=call.namespace)
     return b"null" if captured.value is None else captured.value.blob

@@ -130,7 +130,8 @@ class PendingPayloads:
         """
         token, limits = secrets.token_hex(16), self.limits
         if isinstance(frame, DiscardedFrame):
-            raise MCPError(types.PARSE_ERROR, frame.explain())
+            code = types.PARSE_ERROR if frame.failure is None else types.INTERNAL_ERROR
+            raise MCPError(code, frame.explain())
         try:
             if isinstance(frame, SpooledFrame):
                 lifted = await self._scanner.lift(frame, token, limits, principal)

@@ -76,6 +76,7 @@ async def open_stdio_streams(
             tasks.start_soon(_end_at_shutdown, connection, source, tasks.cancel_scope)
             direct_requests = _DirectRequests(direct_path, connection)
             source.take = direct_requests.start
+            tasks.start_soon(direct_requests.follow_cancellation)
             try:
                 yield _StdioReader(connection, source, direct_requests), _StdioWriter(connection)
             finally:
@@ -203,14 +204,28 @@ class _DirectRequests:
 
     async def end(self) -> None:
         """Cancel the running requests, with an error as their response, and wait until all have ended."""
-        self._has_ended = True
+        self._interrupt()
         with anyio.CancelScope(shield=True):
-            for scope in self._tasks.values():
-                if not scope.cancel_called:
-                    self._interrupted.add(scope)
-                    scope.cancel()
             if self._tasks:
                 await asyncio.wait(tuple(self._tasks))
+
+    async def follow_cancellation(self) -> None:
+        """Cancel the running requests as soon as the gateway is cancelled.
+
+        The same cancellation closes the connections to upstreams. A request that is cancelled later would fail first,
+        with an error that blames its upstream.
+        """
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._has_ended = True
+        for scope in self._tasks.values():
+            if not scope.cancel_called:
+                self._interrupted.add(scope)
+                scope.cancel()
 
     async def _run(self, opened: DirectRequest, sender: Sender, scope: RequestScope) -> None:
         """Answer a request; the client gets no response to one that it cancelled."""

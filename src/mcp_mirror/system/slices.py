@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Segments
 
 _SLICE: Final = 0.002
@@ -114,10 +115,12 @@ async def run_by_parts(text: Buffer, work: Callable[[*Args], T], *args: *Args) -
     return await run_by_size(size, work, *args)
 
 
-async def run_by_values(texts: Iterable[Buffer | Segments], work: Callable[[*Args], T], *args: *Args) -> T:
+async def run_by_values(
+    texts: Iterable[Buffer | Segments], work: Callable[[*Args], T], *args: *Args, principal: str = ""
+) -> T:
     """Return the result of work that visits each value of JSON texts and may estimate their tokens.
 
-    It runs in a thread if that is too much for the event loop.
+    It runs in a thread if that is too much for the event loop. Principals share few such threads fairly.
     """
     parts: list[Buffer] = []
     for text in texts:
@@ -125,7 +128,7 @@ async def run_by_values(texts: Iterable[Buffer | Segments], work: Callable[[*Arg
     size = sum(map(len, parts))
     if size <= _INLINE_ANY or (size <= INLINE_BYTES and _is_quick(b"".join(parts))):
         return work(*args)
-    return await anyio.to_thread.run_sync(work, *args)
+    return await run_fairly(principal, work, *args)
 
 
 def _is_quick(text: bytes) -> bool:

@@ -387,8 +387,10 @@ class UpstreamSession:
         if is_closed(error):
             self.ended.set()
         kind, marked = read_mark(error)
-        if kind is FailureKind.INVALID:
-            return build_invalid_answer(self._settings, what, marked, is_content_hidden=is_content_hidden)
+        if kind in (FailureKind.INVALID, FailureKind.DISCARDED):
+            is_invalid = kind is FailureKind.INVALID
+            problem = "{} sent an invalid answer" if is_invalid else "The gateway could not keep an answer of {}"
+            return build_unread_answer(self._settings, what, problem, marked, is_content_hidden=is_content_hidden)
         if kind in (FailureKind.NO_TOKEN, FailureKind.NO_SIGN_IN):
             is_quoted = self._settings.policy.preview and not is_content_hidden
             shown = marked if is_quoted else omit_scopes(marked)
@@ -405,15 +407,19 @@ class UpstreamSession:
         return build_refusal(self._settings, what, error.error, is_content_hidden=is_content_hidden)
 
 
-def build_invalid_answer(
-    settings: ConnectionSettings, what: str, reason: str, *, is_content_hidden: bool
+def build_unread_answer(
+    settings: ConnectionSettings, what: str, problem: str, reason: str, *, is_content_hidden: bool
 ) -> RefusedError:
-    """Return the exception for an answer that cannot be read: with the reason, or without it if content is hidden."""
+    """Return the exception for an answer that cannot be read: with the reason, or without it if content is hidden.
+
+    `problem` is the begin of a sentence with `{}` for the upstream.
+    """
     if is_content_hidden or not settings.policy.preview:
         return build_hidden_refusal(settings.policy.name, what, types.INTERNAL_ERROR, None)
-    name = f"Upstream {settings.policy.name!r}"
-    refusal = RefusedError(f"{name} sent an invalid answer to {what}. {reason}", types.INTERNAL_ERROR)
-    return refusal.with_log_message(f"{name} sent an invalid answer. {reason}")
+    begin = problem.format(f"upstream {settings.policy.name!r}")
+    begin = begin[0].upper() + begin[1:]
+    refusal = RefusedError(f"{begin} to {what}. {reason}", types.INTERNAL_ERROR)
+    return refusal.with_log_message(f"{begin}. {reason}")
 
 
 def build_refusal(

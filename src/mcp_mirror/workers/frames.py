@@ -36,7 +36,7 @@ from mcp_mirror.workers.frame_jobs import (
     run_job,
     scan,
 )
-from mcp_mirror.workers.pool import PoolSize, PreemptedError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.pool import PoolSize, PreemptedError, StartError, WorkerDiedError, WorkerPool
 from mcp_mirror.workers.transfer import TransferFiles
 
 Answer = TypeVar("Answer")
@@ -186,6 +186,8 @@ class FrameScanner:
     async def _run(self, job: Callable[[], object], pool: WorkerPool | None = None, principal: str = "") -> Any:
         try:
             answer = await (pool or self._pool).run(principal, partial(run_job, job), None)
+        except StartError as error:
+            raise UpstreamError(f"The worker process that reads large messages cannot start: {error}.") from None
         except WorkerDiedError:
             raise UpstreamError("The worker process that reads large messages died. Try again.") from None
         if isinstance(answer, WireError | ToolError):

@@ -21,6 +21,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_queue import FairQueue
+from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.workers import child
 from mcp_mirror.workers.child import LENGTH, do_nothing, pack
 
@@ -100,6 +101,10 @@ _SHARE: Final = 2.0
 """Seconds that a task may keep its process while another principal waits for one."""
 _START: Final = 30.0
 """Seconds that a process may take to start."""
+_ENDED_AT_START: Final = (
+    "the process ended. Check the limits of the gateway (`ulimit -a`) and the memory of the machine"
+)
+_NO_ANSWER_AT_START: Final = f"it did not answer within {_START:g} s. Try again when the machine is less busy"
 
 
 class PoolError(Exception):
@@ -116,6 +121,10 @@ class DeadlineError(PoolError):
 
 class PreemptedError(PoolError):
     """The task was stopped because another principal waited; its process was killed."""
+
+
+class StartError(PoolError):
+    """The process did not start; the message names the cause and what to try."""
 
 
 class WorkerDiedError(PoolError):
@@ -156,6 +165,10 @@ class WorkerPool:
         self._child_watchdog = child_watchdog
         self._size = size
         self._idle: list[WorkerProcess] = []
+        self._in_use = 0
+        """Processes that start or run tasks."""
+        self._returned = anyio.Event()
+        """Set when a process is not in use any more, and then replaced."""
         self._running: list[_Task] = []
         self._places = FairQueue(size.processes)
 
@@ -188,26 +201,82 @@ class WorkerPool:
             principal, share, max_wait, preempt, _SHARE
         ):
             raise BusyPoolError
-        worker = self._idle.pop() if self._idle else WorkerProcess(self._child_watchdog, self._size.memory)
         try:
-            if not worker.is_running:
-                with anyio.fail_after(_START):
-                    await worker.request(self._prepare)
-            yield partial(self._run, worker, principal)
+            async with self._borrow_worker(max_wait) as worker:
+                yield partial(self._run, worker, principal)
+        except TimeoutError:
+            raise DeadlineError from None
+        except DIED:
+            raise WorkerDiedError from None
+        finally:
+            self._places.release(principal)
+
+    @asynccontextmanager
+    async def _borrow_worker(self, max_wait: float | None) -> AsyncIterator[WorkerProcess]:
+        """Take a running process for the duration of the context."""
+        worker = await self._take_worker(max_wait)
+        try:
+            yield worker
             if worker.keeps_memory:
                 await worker.aclose()
             self._idle.append(worker)
-        except TimeoutError:
-            await worker.aclose()
-            raise DeadlineError from None
-        except DIED:
-            await worker.aclose()
-            raise WorkerDiedError from None
         except BaseException:  # the next task would read the result of this one
             await worker.aclose()
             raise
         finally:
-            self._places.release(principal)
+            self._in_use -= 1
+            self._wake_waiters()
+
+    async def _take_worker(self, max_wait: float | None) -> WorkerProcess:
+        """Return an idle process, or start one. If the system refuses another process, wait for one in use.
+
+        Raises:
+            StartError: No process can start, and none is in use.
+            BusyPoolError: No process became free in time.
+        """
+        while True:
+            worker = self._idle.pop() if self._idle else WorkerProcess(self._child_watchdog, self._size.memory)
+            self._in_use += 1
+            if worker.is_running or await self._try_start(worker):
+                return worker
+            if not self._idle:
+                with anyio.move_on_after(max_wait) as waiting:
+                    await self._returned.wait()
+                if waiting.cancelled_caught:
+                    raise BusyPoolError
+
+    async def _try_start(self, worker: WorkerProcess) -> bool:
+        """Start a process, and return whether it has started; if no other one is there, raise the cause."""
+        try:
+            await self._start(worker)
+        except BaseException as error:
+            await worker.aclose()
+            self._in_use -= 1
+            if not self._in_use:
+                self._wake_waiters()  # they would wait forever; before that, they would only fail again
+            if not isinstance(error, StartError) or not (self._in_use or self._idle):
+                raise
+            return False
+        return True
+
+    async def _start(self, worker: WorkerProcess) -> None:
+        """Start a process and run its first task.
+
+        Raises:
+            StartError: The system refuses the process, or the process ended or did not answer.
+        """
+        try:
+            with anyio.fail_after(_START):
+                await worker.request(self._prepare)
+        except TimeoutError:  # an `OSError` too
+            raise StartError(_NO_ANSWER_AT_START) from None
+        except DIED as error:
+            raise StartError(explain_shortage(error) or _ENDED_AT_START) from None
+
+    def _wake_waiters(self) -> None:
+        """Wake the tasks that wait for a process in use."""
+        self._returned.set()
+        self._returned = anyio.Event()
 
     async def aclose(self) -> None:
         """Stop the idle processes. Call it when no task runs."""

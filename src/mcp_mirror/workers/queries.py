@@ -19,7 +19,15 @@ from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, FileSpan
-from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
+from mcp_mirror.workers.pool import (
+    BusyPoolError,
+    DeadlineError,
+    PoolError,
+    PoolSize,
+    PreemptedError,
+    StartError,
+    WorkerPool,
+)
 from mcp_mirror.workers.query_jobs import (
     Answer_co,
     InResultFile,
@@ -141,4 +149,6 @@ def explain_failure(error: PoolError, seconds: float, advice: str) -> str:
         return f"The query was stopped because another principal was waiting. {advice}"
     if isinstance(error, DeadlineError):
         return f"The query takes longer than {limit}. {advice}"
+    if isinstance(error, StartError):
+        return f"The worker process for the query cannot start: {error}."
     return f"The worker process died during the query, perhaps at its memory limit. {advice}"

@@ -22,7 +22,15 @@ from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer
-from mcp_mirror.workers.pool import BusyPoolError, DeadlineError, PoolError, PoolSize, PreemptedError, WorkerPool
+from mcp_mirror.workers.pool import (
+    BusyPoolError,
+    DeadlineError,
+    PoolError,
+    PoolSize,
+    PreemptedError,
+    StartError,
+    WorkerPool,
+)
 from mcp_mirror.workers.schema_jobs import (
     NotCompiled,
     compile_schema,
@@ -162,6 +170,9 @@ class SchemaWorkers:
                 return (reject_schema(found, wrong) if wrong else found), True
         except PoolError as error:
             is_lasting = is_begun and not isinstance(error, PreemptedError)
+            if isinstance(error, StartError):
+                why = f"the worker process that examines it cannot start: {error}"
+                return msgspec.structs.replace(found, rejection=why), is_lasting
             if found.rejection:
                 return found, is_lasting
             why = f"its schema takes more than {_COMPILATION:g} s or too much memory to compile"
@@ -184,7 +195,7 @@ class SchemaWorkers:
                 if isinstance(error, NotCompiled):
                     await run(partial(compile_schema, digest, schema), _COMPILATION)
                     error = await run(partial(validate, digest, arguments), _DEADLINE)
-        except (BusyPoolError, PreemptedError):
+        except (BusyPoolError, PreemptedError, StartError):
             return None
         except PoolError as failure:
             self._count_overrun(digest, tool.name, failure)

@@ -208,7 +208,9 @@ class ContextBudgetStage(msgspec.Struct, frozen=True):
 
     async def _bound(self, call: Call, held: Reservation, reply: ToolResult) -> ToolResult:
         """Return the reply if it fits, else an error that fits, at worst an empty one."""
-        cost = await run_by_values(reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown)
+        cost = await run_by_values(
+            reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown, principal=call.namespace
+        )
         if _settle(call, held, cost):
             return reply
         error = build_error_reply(

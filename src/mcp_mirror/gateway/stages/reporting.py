@@ -160,7 +160,9 @@ class UsageStage(msgspec.Struct, frozen=True):
             raise
         sent = call.trace.sent  # the context budget may have counted it
         if sent is None:
-            sent = await run_by_values(reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown)
+            sent = await run_by_values(
+                reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown, principal=call.namespace
+            )
         self._add(call, sent)
         return reply
 

@@ -118,7 +118,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
             if isinstance(frame, SpooledFrame):
                 result = await memory.scanner.scan(frame, options, call.namespace)
             else:
-                result = await run_by_values((frame,), process_frame, frame, options)
+                result = await run_by_values((frame,), process_frame, frame, options, principal=call.namespace)
         except WireError as error:
             raise ToolError(f"The value cannot be stored. {error}") from None
         if isinstance(result, RejectedFrame) or result.captured.value is None:

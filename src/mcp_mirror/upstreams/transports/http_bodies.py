@@ -22,6 +22,7 @@ from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.transports.network_errors import (
     AuthorizationError,
     FailureKind,
+    classify_unread_frame,
     explain_failed_connection,
     explain_response,
     format_address,
@@ -211,7 +212,7 @@ class BodyReader:
         Raises:
             WireError: The frame answers no request.
         """
-        recovered, explained = frame_id(frame), mark(FailureKind.INVALID, reason)
+        recovered, explained = frame_id(frame), mark(classify_unread_frame(frame), reason)
         if isinstance(frame, bytes):
             if not self._bypass.fail(recovered, types.INTERNAL_ERROR, explained):
                 raise WireError(reason)

@@ -18,6 +18,8 @@ from mcp import MCPError
 
 from mcp_mirror.errors import walk_causes
 from mcp_mirror.payload.content_encodings import BodyError
+from mcp_mirror.payload.framing import DiscardedFrame
+from mcp_mirror.payload.spool import Frame
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.resources import explain_shortage
 
@@ -34,6 +36,8 @@ class FailureKind(StrEnum):
     """The server responded, but not with MCP."""
     INVALID = token_hex(16)
     """The response cannot be read."""
+    DISCARDED = token_hex(16)
+    """The gateway could not buffer the response, for example on a full disk."""
     NO_TOKEN = token_hex(16)
     """The request has no token that the server accepts."""
     NO_SIGN_IN = token_hex(16)
@@ -151,6 +155,12 @@ def _find_proxy(url: httpx2.URL) -> str | None:
 def mark(kind: FailureKind, message: str) -> str:
     """Mark a message that a transport puts into a JSON-RPC error."""
     return f"{kind}{message}"
+
+
+def classify_unread_frame(frame: Frame) -> FailureKind:
+    """Return why a received frame is not read: it is invalid or too large, or the gateway could not buffer it."""
+    is_lost = isinstance(frame, DiscardedFrame) and frame.failure is not None
+    return FailureKind.DISCARDED if is_lost else FailureKind.INVALID
 
 
 def read_mark(error: BaseException) -> tuple[FailureKind | None, str]:

@@ -31,7 +31,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
 from mcp_mirror.system.resources import explain_shortage, open_wide_pipes, restore_handle_limit
 from mcp_mirror.types import Segments
-from mcp_mirror.upstreams.transports.network_errors import FailureKind, mark
+from mcp_mirror.upstreams.transports.network_errors import classify_unread_frame, mark
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput, write_to_stderr
@@ -224,7 +224,7 @@ class _StdioReader(MessageStream):
 
     def _fail(self, frame: Frame, reason: str) -> SessionMessage | None:
         """Fail the request that a broken line answers; return the error if it may be a request of the SDK."""
-        identity, explained = frame_id(frame), mark(FailureKind.INVALID, reason)
+        identity, explained = frame_id(frame), mark(classify_unread_frame(frame), reason)
         if self._bypass.fail(identity, types.PARSE_ERROR, explained):
             return None
         self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
