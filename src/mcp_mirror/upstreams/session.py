@@ -412,14 +412,14 @@ def build_unread_answer(
 ) -> RefusedError:
     """Return the exception for an answer that cannot be read: with the reason, or without it if content is hidden.
 
-    `problem` is the begin of a sentence with `{}` for the upstream.
+    `problem` is the beginning of the sentence, with `{}` in place of the upstream.
     """
     if is_content_hidden or not settings.policy.preview:
         return build_hidden_refusal(settings.policy.name, what, types.INTERNAL_ERROR, None)
-    begin = problem.format(f"upstream {settings.policy.name!r}")
-    begin = begin[0].upper() + begin[1:]
-    refusal = RefusedError(f"{begin} to {what}. {reason}", types.INTERNAL_ERROR)
-    return refusal.with_log_message(f"{begin}. {reason}")
+    beginning = problem.format(f"upstream {settings.policy.name!r}")
+    beginning = beginning[0].upper() + beginning[1:]
+    refusal = RefusedError(f"{beginning} to {what}. {reason}", types.INTERNAL_ERROR)
+    return refusal.with_log_message(f"{beginning}. {reason}")
 
 
 def build_refusal(
