@@ -15,9 +15,11 @@ from mcp_mirror.paths import (
     FixedBases,
     MemoryPath,
     NewBases,
+    cut_for_candidates,
     find_bases,
     find_candidate_offsets,
     find_notice_bases,
+    has_candidates,
     is_pathless_notice,
     is_whole_notice,
     new_base,
@@ -165,6 +167,15 @@ def test_every_path_in_json_is_a_candidate(
 @pytest.mark.parametrize("text", ["[0.12345678901, -1.5e-05, -123456]", '["2026-11-01T12:00:00", "well-known"]', "{}"])
 def test_numbers_dates_and_words_are_not_candidates(text: str) -> None:
     assert find_candidate_offsets(text.encode()) == []
+
+
+@pytest.mark.parametrize("before", [0, 100, (1 << 20) - 20, (1 << 20) - 1, (1 << 20) + 5, 3 << 20])
+def test_a_path_anywhere_in_a_long_text_is_in_one_of_its_parts(before: int) -> None:
+    text = b'"' + b"x" * before
+    assert not any(map(has_candidates, cut_for_candidates(text + b'"')))
+    parts = list(cut_for_candidates(text + b" " + BASE.encode() + b" " + b"y" * 10 + b'"'))
+    assert any(map(has_candidates, parts))
+    assert max(map(len, parts)) < 1_100_000
 
 
 NOT_PREVIEW = "Use the path as the argument of the next tool, not the preview."
