@@ -185,6 +185,7 @@ async def test_only_raster_images_are_shown(page: Page) -> None:
         assert (await page.get("value", path=base_of(name, number)))["is_image"] is False
 
 
+@pytest.mark.alone
 async def test_a_large_image_does_not_stall_others(page: Page) -> None:
     image = png() + bytes(18 << 20)
     path = await put(page.store, image_block(image, "image/png"), "png", 1, kind="binary")

@@ -339,6 +339,7 @@ async def test_a_failed_tool_raises_in_the_script() -> None:
         assert "ValueError: no" in gathered.text
 
 
+@pytest.mark.alone
 async def test_the_long_message_of_an_exception_does_not_stall_others() -> None:
     async with with_tools() as mirror:
         await mirror.run("1")

@@ -54,6 +54,7 @@ def test_the_last_bytes_of_a_repetitive_body_are_decoded(encoded: bytes) -> None
     assert inflate(encoded, 1 << 20) == REPETITIVE
 
 
+@pytest.mark.alone
 async def test_other_tasks_run_while_many_small_members_are_decoded() -> None:
     response = httpx2.Response(200, headers={"content-encoding": "gzip"}, content=gzip.compress(b"x") * 13_000)
     decoded: list[bytes] = []

@@ -149,12 +149,13 @@ class ConcurrencyStage(msgspec.Struct, frozen=True):
         """Answer a call when its principal has room for one more; a refusal is a tool error, which models read."""
         if not call.is_limited:
             return await call_next(call)
+        namespace = call.namespace
         has_place = call.script is not None  # that of the script: waiting for a second one could deadlock
         try:
             if has_place:
-                self.limiter.count(call.namespace)
+                self.limiter.count(namespace)
             else:
-                await self.limiter.enter(call.namespace)
+                await self.limiter.enter(namespace)
         except BusyError as error:
             call.trace.reason = RefusalReason.BUSY
             return build_error_reply(str(error))
@@ -162,7 +163,7 @@ class ConcurrencyStage(msgspec.Struct, frozen=True):
             return await call_next(call)
         finally:
             if not has_place:
-                self.limiter.leave(call.namespace)
+                self.limiter.leave(namespace)
 
 
 class ContextBudgetStage(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from mcp_mirror.core.replies import ToolResult, build_error_reply, count_reply_b
 from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError
 from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find_refusal, name_tool
 from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord
+from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord, CallTrace
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.system.slices import run_by_values
@@ -152,21 +152,21 @@ class UsageStage(msgspec.Struct, frozen=True):
         """Answer a call and count its reply."""
         if call.script is not None:  # the model does not read the reply
             return await call_next(call)
+        namespace, trace = call.namespace, call.trace
         try:
             reply = await call_next(call)
         except RefusedError as error:
             if not is_for_client(error):  # clients show it to the model
-                self._add(call, self.estimate(str(error).encode()))
+                self._add(namespace, trace, self.estimate(str(error).encode()))
             raise
-        sent = call.trace.sent  # the context budget may have counted it
+        sent = trace.sent  # the context budget may have counted it
         if sent is None:
             sent = await run_by_values(
-                reply.values(), count_result_tokens, reply, self.estimate, call.trace.shown, principal=call.namespace
+                reply.values(), count_result_tokens, reply, self.estimate, trace.shown, principal=namespace
             )
-        self._add(call, sent)
+        self._add(namespace, trace, sent)
         return reply
 
-    def _add(self, call: Call, sent: int) -> None:
-        trace = call.trace
+    def _add(self, namespace: str, trace: CallTrace, sent: int) -> None:
         trace.sent, trace.kept_out = sent, max(trace.hidden_tokens - sent, 0)
-        self.usage_counter.add(call.namespace, sent, trace.kept_out)
+        self.usage_counter.add(namespace, sent, trace.kept_out)
