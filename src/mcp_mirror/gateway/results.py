@@ -213,9 +213,8 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             if isinstance(response, SpooledFrame):
                 result = await self.services.scanner.scan(response, options, call.namespace)
             else:
-                result = await run_by_values(
-                    response.values(), process_result, response, options, principal=call.namespace
-                )
+                principal = call.channel.caller.namespace  # without a function call, because each call comes here
+                result = await run_by_values(response.values(), process_result, response, options, principal=principal)
         except WireError as error:
             raise UpstreamError(
                 f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"
