@@ -359,10 +359,11 @@ _SCHEMAS: Final = ("inputSchema", "outputSchema")
 def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
     examined, policy = one.examined, one.policy.tool_policy(one.examined.name)
     described = {} if policy.description is None else {"description": policy.description}
-    original = {**examined.valid_members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
+    members = examined.valid_members
+    original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
     original.pop(EXECUTION, None)
     original |= {word: make_properties_readable(original[word]) for word in _SCHEMAS if word in original}
-    twin = build_twin(examined.valid_members, name, examined.twin_schema, policy.description)
+    twin = build_twin(members, name, examined.twin_schema, policy.description)
     return CatalogEntry(
         name=name,
         upstream=one.policy.name,

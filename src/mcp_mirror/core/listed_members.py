@@ -7,6 +7,7 @@ may be a text. The SDK's models accept both; clients of the TypeScript SDK do no
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -35,12 +36,17 @@ def remove_unreadable_members(members: Mapping[str, Any], model: type[BaseModel]
         members: All members of the item.
         model: The members that clients read; all others are unchanged.
     """
-    known = {field.alias or name for name, field in model.model_fields.items()}
+    known = _name_members(model)
     return {
         name: _remove_inner(value) if name in _STRUCTURED else value
         for name, value in members.items()
         if value is not None or name not in known
     }
+
+
+@cache
+def _name_members(model: type[BaseModel]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
 def _remove_inner(value: Any) -> Any:
