@@ -516,7 +516,12 @@ async def test_server_requests_of_unknown_calls_count_against_calls_in_flight() 
 REFUSED = [
     ("vendor/odd", ALL, types.METHOD_NOT_FOUND, "does not support vendor/odd"),
     ("sampling/createMessage", {"roots": {}}, types.METHOD_NOT_FOUND, "not declared `sampling`"),
-    ("roots/list", None, types.INVALID_REQUEST, "does not belong to one client session. Send it during a call."),
+    (
+        "roots/list",
+        None,
+        types.INVALID_REQUEST,
+        "Send the request during a call: the connection does not belong to one client.",
+    ),
 ]
 
 

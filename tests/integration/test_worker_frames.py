@@ -14,6 +14,7 @@ import anyio
 import msgspec
 import pytest
 from recording_watchdog import RecordingWatchdog
+from refused_processes import refuse_processes
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.conversion import Resolved
@@ -234,10 +235,7 @@ async def test_a_worker_that_dies_fails_one_job(
 async def test_without_a_free_handle_the_missing_worker_is_named(
     scanner: FrameScanner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(anyio, "open_process", refuse)
+    refuse_processes(monkeypatch)
     with pytest.raises(UpstreamError, match=r"cannot start: the gateway has no free file handle.*`ulimit -n`"):
         await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order())
 

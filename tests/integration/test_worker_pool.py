@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -15,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from recording_watchdog import RecordingWatchdog
+from refused_processes import refuse_processes
 
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.pool import (
@@ -41,10 +41,6 @@ async def pool() -> AsyncIterator[WorkerPool]:
             WorkerPool(child_watchdog, PoolSize(processes=3, per_principal=2, memory=1 << 30))
         ) as opened:
             yield opened
-
-
-async def refuse_process(*_: object, **__: object) -> None:
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 async def expect_preempted(pool: WorkerPool, principal: str, ended: list[str]) -> None:
@@ -137,7 +133,7 @@ async def test_a_process_that_cannot_start_is_an_error_with_the_cause(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(anyio, "open_process", refuse_process)
+        refuse_processes(patched)
         for _ in range(5):
             with pytest.raises(StartError, match=r"no free file handle.*`ulimit -n`"):
                 await pool.run("alice", ANSWER, 5)
@@ -157,7 +153,7 @@ async def test_if_no_process_can_start_a_task_waits_for_one_in_use(
     """Otherwise, the result that an upstream has sent would be lost."""
     async with anyio.create_task_group() as tasks, pool.reserve("bob") as run:
         assert await run(ANSWER, 30) == 3
-        monkeypatch.setattr(anyio, "open_process", refuse_process)
+        refuse_processes(monkeypatch)
         answers: list[int] = []
 
         async def ask() -> None:

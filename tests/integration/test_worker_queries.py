@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 from recording_watchdog import RecordingWatchdog
+from refused_processes import refuse_processes
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.query import Select
@@ -124,10 +124,7 @@ async def test_a_worker_that_dies_or_hangs_fails_one_query(
 async def test_a_query_without_a_free_file_handle_names_the_cause(
     queries: QueryRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(anyio, "open_process", refuse)
+    refuse_processes(monkeypatch)
     with pytest.raises(ToolError, match=r"cannot start: the gateway has no free file handle.*`ulimit -n`"):
         await queries.run(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice")
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
 import time
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 from msgspec.structs import replace
+from refused_processes import refuse_processes
 from tests.hostile.schemas import blocks, doubling, page, tool
 
 from mcp_mirror.core.catalog import CatalogRules, build_catalog
@@ -171,18 +169,15 @@ async def test_slow_arguments_are_left_to_the_upstream(
 async def test_a_lack_of_file_handles_ends_no_validation_of_later_calls(
     workers: SchemaWorkers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
     recursive, wrong = tool("edit", page() | {"description": "x" * 50_000}), json.dumps(blocks(6, "cardd")).encode()
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
-        patched.setattr(anyio, "open_process", refuse)
+        refuse_processes(patched)
         (found,) = await examined(workers, recursive)
         assert "cannot start: the gateway has no free file handle" in str(found.rejection)
     entry = await entry_of(workers, recursive)
     await workers.aclose()
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
-        patched.setattr(anyio, "open_process", refuse)
+        refuse_processes(patched)
         for _ in range(5):
             assert await workers.validate(entry, wrong, "alice") is None
     assert "'type' is \"cardd\"" in str(await workers.validate(entry, wrong, "alice"))

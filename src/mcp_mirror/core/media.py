@@ -39,6 +39,7 @@ class _ContentMembers(msgspec.Struct, frozen=True):
 
 _CONTENT: Final = msgspec.json.Decoder(_ContentMembers)
 _MAX_MEMBERS: Final = 64
+"""Members of an object above which it is parsed at once: a content block has fewer, with large texts."""
 _PARSED: Final = 1 << 16
 """Bytes of a content block that is parsed at once, which is faster if it is small."""
 

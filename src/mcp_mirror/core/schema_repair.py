@@ -4,20 +4,19 @@ Many servers write `"type": "float"`, `"required": true`, keywords that are null
 references without a target. A repaired schema lacks such keywords, so it is not used for validation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import jsonschema_rs
 import msgspec
 
-from mcp_mirror.core.schema_references import References, Schema, as_sequence, read_types
+from mcp_mirror.core.schema_references import References, Schema, read_types
 
 _MAX_DEPTH: Final = 64
 _TARGETS: Final = ("$defs", "definitions", "properties")
 """Keywords at the root whose members a repaired schema may reference."""
 _TARGET_LENGTH: Final = 2
 """The keys on the way to such a member: the keyword and the name."""
-_TYPES: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("float", "double", "decimal"), "number"),
     **dict.fromkeys(("int", "long"), "integer"),
@@ -27,6 +26,9 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     "bool": "boolean",
 }
 """Types of other languages, and their types in JSON Schema."""
+_MAPS: Final = ("properties", "$defs", "definitions")
+_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLES: Final = ("items", "contains", "additionalProperties")
 _LEFT_OUT: Final = frozenset(
     ("$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
      "additionalItems", "contentSchema", "dependencies", "dependentRequired", "dependentSchemas", "if", "then", "else",
@@ -50,10 +52,10 @@ class _Repair(msgspec.Struct, frozen=True):
             return part
         if not isinstance(part, dict) or depth > _MAX_DEPTH:
             return {}
-        named = part | {"type": _rename_type(part["type"])} if "type" in part else part
-        kept = {key: value for key, value in named.items() if key not in _LEFT_OUT and self._is_valid(key, value)}
-        if isinstance(kept.get("items"), list):  # a tuple before JSON Schema 2020-12
-            kept["prefixItems"] = kept.pop("items")
+        given = part | {"type": _rename_type(part["type"])} if "type" in part else dict(part)
+        if isinstance(given.get("items"), list):  # a tuple before JSON Schema 2020-12
+            given["prefixItems"] = given.pop("items")
+        kept = {key: value for key, value in given.items() if key not in _LEFT_OUT and self._is_valid(key, value)}
         if "array" in read_types(kept.get("type")):
             kept.setdefault("items", {})  # OpenAI requires it
         if "patternProperties" in part and kept.get("additionalProperties") is False:
@@ -61,7 +63,10 @@ class _Repair(msgspec.Struct, frozen=True):
         return {key: self._read_below(key, value, depth + 1) for key, value in kept.items()}
 
     def _is_valid(self, key: str, value: Any) -> bool:
-        return self._has_target(value) if key == "$ref" else _CHECKS.get(key, _is_anything)(value)
+        """Whether the value of a keyword is valid, apart from subschemas in it."""
+        if key == "$ref":
+            return self._has_target(value)
+        return jsonschema_rs.meta.is_valid({key: _without_subschemas(key, value)})
 
     def _has_target(self, reference: Any) -> bool:
         pointer = self.references.pointer(reference)
@@ -82,74 +87,7 @@ def _rename_type(value: Any) -> Any:
     return _OTHER_NAMES.get(value.lower(), value.lower()) if isinstance(value, str) else value
 
 
-def _is_anything(_value: Any) -> bool:
-    return True
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_full_list(value: Any) -> bool:
-    return bool(as_sequence(value))
-
-
-def _is_map(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_schema(value: Any) -> bool:
-    return isinstance(value, dict | bool)
-
-
-def _is_schema_or_tuple(value: Any) -> bool:
-    return _is_schema(value) or _is_full_list(value)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
-
-
-def _is_type(value: Any) -> bool:
-    return (isinstance(value, str) or (_is_full_list(value) and _are_names(value))) and {*read_types(value)} <= _TYPES
-
-
-_MAPS: Final = ("properties", "$defs", "definitions")
-_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLES: Final = ("items", "contains", "additionalProperties")
-_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "type": _is_type,
-    "required": _are_names,
-    "items": _is_schema_or_tuple,
-    "multipleOf": _is_positive,
-    **dict.fromkeys(_MAPS, _is_map),
-    **dict.fromkeys(_LISTS, _is_full_list),
-    **dict.fromkeys(("contains", "additionalProperties"), _is_schema),
-    **dict.fromkeys(("enum", "examples"), _is_list),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
-    **dict.fromkeys(("minContains", "maxContains"), _is_count),
-    **dict.fromkeys(("title", "description", "$comment", "format", "contentEncoding", "contentMediaType"), _is_text),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _is_flag),
-}
-"""Whether the value of a keyword is valid, apart from subschemas in it."""
+def _without_subschemas(key: str, value: Any) -> Any:
+    if key in _LISTS and isinstance(value, list):
+        return [{} for _ in value]
+    return {} if key in (*_MAPS, *_SINGLES) and isinstance(value, dict) else value

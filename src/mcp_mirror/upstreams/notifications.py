@@ -413,9 +413,7 @@ class NotificationDispatcher:
         inflight, queue = self._find_inflight(message), self._find_queue(message)
         if queue is None:
             raise RefusedError(
-                "The request names no call, and the connection does not belong to one client session. Send it during a "
-                "call.",
-                types.INVALID_REQUEST,
+                "Send the request during a call: the connection does not belong to one client.", types.INVALID_REQUEST
             )
         if not queue.channel.caller.can_answer(message.method):
             raise RefusedError(

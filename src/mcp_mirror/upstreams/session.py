@@ -388,9 +388,14 @@ class UpstreamSession:
             self.ended.set()
         kind, marked = read_mark(error)
         if kind in (FailureKind.INVALID, FailureKind.DISCARDED):
+            name = repr(self._settings.policy.name)
             is_invalid = kind is FailureKind.INVALID
-            problem = "{} sent an invalid answer" if is_invalid else "The gateway could not keep an answer of {}"
-            return build_unread_answer(self._settings, what, problem, marked, is_content_hidden=is_content_hidden)
+            problem = (
+                f"Upstream {name} sent an invalid answer"
+                if is_invalid
+                else f"The gateway could not keep an answer of upstream {name}"
+            )
+            return _build_unread_answer(self._settings, what, problem, marked, is_content_hidden=is_content_hidden)
         if kind in (FailureKind.NO_TOKEN, FailureKind.NO_SIGN_IN):
             is_quoted = self._settings.policy.preview and not is_content_hidden
             shown = marked if is_quoted else omit_scopes(marked)
@@ -407,19 +412,14 @@ class UpstreamSession:
         return build_refusal(self._settings, what, error.error, is_content_hidden=is_content_hidden)
 
 
-def build_unread_answer(
+def _build_unread_answer(
     settings: ConnectionSettings, what: str, problem: str, reason: str, *, is_content_hidden: bool
 ) -> RefusedError:
-    """Return the exception for an answer that cannot be read: with the reason, or without it if content is hidden.
-
-    `problem` is the beginning of the sentence, with `{}` in place of the upstream.
-    """
+    """Return the exception for an answer that cannot be read: with the reason, or without it if content is hidden."""
     if is_content_hidden or not settings.policy.preview:
         return build_hidden_refusal(settings.policy.name, what, types.INTERNAL_ERROR, None)
-    beginning = problem.format(f"upstream {settings.policy.name!r}")
-    beginning = beginning[0].upper() + beginning[1:]
-    refusal = RefusedError(f"{beginning} to {what}. {reason}", types.INTERNAL_ERROR)
-    return refusal.with_log_message(f"{beginning}. {reason}")
+    refusal = RefusedError(f"{problem} to {what}. {reason}", types.INTERNAL_ERROR)
+    return refusal.with_log_message(f"{problem}. {reason}")
 
 
 def build_refusal(

@@ -111,7 +111,11 @@ class PoolError(Exception):
     """A task has no result."""
 
 
-class BusyPoolError(PoolError):
+class TransientPoolError(PoolError):
+    """The task is not the cause: it may succeed later."""
+
+
+class BusyPoolError(TransientPoolError):
     """No process became free in time."""
 
 
@@ -119,11 +123,11 @@ class DeadlineError(PoolError):
     """The task took longer than its deadline; its process was killed."""
 
 
-class PreemptedError(PoolError):
+class PreemptedError(TransientPoolError):
     """The task was stopped because another principal waited; its process was killed."""
 
 
-class StartError(PoolError):
+class StartError(TransientPoolError):
     """The process did not start; the message names the cause and what to try."""
 
 

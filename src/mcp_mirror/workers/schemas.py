@@ -29,6 +29,7 @@ from mcp_mirror.workers.pool import (
     PoolSize,
     PreemptedError,
     StartError,
+    TransientPoolError,
     WorkerPool,
 )
 from mcp_mirror.workers.schema_jobs import (
@@ -195,7 +196,7 @@ class SchemaWorkers:
                 if isinstance(error, NotCompiled):
                     await run(partial(compile_schema, digest, schema), _COMPILATION)
                     error = await run(partial(validate, digest, arguments), _DEADLINE)
-        except (BusyPoolError, PreemptedError, StartError):
+        except TransientPoolError:
             return None
         except PoolError as failure:
             self._count_overrun(digest, tool.name, failure)

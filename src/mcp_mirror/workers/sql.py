@@ -18,15 +18,7 @@ from mcp_mirror.query.sql_tables import TableSource
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
-from mcp_mirror.workers.pool import (
-    BusyPoolError,
-    DeadlineError,
-    PoolError,
-    PoolSize,
-    PreemptedError,
-    StartError,
-    WorkerPool,
-)
+from mcp_mirror.workers.pool import DeadlineError, PoolError, PoolSize, TransientPoolError, WorkerPool
 from mcp_mirror.workers.queries import explain_failure
 from mcp_mirror.workers.transfer import TransferFiles
 
@@ -99,7 +91,7 @@ class SqlWorkers:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)
         except PoolError as error:
             message = explain_failure(error, call.seconds, _ADVICE)
-            if isinstance(error, BusyPoolError | PreemptedError | StartError):
+            if isinstance(error, TransientPoolError):
                 raise ToolError(message) from None
             return SqlFailure(message, "Timeout" if isinstance(error, DeadlineError) else "WorkerDied", is_limit=True)
 
