@@ -88,11 +88,12 @@ async def direct(*forms: str) -> AsyncIterator[Client]:
 async def through_mirror(settings: dict[str, Any], stalls: Stalls | None = None) -> AsyncIterator[tuple[Client, int]]:
     """The SDK's client and the gateway, with the gateway's process id."""
     before = set(_children(os.getpid()))
+    suffix = settings.get("mirror", {}).get("suffix", "_mirrored")
     with config_of(settings) as path:
         command, *args = gateway_argv(path, stalls=stalls)
         async with Client(StdioServerParameters(command=command, args=args), mode="legacy") as client:
             async with asyncio.timeout(_START):
-                while not any(tool.name.endswith("_mirrored") for tool in (await client.list_tools()).tools):  # noqa: ASYNC110
+                while not any(tool.name.endswith(suffix) for tool in (await client.list_tools()).tools):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)  # a sampling interval
             (process,) = set(_children(os.getpid())) - before
             yield client, process
