@@ -35,6 +35,7 @@ def check(schema: Any, arguments: Any) -> str:
         ({"$schema": "http://json-schema.org/draft-07/schema#", "$id": "x"}, Cost(1, 0)),
         ({"properties": {"a": {"$ref": "https://x.example"}}}, Cost(3, 0)),
         ({"contentMediaType": "application/json"}, Cost(1, 1)),
+        ({"contentEncoding": "base64"}, Cost(1, 1)),
         (doubling("anyOf", 8), Cost(1023, 0)),
         (doubling("allOf"), None),
         (page(), None),

@@ -16,6 +16,8 @@ _MAX_DEPTH: Final = 64
 _UNITS_PER_PATTERN_BYTE: Final = 20
 """Units of work per byte of the arguments for each pattern."""
 _UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
+_SCANNING: Final = frozenset(("format", "contentEncoding", "contentMediaType"))
+"""Keywords that read a text to its end, as a pattern does."""
 _BACKTRACKING_SYNTAX: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
 """Look-around, back references and atomic groups: the engine matches such patterns by backtracking."""
 _DIALECT: Final = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
@@ -97,7 +99,7 @@ class CostCounter(msgspec.Struct, frozen=True):
         below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *iterate_subschemas(part))]
         cost = Cost(
             1 + lists + sum(one.subschemas for one in below),
-            len(texts) + ("format" in part) + ("contentMediaType" in part) + sum(one.patterns for one in below),
+            len(texts) + len(_SCANNING.intersection(part)) + sum(one.patterns for one in below),
             ("propertyNames" in part) + sum(one.names for one in below),
         )
         if cost.subschemas > _MAX_SUBSCHEMAS:
