@@ -26,6 +26,7 @@ from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_rpc import RequestId, recover_first_id, recover_id, recover_last_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.files import (
+    BINARY,
     create_claimed_folder,
     map_file,
     open_folder,
@@ -328,7 +329,7 @@ class SpoolCollector:
         try:
             if self._file is None:
                 self._path = self._spool.new_path()
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
             while size > 0 and self._written < len(self._pieces):
                 piece = self._pieces[self._written]
                 write_all(self._file, piece)

@@ -20,7 +20,7 @@ from mcp_mirror.core.amounts import shorten
 from mcp_mirror.paths import escape_token
 from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
-from mcp_mirror.system.files import FileRemoved, map_span, write_all
+from mcp_mirror.system.files import BINARY, FileRemoved, map_span, write_all
 from mcp_mirror.types import Buffer
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
             pieces.append(piece)
             if size > _INLINE_BYTES:
                 if file is None:
-                    file = os.open(result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                    file = os.open(result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
                 write_all(file, b"".join(pieces))
                 pieces.clear()
         if file is None:

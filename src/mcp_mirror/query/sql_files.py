@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.system.files import create_claimed_folder, remove_unclaimed, write_all
+from mcp_mirror.system.files import BINARY, create_claimed_folder, remove_unclaimed, write_all
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _open_whole_file(value: FileSpan | bytes) -> int | None:
     if not isinstance(value, FileSpan):
         return None
     try:
-        descriptor = os.open(value.path, os.O_RDONLY)
+        descriptor = os.open(value.path, os.O_RDONLY | BINARY)
     except OSError:  # removed since it was mapped
         return None
     if value.span == (0, os.fstat(descriptor).st_size):

@@ -31,6 +31,8 @@ else:
 
 _logger = logging.getLogger(__name__)
 
+BINARY: Final = getattr(os, "O_BINARY", 0)
+"""The flag with which Windows opens a file without converting line breaks."""
 _HAS_MODES: Final = sys.platform != "win32"
 _OTHERS: Final = 0o077
 _WRITABLE: Final = 0o022
@@ -38,14 +40,16 @@ _EVERYONE_ELSE: Final = 0o027
 """Permissions that a log file must not have. Its group may read it, so that log collectors can."""
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_LOG: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_LOG: Final = (
+    os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+)
 _DEVICES: Final = ("/dev/", "/proc/")
 """Folders with links that the system made, such as `/dev/stdout`."""
 NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 """The errors of file systems that cannot lock files, such as some of networks."""
 UNFINISHED_NAMES: Final = ".*.part"
 """A glob of the names of unfinished files, which a killed process leaves behind."""
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | BINARY
 _LARGE: Final = 1 << 16
 """Bytes from which a file is large."""
 _MAX_KEPT: Final = 64
@@ -178,7 +182,7 @@ def open_secret(path: Path) -> int:
         UnsafePathError: The path is a link, belongs to another user, or is readable by others.
         OSError: The file cannot be opened.
     """
-    opened = _open_no_link(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    opened = _open_no_link(path, os.O_RDONLY | BINARY)
     try:
         if _HAS_MODES:
             found = os.fstat(opened)

@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.errors import ToolError
-from mcp_mirror.system.files import atomic_write
+from mcp_mirror.system.files import BINARY, atomic_write
 from mcp_mirror.types import Buffer
 
 _HAS_DIR_FD: Final = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -28,7 +28,7 @@ _FILE_FLAGS: Final = (
     | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)  # opening a pipe would block until its other end opens
     | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
+    | BINARY
 )
 _NAME_CHARACTERS: Final = 1000
 """Characters of a file's name in a text for the model. The parts `.` of a path make names of any length valid."""

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.stores.base import cut_into_pieces
+from mcp_mirror.system.files import BINARY
 from mcp_mirror.types import Buffer, FileSpan, Segments
 
 PIECE: Final = 1 << 18
@@ -161,7 +162,7 @@ class Blobs(msgspec.Struct, frozen=True):
     def _write_file(self, path: Path, pieces: Iterable[Buffer]) -> int:
         """Write a new file and return its size."""
         file_size = 0
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
         try:
             for piece in pieces:
                 file_size += len(piece)
@@ -188,7 +189,6 @@ class Blobs(msgspec.Struct, frozen=True):
 _READ: Final = os.O_RDONLY
 _CHANGE: Final = os.O_RDWR
 """Some systems sync only files that were opened for writing."""
-_BINARY: Final = getattr(os, "O_BINARY", 0)
 
 
 def compute_fingerprint(owner: str, blob: Segments) -> str:

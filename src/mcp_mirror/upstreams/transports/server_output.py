@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
+import anyio.to_thread
 
 from mcp_mirror.payload.spool import Frame
 from mcp_mirror.security.redaction import Redactor
@@ -123,6 +124,13 @@ async def write_to_stderr(data: bytes) -> None:
         for start in range(0, len(data), _PIECE):
             piece = memoryview(data)[start : start + _PIECE]
             while piece:
-                with suppress(PermissionError):  # a regular file, which is always writable
-                    await anyio.wait_writable(_DESCRIPTOR)
-                piece = piece[os.write(_DESCRIPTOR, piece) :]
+                piece = piece[await _write(piece) :]
+
+
+async def _write(piece: memoryview) -> int:
+    """Write to standard error, and return the number of written bytes."""
+    if sys.platform == "win32":  # where only a socket can be waited for
+        return await anyio.to_thread.run_sync(os.write, _DESCRIPTOR, piece, abandon_on_cancel=True)
+    with suppress(PermissionError):  # a regular file, which is always writable
+        await anyio.wait_writable(_DESCRIPTOR)
+    return os.write(_DESCRIPTOR, piece)
