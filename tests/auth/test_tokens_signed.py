@@ -234,6 +234,20 @@ async def test_keys_are_fetched_once_and_again_for_a_new_key_at_a_limited_rate()
         assert page.asked == 3
 
 
+async def test_requests_do_not_wait_while_a_slow_issuer_renews_its_keys() -> None:
+    page, clock, new = Page(jwks(KEY)), Clock(), SigningKey("new")
+    async with serving(page) as url, asyncio.timeout(4):  # a request for the keys may take 5 s
+        known = issuers(url, clock)
+        assert await known.find_principal(KEY.sign(ISSUER))
+        page.body, page.requests = jwks(new), asyncio.Queue()
+        clock.now += 301
+        assert all([await known.find_principal(KEY.sign(ISSUER)) for _ in range(3)])
+        (await page.requests.get()).set()
+        assert await known.find_principal(new.sign(ISSUER))
+        assert await known.find_principal(KEY.sign(ISSUER)) is None  # withdrawn
+        assert page.asked == 2
+
+
 BROKEN = {
     "fails": Page(jwks(KEY), status="500 Internal Server Error"),
     "leads elsewhere": Page(jwks(KEY), status="302 Found", headers={"location": "https://evil.example.com/"}),

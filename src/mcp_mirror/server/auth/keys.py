@@ -4,6 +4,7 @@ A token with an unknown key makes the gateway read the keys again, because the i
 interval bounds how often such tokens can cause a request.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,9 @@ from mcp_mirror.settings.access import IssuerPolicy
 _logger = logging.getLogger(__name__)
 
 _MAX_AGE: Final = 600.0
-"""Seconds after which the keys are read again."""
+"""Seconds after which the keys are read again before they are used."""
+_RENEWAL_AGE: Final = 300.0
+"""Seconds after which the keys are read again while they are used, so that requests do not wait for a slow issuer."""
 _MAX_STALE_AGE: Final = 86_400.0
 """Seconds for which the cached keys are used while the source is not available."""
 _MIN_REFRESH_INTERVAL: Final = 10.0
@@ -77,6 +80,8 @@ class KeySet:
         self._last_success = -_MAX_STALE_AGE
         self._last_attempt = -_MAX_AGE
         self._lock = anyio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
+        """The last read for which no request waits; the event loop keeps no reference to it."""
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the key that a token names; None if the issuer does not have it.
@@ -88,8 +93,10 @@ class KeySet:
         Raises:
             KeysUnavailableError: The keys could not be read for a day.
         """
-        if self._clock() - self._last_attempt >= _MAX_AGE:
+        if (age := self._clock() - self._last_attempt) >= _MAX_AGE:
             await self._refresh(_MAX_AGE)
+        elif age >= _RENEWAL_AGE and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.create_task(self._refresh(_RENEWAL_AGE))
         found = self._choose(kid, algorithm)
         if found is None and self._clock() - self._last_attempt >= _MIN_REFRESH_INTERVAL:
             await self._refresh(_MIN_REFRESH_INTERVAL)
