@@ -18,6 +18,7 @@ from mcp_mirror.callers import Caller
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.request_context import Context
 from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.system.slices import Pacer
 
 _NOTIFY_TIMEOUT: Final = 5.0
 """Seconds that a notification to one session may take."""
@@ -136,14 +137,20 @@ class Announcements:
             pending[uri] = {**params, "uri": uri}
 
     async def list_changed(self, change: ListChange) -> None:
-        """Notify the clients that may see a change; a session that does not read does not delay the others."""
-        for stream in self._streams:
+        """Notify the clients that may see a change; a session that does not read does not delay the others.
+
+        Other tasks run in between: a notification takes about 0.2 ms, and thousands of clients may be connected.
+        """
+        pacer = Pacer()
+        for stream in tuple(self._streams):
             if change.is_visible_to(stream.caller):
                 stream.list_changed(change.kind)
+                await pacer.end()
         async with anyio.create_task_group() as tasks:
             for session in self._sessions:
                 if change.is_visible_to(session.caller) and session.ready.is_set():
                     tasks.start_soon(_notify, session, f"notifications/{change.kind}/list_changed", {})
+                    await pacer.end()
 
     async def _send_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
         try:
