@@ -124,6 +124,17 @@ async def test_the_log_names_the_claim_of_a_rejected_token(
     assert [record.getMessage() for record in caplog.records] == [f"Rejected a token: {named}"]
 
 
+async def test_a_flood_of_invalid_tokens_does_not_fill_the_log(keys: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mcp_mirror")
+    clock = Clock()
+    known = issuers(keys, clock)
+    for logged in (100, 200):
+        for _ in range(300):
+            assert await known.find_principal("x.y.z") is None
+        assert len(caplog.messages) == logged
+        clock.now += 60
+
+
 async def test_the_log_names_the_missing_binding_of_a_token(keys: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "mcp_mirror")
     assert await issuers(keys, require_dpop=True).find_principal(KEY.sign(ISSUER)) is None

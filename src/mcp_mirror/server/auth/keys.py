@@ -42,6 +42,9 @@ _TIME_CLAIMS: Final = ("exp", "nbf", "iat")
 """Claims that must be numbers (RFC 7519, section 2). The library also accepts strings of digits."""
 _MAX_NAME_LENGTH: Final = 1024
 """Characters of the claim that names a principal."""
+_MAX_LOGGED: Final = 100
+"""Rejected tokens in a minute that are logged: anybody may send them, as many as the network carries."""
+_MINUTE: Final = 60.0
 
 
 class KeysUnavailableError(MirrorError):
@@ -206,7 +209,11 @@ class Issuers:
         self, policies: Iterable[IssuerPolicy], clock: Callable[[], float], previous: "Issuers | None" = None
     ) -> None:
         """Read no keys yet; those of `previous`, before a reload, are used while an issuer is not available."""
+        self._clock = clock
         self._issuers: dict[str, tuple[IssuerPolicy, KeySet]] = {}
+        self._minute = clock()
+        """The start of the minute in which rejected tokens are counted."""
+        self._rejected = 0
         for one in policies:
             kept = previous.keep_keys(one) if previous else None
             self._issuers[one.issuer] = one, kept or KeySet(one.jwks, clock, allow_private=one.allow_private)
@@ -241,8 +248,15 @@ class Issuers:
         try:
             return await self._verify(token)
         except (jwt.PyJWTError, ValueError, RecursionError, OverflowError) as error:
-            _logger.info("Rejected a token: %s", _name_error(error))
+            self._log_rejection(error)
             return None
+
+    def _log_rejection(self, error: Exception) -> None:
+        if self._clock() - self._minute >= _MINUTE:
+            self._minute, self._rejected = self._clock(), 0
+        self._rejected += 1
+        if self._rejected <= _MAX_LOGGED:
+            _logger.info("Rejected a token: %s", _name_error(error))
 
     async def _verify(self, token: str) -> Principal:
         if len(token) > _MAX_TOKEN_LENGTH:
