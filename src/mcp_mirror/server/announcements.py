@@ -3,6 +3,7 @@
 Repeated changes of one list or resource are merged, so a slow client gets one notification for all of them.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -108,6 +109,8 @@ class Announcements:
         self._streams: set[SubscriptionStream] = set()
         self._updates: dict[Session, dict[str, Mapping[str, Any]]] = {}
         """Parameters of unsent resource updates by session and URI."""
+        self._waiting: deque[Session] = deque()
+        """Sessions whose updates are not sent yet."""
 
     def open(self, wanted: types.SubscriptionFilter, caller: Caller) -> SubscriptionStream:
         """Open a stream for a client.
@@ -132,7 +135,9 @@ class Announcements:
         """Notify one session that a resource was updated; drop the update if too many wait."""
         if (pending := self._updates.get(session)) is None:
             pending = self._updates[session] = {}
-            self._tasks.start_soon(self._send_updates, session, pending)
+            if not self._waiting:
+                self._tasks.start_soon(self._begin_updates)
+            self._waiting.append(session)
         if len(pending) < _MAX_UPDATES or uri in pending:
             pending[uri] = {**params, "uri": uri}
 
@@ -151,6 +156,14 @@ class Announcements:
                 if change.is_visible_to(session.caller) and session.ready.is_set():
                     tasks.start_soon(_notify, session, f"notifications/{change.kind}/list_changed", {})
                     await pacer.end()
+
+    async def _begin_updates(self) -> None:
+        """Begin to send updates to the sessions that wait. Other tasks run in between, as in `list_changed`."""
+        pacer = Pacer()
+        while self._waiting:
+            session = self._waiting.popleft()
+            self._tasks.start_soon(self._send_updates, session, self._updates[session])
+            await pacer.end()
 
     async def _send_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
         try:
