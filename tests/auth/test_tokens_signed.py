@@ -296,6 +296,19 @@ async def test_metadata_in_place_of_keys_is_reported_with_the_next_step(tmp_path
     assert "c4nary" not in problem
 
 
+async def test_a_private_address_of_an_issuer_names_the_key_that_allows_it() -> None:
+    [problem] = await issuers("https://0x7f.1:9/jwks").find_problems()  # a name that resolves to 127.0.0.1
+    assert "resolves to a private address" in problem
+    assert "set `allow_private: true` for this issuer" in problem
+
+
+async def test_a_file_of_keys_that_is_too_large_is_reported_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_text(jwks(KEY) + " " * (1 << 18))
+    [problem] = await issuers(str(file)).find_problems()
+    assert "they are larger than 262,144 bytes" in problem
+
+
 async def test_a_token_without_kid_needs_a_single_matching_key(tmp_path: Path) -> None:
     bare = [{name: value for name, value in key.public.items() if name != "kid"} for key in (KEY, STRANGER)]
     token = jwt.encode(jwt.decode(KEY.sign(ISSUER), options={"verify_signature": False}), KEY.private, "ES256")

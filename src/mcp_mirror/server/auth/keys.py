@@ -18,7 +18,7 @@ import jwt
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.content_encodings import read_beginning
-from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
+from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.auth.principals import Principal
 from mcp_mirror.settings.access import IssuerPolicy
 
@@ -145,10 +145,10 @@ class KeySet:
 
 
 async def _download(url: str, addresses: AddressPolicy) -> bytes:
-    """Download a key set without following redirects, which could lead to other servers.
+    """Download a key set, or the beginning of a larger document, without following redirects to other servers.
 
     Raises:
-        _KeysError: The status is not 200, or the body is too large.
+        _KeysError: The status is not 200.
     """
     async with (
         httpx2.AsyncClient(transport=SSRFGuardTransport(addresses), timeout=_TIMEOUT, follow_redirects=False) as client,
@@ -156,10 +156,7 @@ async def _download(url: str, addresses: AddressPolicy) -> bytes:
     ):
         if response.status_code != httpx2.codes.OK:
             raise _KeysError(f"HTTP status {response.status_code}")
-        body = await read_beginning(response, _MAX_BYTES + 1)
-    if len(body) > _MAX_BYTES:
-        raise _KeysError(f"they are larger than {_MAX_BYTES:,} bytes")
-    return body
+        return await read_beginning(response, _MAX_BYTES + 1)
 
 
 def _explain_failure(error: Exception) -> str:
@@ -168,6 +165,8 @@ def _explain_failure(error: Exception) -> str:
         return str(error)
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return f"no answer within {_TIMEOUT:g} s"
+    if str(error) == PRIVATE:
+        return f"{PRIVATE}; if this is intended, set `allow_private: true` for this issuer"
     if isinstance(error, httpx2.HTTPError):
         reason = f": {error}" if isinstance(error, httpx2.ConnectError) else ""  # of this machine
         return f"the request failed ({type(error).__name__}{reason})"
@@ -178,11 +177,13 @@ def _explain_failure(error: Exception) -> str:
 
 def _read_file(path: str) -> bytes:
     with Path(path).open("rb") as file:
-        return file.read(_MAX_BYTES)
+        return file.read(_MAX_BYTES + 1)
 
 
 def _parse_key_set(text: bytes) -> Sequence[Mapping[str, Any]]:
     """Return the keys of a JWKS document; raise `ValueError` for other documents."""
+    if len(text) > _MAX_BYTES:
+        raise _KeysError(f"they are larger than {_MAX_BYTES:,} bytes")
     document = json.loads(text)
     keys = document.get("keys") if isinstance(document, dict) else None
     if keys is None and isinstance(document, dict) and "jwks_uri" in document:
