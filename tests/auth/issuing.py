@@ -61,6 +61,8 @@ class Page:
     status: str = "200 OK"
     headers: Mapping[str, str] = field(default_factory=dict)
     asked: int = 0
+    requests: asyncio.Queue[asyncio.Event] | None = None
+    """Receives an event for each request, which is answered when it is set; None: requests are answered at once."""
 
 
 @asynccontextmanager
@@ -70,6 +72,9 @@ async def serving(page: Page) -> AsyncIterator[str]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         page.asked += 1
+        if page.requests is not None:
+            page.requests.put_nowait(may_answer := asyncio.Event())
+            await may_answer.wait()
         extra = "".join(f"{name}: {value}\r\n" for name, value in page.headers.items())
         body = page.body.encode()
         writer.write(

@@ -124,6 +124,17 @@ async def test_the_log_names_the_claim_of_a_rejected_token(
     assert [record.getMessage() for record in caplog.records] == [f"Rejected a token: {named}"]
 
 
+async def test_a_flood_of_invalid_tokens_does_not_fill_the_log(keys: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mcp_mirror")
+    clock = Clock()
+    known = issuers(keys, clock)
+    for logged in (100, 200):
+        for _ in range(300):
+            assert await known.find_principal("x.y.z") is None
+        assert len(caplog.messages) == logged
+        clock.now += 60
+
+
 async def test_the_log_names_the_missing_binding_of_a_token(keys: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "mcp_mirror")
     assert await issuers(keys, require_dpop=True).find_principal(KEY.sign(ISSUER)) is None
@@ -234,6 +245,20 @@ async def test_keys_are_fetched_once_and_again_for_a_new_key_at_a_limited_rate()
         assert page.asked == 3
 
 
+async def test_requests_do_not_wait_while_a_slow_issuer_renews_its_keys() -> None:
+    page, clock, new = Page(jwks(KEY)), Clock(), SigningKey("new")
+    async with serving(page) as url, asyncio.timeout(4):  # a request for the keys may take 5 s
+        known = issuers(url, clock)
+        assert await known.find_principal(KEY.sign(ISSUER))
+        page.body, page.requests = jwks(new), asyncio.Queue()
+        clock.now += 301
+        assert all([await known.find_principal(KEY.sign(ISSUER)) for _ in range(3)])
+        (await page.requests.get()).set()
+        assert await known.find_principal(new.sign(ISSUER))
+        assert await known.find_principal(KEY.sign(ISSUER)) is None  # withdrawn
+        assert page.asked == 2
+
+
 BROKEN = {
     "fails": Page(jwks(KEY), status="500 Internal Server Error"),
     "leads elsewhere": Page(jwks(KEY), status="302 Found", headers={"location": "https://evil.example.com/"}),
@@ -269,6 +294,19 @@ async def test_metadata_in_place_of_keys_is_reported_with_the_next_step(tmp_path
     [problem] = await issuers(str(file)).find_problems()
     assert "the document is metadata of the issuer: `jwks` is the address in its `jwks_uri`. " in problem
     assert "c4nary" not in problem
+
+
+async def test_a_private_address_of_an_issuer_names_the_key_that_allows_it() -> None:
+    [problem] = await issuers("https://0x7f.1:9/jwks").find_problems()  # a name that resolves to 127.0.0.1
+    assert "resolves to a private address" in problem
+    assert "set `allow_private: true` for this issuer" in problem
+
+
+async def test_a_file_of_keys_that_is_too_large_is_reported_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_text(jwks(KEY) + " " * (1 << 18))
+    [problem] = await issuers(str(file)).find_problems()
+    assert "they are larger than 262,144 bytes" in problem
 
 
 async def test_a_token_without_kid_needs_a_single_matching_key(tmp_path: Path) -> None:

@@ -167,6 +167,15 @@ async def test_calls_of_many_principals_do_not_stall_others(page: Page) -> None:
     assert await measure_pause(operator.refuse("call", principal="*", id="0")) < STALL * slowness()
 
 
+@pytest.mark.slow
+async def test_the_names_of_many_principals_do_not_stall_others(page: Page) -> None:
+    sums = {(int(NOW) // 3600, "u", "t"): Sums(1)}
+    for principal in range(20_000):
+        await page.store.events.append(f'["https://login.example.com", "{principal}"]', (), sums, keep=1)
+    operator = page.seen_by(is_operator=True)
+    assert await measure_pause(operator.get("session")) < STALL * slowness()
+
+
 async def test_savings_of_many_hours_do_not_stall_others(page: Page) -> None:
     hour = int(NOW) // 3600
     sums = {(hour - at, f"u{tool}", f"t{tool}"): Sums(1) for at in range(1_000) for tool in range(20)}

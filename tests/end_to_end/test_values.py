@@ -179,6 +179,18 @@ async def test_clear_names_the_other_namespaces_or_clears_all(tmp_path: Path, ru
     assert (await run("values", "clear", "--all", "--yes", "--store", folder)).err == "Deleted 2 values.\n"
 
 
+async def test_a_few_of_many_other_namespaces_are_named(tmp_path: Path, run: Run) -> None:
+    async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
+        for number in range(1_030):
+            await store.count(f'["token", "p{number:04}"]', Traffic(1, 1))
+    ended = await run("values", "list", "--store", str(tmp_path / "store"))
+    named = ", ".join(f"p{number:04}" for number in range(20))
+    assert ended.out == (
+        f"No values are stored for local. Other namespaces: {named}, and 1,010 more, which `mcp-mirror stats` lists "
+        "(--namespace).\n"
+    )
+
+
 async def test_principals_are_named_as_the_option_takes_them(tmp_path: Path, run: Run) -> None:
     folder = str(tmp_path / "store")
     async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 import anyio
@@ -119,6 +120,60 @@ async def test_an_update_with_an_invalid_meta_does_not_end_a_stream(meta: object
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
     assert context.received[1:] == [("notifications/resources/updated", "x://a")]
+
+
+class Connected:
+    """A session that records its notifications."""
+
+    def __init__(self) -> None:
+        self.caller = Caller(LOCAL)
+        self.ready = anyio.Event()
+        self.ready.set()
+        self.received: list[str] = []
+
+    async def notify(self, method: str, _params: Mapping[str, Any]) -> None:
+        self.received.append(method)
+
+
+async def watch(received: list[list[Any]], counts: list[int]) -> None:
+    """Count the notifications that all clients have received, whenever other tasks run."""
+    while True:
+        counts.append(sum(map(len, received)))
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_other_tasks_run_while_many_clients_are_notified() -> None:
+    sessions, contexts = [Connected() for _ in range(150)], [Context() for _ in range(150)]
+    received: list[list[Any]] = [*(one.received for one in sessions), *(one.received for one in contexts)]
+    wanted = types.SubscriptionFilter(tools_list_changed=True)
+    counts: list[int] = []
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            announcements = Announcements(cast("Sessions", sessions), tasks)
+            for context in contexts:
+                tasks.start_soon(announcements.open(wanted, Caller(LOCAL)).run, cast("Any", context))
+            await anyio.wait_all_tasks_blocked()
+            acknowledged = sum(map(len, received))
+            tasks.start_soon(watch, received, counts)
+            await announcements.list_changed(ListChange("tools"))
+            while counts[-1] < acknowledged + 300:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert max(later - earlier for earlier, later in pairwise(counts)) <= 32
+
+
+async def test_other_tasks_run_while_many_sessions_get_an_update() -> None:
+    sessions, counts = [Connected() for _ in range(150)], [0]
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda *_: None), tasks)
+            tasks.start_soon(watch, [one.received for one in sessions], counts)
+            for session in sessions:
+                announcements.resource_updated(cast("Session", session), "x://a", {})
+            while counts[-1] < len(sessions):
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert max(later - earlier for earlier, later in pairwise(counts)) <= 32
 
 
 def test_a_change_concerns_the_endpoints_that_serve_its_upstream() -> None:

@@ -132,6 +132,14 @@ async def test_many_namespaces_share_the_room(log: EventLog) -> None:
     assert fair_share(KEEP, 1000) == 1
 
 
+async def test_an_append_to_memory_does_not_look_at_all_namespaces(clock: Clock, tmp_path: Path) -> None:
+    async with LOGS["memory"](StorePolicy(), clock, lambda: tmp_path) as store:
+        began = time.thread_time()
+        for number in range(5_000):
+            await add(store.events, b"1", namespace=f"n{number}")
+        assert time.thread_time() - began < 0.5  # 2 s if each append looks for old entries of all
+
+
 async def test_namespaces_do_not_see_each_other(log: EventLog, clock: Clock) -> None:
     await log.append("me", [b"mine"], {(clock.hour, "up", "tool"): Sums(calls=1)}, keep=KEEP)
     await log.append("you", [b"yours"], {(clock.hour, "up", "tool"): Sums(calls=2)}, keep=KEEP)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CALLS = "mcp_server_operation_duration_seconds_count"
+ERRORS = ("_OTHER", "-3000", "unknown_path")
 
 
 def test_the_number_of_tools_in_labels_is_bounded() -> None:
@@ -30,6 +31,21 @@ def test_the_number_of_tools_in_labels_is_bounded() -> None:
     assert metrics.registry.get_sample_value(CALLS, {**labels, "gen_ai_tool_name": "tool 0"}) == 2
     series = [sample for family in metrics.registry.collect() for sample in family.samples if sample.name == CALLS]
     assert len(series) == 2_001
+
+
+def test_the_number_of_error_codes_in_labels_is_bounded() -> None:
+    metrics = Metrics("1")
+    for code in range(-3_000, 0):
+        metrics.record_call("tool", str(code), 0.1, (1, 2, 3), "")
+        metrics.record_request("tool", "upstream", str(code), 0.1)
+    metrics.record_call("tool", "-3000", 0.1, (1, 2, 3), "")
+    metrics.record_call("tool", "unknown_path", 0.1, (1, 2, 3), "")
+    labels = {"mcp_method_name": "tools/call", "gen_ai_tool_name": "tool"}
+    counts = [metrics.registry.get_sample_value(CALLS, {**labels, "error_type": one}) for one in ERRORS]
+    assert counts == [2_000, 2, 1]
+    names = [CALLS, CALLS.replace("server", "client")]
+    series = [sample.name for family in metrics.registry.collect() for sample in family.samples]
+    assert [series.count(name) for name in names] == [1_002, 1_001]
 
 
 def test_new_names_of_tools_need_no_memory_beyond_the_limit() -> None:

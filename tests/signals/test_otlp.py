@@ -59,6 +59,7 @@ async def test_a_shutdown_exports_the_metrics_by_the_conventions(
     assert len(states) == 3
     assert metrics["mcp_mirror_store_values"].gauge.data_points[0].as_double == 3
     assert "mcp_mirror_build_info" in metrics
+    assert [name for name, metric in metrics.items() if metric.WhichOneof("data") is None] == []
     assert SECRET.encode() not in b"".join(receiver.bodies)
 
 

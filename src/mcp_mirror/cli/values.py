@@ -45,6 +45,8 @@ values_app: typer.Typer = typer.Typer(
 )
 
 _DIRECTIONS: Final[Mapping[str, Direction]] = {"made by": "up", "used by": "down"}
+_MAX_OTHERS: Final = 20
+"""Other namespaces that a message names."""
 _STANDARD_OUTPUT: Final = "-"
 _SHOWN: Final = 2000
 """Bytes of a value that `show` prints."""
@@ -95,7 +97,9 @@ class _StoredValues(msgspec.Struct, frozen=True):
         """Return a sentence with the other namespaces; empty if there are none."""
         names = name_namespaces(await self.store.namespaces())
         others = sorted(sanitize_to_lines(name) for namespace, name in names.items() if namespace != self.namespace)
-        return f" Other namespaces: {', '.join(others)} (--namespace)." if others else ""
+        hidden = len(others) - _MAX_OTHERS
+        more = f", and {hidden:,} more, which `mcp-mirror stats` lists" if hidden > 0 else ""
+        return f" Other namespaces: {', '.join(others[:_MAX_OTHERS])}{more} (--namespace)." if others else ""
 
 
 @values_app.command(name="list")

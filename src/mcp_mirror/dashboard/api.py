@@ -6,7 +6,7 @@ page itself: other origins are rejected, and changes need a header that no form 
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain
 from time import time
@@ -184,6 +184,10 @@ async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> 
     return (viewer.namespace, *sorted(known - {viewer.namespace}))
 
 
+def _describe_principals(namespaces: Sequence[str]) -> list[dict[str, str]]:
+    return [{"id": one, "name": describe_principal(one)} for one in namespaces]
+
+
 async def _read_session(request: DashboardRequest) -> Response:
     """The viewer, the principals that the viewer may select, and the use of the store."""
     services, viewer = request.services, request.viewer
@@ -194,7 +198,7 @@ async def _read_session(request: DashboardRequest) -> Response:
             "principal": viewer.namespace,
             "is_operator": viewer.is_operator,
             "reads_others": viewer.reads_others,
-            "principals": [{"id": one, "name": describe_principal(one)} for one in names],
+            "principals": await anyio.to_thread.run_sync(_describe_principals, names),
             "version": version("mcp-mirror"),
             "values": stats.values,
             "now": time(),

@@ -16,8 +16,12 @@ from prometheus_client.registry import Collector
 CALL: Final = "tools/call"
 OTHER: Final = "(other)"
 """Replaces the names of tools over the limit."""
+OTHER_ERROR: Final = "_OTHER"
+"""Replaces the codes of errors over the limit, by the conventions for `error.type`."""
 _MAX_TOOLS: Final = 2_000
 """Names of tools that have time series: an upstream can list new names at any time."""
+_MAX_CODES: Final = 1_000
+"""Pairs of a tool and the code of a JSON-RPC error that have time series: an upstream can answer with any number."""
 _SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """Bucket bounds of the conventions for MCP."""
 _SHORT_SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
@@ -69,6 +73,7 @@ class Metrics(Collector):
         self._info = InfoMetricFamily("mcp_mirror_build", "Version of the gateway.", {"version": version})
         self.inflight_calls: int = 0
         self._tools: set[str] = set()
+        self._codes: set[tuple[str, str]] = set()
         self._calls: dict[tuple[str, str], _CallChildren] = {}
         self._server = self._histogram(
             "mcp_server_operation_duration_seconds",
@@ -134,7 +139,8 @@ class Metrics(Collector):
 
     def record_request(self, tool: str, upstream: str, error: str, seconds: float) -> None:
         """Count a tool call that the gateway has sent to an upstream."""
-        self._client.labels(CALL, self._bound_tool(tool), upstream, error).observe(seconds)
+        name = self._bound_tool(tool)
+        self._client.labels(CALL, name, upstream, self._bound_error(name, error)).observe(seconds)
 
     def record_store_operation(self, operation: str, seconds: float, error: str) -> None:
         """Count an operation of the store."""
@@ -147,7 +153,7 @@ class Metrics(Collector):
     def _create_call_children(self, tool: str, error: str) -> _CallChildren:
         name = self._bound_tool(tool)
         children = _CallChildren(
-            self._server.labels(CALL, name, error).observe,
+            self._server.labels(CALL, name, self._bound_error(name, error)).observe,
             self._bytes.labels(name).inc,
             self._tokens.labels(name, "shown").inc,
             self._tokens.labels(name, "kept_out").inc,
@@ -161,6 +167,14 @@ class Metrics(Collector):
             self._tools.add(name)
             return name
         return OTHER
+
+    def _bound_error(self, tool: str, error: str) -> str:
+        if not error.lstrip("-").isdecimal():  # a word of the gateway
+            return error
+        if (tool, error) in self._codes or len(self._codes) < _MAX_CODES:
+            self._codes.add((tool, error))
+            return error
+        return OTHER_ERROR
 
     def _histogram(
         self, name: str, documentation: str, labels: Sequence[str], buckets: Sequence[float] = _SECONDS

@@ -106,11 +106,14 @@ class MetricExport:
 
 
 def convert_metrics(families: Iterable[Metric], began: int, now: int) -> Iterator[sdk.Metric]:
-    """Yield metrics of Prometheus as metrics of OpenTelemetry.
+    """Yield metrics of Prometheus as metrics of OpenTelemetry, without those that have no time series yet.
 
+    A metric without data points has no type in the protocol, so collectors report it as an error.
     `began` is the start of counting, and `now` the present time, in nanoseconds since 1970.
     """
     for family in families:
+        if not family.samples:
+            continue
         unit, name = ("s", _DURATIONS[family.name]) if family.name in _DURATIONS else ("", family.name)
         data: sdk.Sum | sdk.Gauge | sdk.Histogram
         if family.type == "histogram":

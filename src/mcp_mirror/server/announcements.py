@@ -3,6 +3,7 @@
 Repeated changes of one list or resource are merged, so a slow client gets one notification for all of them.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -18,6 +19,7 @@ from mcp_mirror.callers import Caller
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.request_context import Context
 from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.system.slices import Pacer
 
 _NOTIFY_TIMEOUT: Final = 5.0
 """Seconds that a notification to one session may take."""
@@ -107,6 +109,8 @@ class Announcements:
         self._streams: set[SubscriptionStream] = set()
         self._updates: dict[Session, dict[str, Mapping[str, Any]]] = {}
         """Parameters of unsent resource updates by session and URI."""
+        self._waiting: deque[Session] = deque()
+        """Sessions whose updates are not sent yet."""
 
     def open(self, wanted: types.SubscriptionFilter, caller: Caller) -> SubscriptionStream:
         """Open a stream for a client.
@@ -131,19 +135,35 @@ class Announcements:
         """Notify one session that a resource was updated; drop the update if too many wait."""
         if (pending := self._updates.get(session)) is None:
             pending = self._updates[session] = {}
-            self._tasks.start_soon(self._send_updates, session, pending)
+            if not self._waiting:
+                self._tasks.start_soon(self._begin_updates)
+            self._waiting.append(session)
         if len(pending) < _MAX_UPDATES or uri in pending:
             pending[uri] = {**params, "uri": uri}
 
     async def list_changed(self, change: ListChange) -> None:
-        """Notify the clients that may see a change; a session that does not read does not delay the others."""
-        for stream in self._streams:
+        """Notify the clients that may see a change; a session that does not read does not delay the others.
+
+        Other tasks run in between: a notification takes about 0.2 ms, and thousands of clients may be connected.
+        """
+        pacer = Pacer()
+        for stream in tuple(self._streams):
             if change.is_visible_to(stream.caller):
                 stream.list_changed(change.kind)
+                await pacer.end()
         async with anyio.create_task_group() as tasks:
             for session in self._sessions:
                 if change.is_visible_to(session.caller) and session.ready.is_set():
                     tasks.start_soon(_notify, session, f"notifications/{change.kind}/list_changed", {})
+                    await pacer.end()
+
+    async def _begin_updates(self) -> None:
+        """Begin to send updates to the sessions that wait. Other tasks run in between, as in `list_changed`."""
+        pacer = Pacer()
+        while self._waiting:
+            session = self._waiting.popleft()
+            self._tasks.start_soon(self._send_updates, session, self._updates[session])
+            await pacer.end()
 
     async def _send_updates(self, session: Session, pending: dict[str, Mapping[str, Any]]) -> None:
         try:

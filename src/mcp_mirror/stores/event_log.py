@@ -129,6 +129,8 @@ class MemoryEventLog:
         self._clock = clock
         self._count = 0
         self._shares: dict[str, _Share] = {}
+        self._swept_at = 0.0
+        """When old entries were last removed, in seconds since the epoch."""
 
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
         """Append entries and add to the sums."""
@@ -141,7 +143,9 @@ class MemoryEventLog:
             share.entries.popleft()
         for key, added in sums.items():
             share.sums[key] = share.sums.get(key, Sums()).plus(added)
-        self._remove_old(now - KEPT_SECONDS)
+        if abs(self._swept_at - now) > HOUR:  # a sweep looks at the calls of all namespaces
+            self._swept_at = now
+            self._remove_old(now - KEPT_SECONDS)
 
     async def read(
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int

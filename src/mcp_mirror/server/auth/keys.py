@@ -4,6 +4,7 @@ A token with an unknown key makes the gateway read the keys again, because the i
 interval bounds how often such tokens can cause a request.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,14 +18,16 @@ import jwt
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.content_encodings import read_beginning
-from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
+from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.auth.principals import Principal
 from mcp_mirror.settings.access import IssuerPolicy
 
 _logger = logging.getLogger(__name__)
 
 _MAX_AGE: Final = 600.0
-"""Seconds after which the keys are read again."""
+"""Seconds after which the keys are read again before they are used."""
+_RENEWAL_AGE: Final = 300.0
+"""Seconds after which the keys are read again while they are used, so that requests do not wait for a slow issuer."""
 _MAX_STALE_AGE: Final = 86_400.0
 """Seconds for which the cached keys are used while the source is not available."""
 _MIN_REFRESH_INTERVAL: Final = 10.0
@@ -39,6 +42,9 @@ _TIME_CLAIMS: Final = ("exp", "nbf", "iat")
 """Claims that must be numbers (RFC 7519, section 2). The library also accepts strings of digits."""
 _MAX_NAME_LENGTH: Final = 1024
 """Characters of the claim that names a principal."""
+_MAX_LOGGED: Final = 100
+"""Rejected tokens in a minute that are logged: anybody may send them, as many as the network carries."""
+_MINUTE: Final = 60.0
 
 
 class KeysUnavailableError(MirrorError):
@@ -77,6 +83,8 @@ class KeySet:
         self._last_success = -_MAX_STALE_AGE
         self._last_attempt = -_MAX_AGE
         self._lock = anyio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
+        """The last read for which no request waits; the event loop keeps no reference to it."""
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the key that a token names; None if the issuer does not have it.
@@ -88,8 +96,10 @@ class KeySet:
         Raises:
             KeysUnavailableError: The keys could not be read for a day.
         """
-        if self._clock() - self._last_attempt >= _MAX_AGE:
+        if (age := self._clock() - self._last_attempt) >= _MAX_AGE:
             await self._refresh(_MAX_AGE)
+        elif age >= _RENEWAL_AGE and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.create_task(self._refresh(_RENEWAL_AGE))
         found = self._choose(kid, algorithm)
         if found is None and self._clock() - self._last_attempt >= _MIN_REFRESH_INTERVAL:
             await self._refresh(_MIN_REFRESH_INTERVAL)
@@ -135,10 +145,10 @@ class KeySet:
 
 
 async def _download(url: str, addresses: AddressPolicy) -> bytes:
-    """Download a key set without following redirects, which could lead to other servers.
+    """Download a key set, or the beginning of a larger document, without following redirects to other servers.
 
     Raises:
-        _KeysError: The status is not 200, or the body is too large.
+        _KeysError: The status is not 200.
     """
     async with (
         httpx2.AsyncClient(transport=SSRFGuardTransport(addresses), timeout=_TIMEOUT, follow_redirects=False) as client,
@@ -146,10 +156,7 @@ async def _download(url: str, addresses: AddressPolicy) -> bytes:
     ):
         if response.status_code != httpx2.codes.OK:
             raise _KeysError(f"HTTP status {response.status_code}")
-        body = await read_beginning(response, _MAX_BYTES + 1)
-    if len(body) > _MAX_BYTES:
-        raise _KeysError(f"they are larger than {_MAX_BYTES:,} bytes")
-    return body
+        return await read_beginning(response, _MAX_BYTES + 1)
 
 
 def _explain_failure(error: Exception) -> str:
@@ -158,6 +165,8 @@ def _explain_failure(error: Exception) -> str:
         return str(error)
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return f"no answer within {_TIMEOUT:g} s"
+    if str(error) == PRIVATE:
+        return f"{PRIVATE}; if this is intended, set `allow_private: true` for this issuer"
     if isinstance(error, httpx2.HTTPError):
         reason = f": {error}" if isinstance(error, httpx2.ConnectError) else ""  # of this machine
         return f"the request failed ({type(error).__name__}{reason})"
@@ -168,11 +177,13 @@ def _explain_failure(error: Exception) -> str:
 
 def _read_file(path: str) -> bytes:
     with Path(path).open("rb") as file:
-        return file.read(_MAX_BYTES)
+        return file.read(_MAX_BYTES + 1)
 
 
 def _parse_key_set(text: bytes) -> Sequence[Mapping[str, Any]]:
     """Return the keys of a JWKS document; raise `ValueError` for other documents."""
+    if len(text) > _MAX_BYTES:
+        raise _KeysError(f"they are larger than {_MAX_BYTES:,} bytes")
     document = json.loads(text)
     keys = document.get("keys") if isinstance(document, dict) else None
     if keys is None and isinstance(document, dict) and "jwks_uri" in document:
@@ -199,7 +210,11 @@ class Issuers:
         self, policies: Iterable[IssuerPolicy], clock: Callable[[], float], previous: "Issuers | None" = None
     ) -> None:
         """Read no keys yet; those of `previous`, before a reload, are used while an issuer is not available."""
+        self._clock = clock
         self._issuers: dict[str, tuple[IssuerPolicy, KeySet]] = {}
+        self._minute = clock()
+        """The start of the minute in which rejected tokens are counted."""
+        self._rejected = 0
         for one in policies:
             kept = previous.keep_keys(one) if previous else None
             self._issuers[one.issuer] = one, kept or KeySet(one.jwks, clock, allow_private=one.allow_private)
@@ -234,8 +249,15 @@ class Issuers:
         try:
             return await self._verify(token)
         except (jwt.PyJWTError, ValueError, RecursionError, OverflowError) as error:
-            _logger.info("Rejected a token: %s", _name_error(error))
+            self._log_rejection(error)
             return None
+
+    def _log_rejection(self, error: Exception) -> None:
+        if self._clock() - self._minute >= _MINUTE:
+            self._minute, self._rejected = self._clock(), 0
+        self._rejected += 1
+        if self._rejected <= _MAX_LOGGED:
+            _logger.info("Rejected a token: %s", _name_error(error))
 
     async def _verify(self, token: str) -> Principal:
         if len(token) > _MAX_TOKEN_LENGTH:
