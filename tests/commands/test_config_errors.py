@@ -112,6 +112,7 @@ def test_an_error_names_file_line_key_and_expected_value(
     assert problems(f"upstreams:\n  a:\n    command: x\n    {line}\n") == [f"mirror.yaml:4: {message}"]
 
 
+NAMES = "names are of A-Z, a-z, 0-9, _, - and dots"
 SUFFIX = 'mirror.suffix: expected up to 32 of A-Z, a-z, 0-9, _ and - ("" for none), got'
 
 BAD_SECTIONS = [
@@ -191,7 +192,7 @@ BAD_SECTIONS = [
     ),
     (
         "mcpServers: {a b: {command: x}, a/b: {command: x}}",
-        "mcpServers.a/b: line 1 has an upstream of the same name; rename one",
+        f"mcpServers.a/b: line 1 has an upstream of the same name: both become 'a_b', because {NAMES}; rename one",
     ),
     (
         "mcpServers: {a: {url: 'http://x', httpUrl: 'http://x'}}",
