@@ -820,6 +820,14 @@ def test_under_uvx_an_entry_starts_uvx(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert files.describe_command("doctor") == "mcp-mirror doctor"
 
 
+def test_without_a_script_an_entry_imports_nothing_from_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    command = files.find_program()
+    assert command == ["/nowhere/python", "-P", "-m", "mcp_mirror"]
+    own = read_own_command({"command": command[0], "args": [*command[1:], "wrap", "--", "x"]})
+    assert (own.program, own.subcommand, own.wrapped) == (command, "wrap", ["x"])
+
+
 WINDOWS, MAC, LINUX = "AppData/Roaming", "Library/Application Support", ".config"
 PATHS = {
     "claude-desktop": {"linux": f"{LINUX}/Claude", "darwin": f"{MAC}/Claude", "win32": f"{WINDOWS}/Claude"},
