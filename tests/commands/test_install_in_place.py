@@ -219,6 +219,17 @@ def test_an_address_with_a_secret_moves_to_the_environment(write: Write) -> None
     assert parse(file) == json.loads(before)
 
 
+@pytest.mark.parametrize(("more", "options"), [({}, ["--sse"]), ({"type": "streamableHttp"}, [])])
+def test_cline_reads_an_address_without_a_type_as_sse(more: Any, options: list[str], write: Write) -> None:
+    entry = {"url": "http://localhost:1/events", **more}
+    file = write(".cline/data/settings/cline_mcp_settings.json", json.dumps({"mcpServers": {"web": entry}}))
+    assert run("install", "cline").exit_code == 0
+    assert parse(file)["mcpServers"]["web"]["args"][3:] == ["--url", entry["url"], *options]
+    file.with_name(file.name + BACKUP_SUFFIX).unlink()
+    assert run("uninstall", "cline").exit_code == 0
+    assert parse(file)["mcpServers"]["web"] == entry
+
+
 def test_streamable_http_at_a_path_that_ends_with_sse_is_kept(write: Write) -> None:
     entry = {"type": "http", "url": "https://e.com/sse", "headers": {"A": "b"}}
     file = write(".cursor/mcp.json", json.dumps({"mcpServers": {"web": entry}}))
