@@ -363,6 +363,18 @@ def test_codex_file_that_changed_since_is_restored_with_comments(write: Write) -
     assert file.read_text() == REMOTE_TOML + added
 
 
+def test_arrays_of_tables_in_codex_file_stay(write: Write) -> None:
+    array = '[[skills.config]]\npath = "x"\n'
+    text = f'{array}\n[mcp_servers.web]\nurl = "http://localhost:1/mcp"\n\n{array}'
+    file = write(".codex/config.toml", text)
+    assert run("install", "codex", "--memory").exit_code == 0
+    assert parse(file)["mcp_servers"]["web"]["args"] == ["wrap", "--name", "web", "--url", "http://localhost:1/mcp"]
+    file.write_text(added := file.read_text().replace("x", "y", 1))
+    assert added.startswith(array.replace("x", "y"))
+    assert run("uninstall", "codex").exit_code == 0
+    assert file.read_text() == text.replace("x", "y", 1)
+
+
 @pytest.mark.parametrize(
     ("path", "server", "memory"),
     [

@@ -152,7 +152,7 @@ def _read_header(line: str) -> Location:
         value: Any = tomllib.loads(line)
     except ValueError:
         return ()
-    while value:
+    while value and isinstance(value, dict):  # of an array of tables, the innermost value is a list
         [(key, value)] = value.items()
         found.append(key)
     return tuple(found)
