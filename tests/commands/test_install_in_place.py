@@ -363,6 +363,25 @@ def test_codex_file_that_changed_since_is_restored_with_comments(write: Write) -
     assert file.read_text() == REMOTE_TOML + added
 
 
+def test_a_codex_server_whose_tables_are_apart_is_left(write: Write) -> None:
+    text = '[mcp_servers.web]\nurl = "https://e.com/mcp"\n[tui]\nx = 1\n[mcp_servers.web.http_headers]\nA = "b"\n'
+    file = write(".codex/config.toml", text)
+    ran = run("install", "codex")
+    assert (ran.exit_code, file.read_text()) == (0, text), ran.output
+    assert "left: web: the text has a form that cannot be edited safely" in ran.stderr
+
+
+def test_comments_after_the_headers_of_a_codex_server_stay(write: Write) -> None:
+    server = '[mcp_servers.web]\nurl = "https://e.com/mcp"\n\n# mine\n[mcp_servers.web.http_headers]\n# mine\nA = "b"\n'
+    rest = "\n# Of the next table\n[tui]\nnotifications = true\n"
+    file = write(".codex/config.toml", server + rest)
+    assert run("install", "codex").exit_code == 0
+    assert file.read_text().endswith(rest)
+    file.write_text(file.read_text() + "later = 1\n")
+    assert run("uninstall", "codex").exit_code == 0
+    assert file.read_text() == server + rest + "later = 1\n"
+
+
 def test_arrays_of_tables_in_codex_file_stay(write: Write) -> None:
     array = '[[skills.config]]\npath = "x"\n'
     text = f'{array}\n[mcp_servers.web]\nurl = "http://localhost:1/mcp"\n\n{array}'

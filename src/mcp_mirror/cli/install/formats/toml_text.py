@@ -22,6 +22,7 @@ from mcp_mirror.cli.install.formats.document import (
     Put,
     Remove,
     Restore,
+    look_up,
 )
 from mcp_mirror.errors import ConfigError
 
@@ -29,6 +30,15 @@ _HEADER: Final = re.compile(r"^[ \t]*\[[^\r\n]*", re.MULTILINE)
 _EMPTY_LINE: Final = re.compile(r"(?<=\n)\r?\n\Z")
 _COMMENTS: Final = re.compile(r"^(?:[ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z))+\Z", re.MULTILINE)
 """The comments and empty lines at the end of a table."""
+
+
+class _Comments(NamedTuple):
+    """The comments and empty lines after the keys of a table, which `tomlkit` would keep before new keys."""
+
+    inner: str = ""
+    """Before the first table below it."""
+    after: str = ""
+    """After the last table below it."""
 
 
 class TomlDocument(Document):
@@ -54,27 +64,39 @@ class TomlDocument(Document):
             return UNSAFE
 
     def _write(self, edits: Iterable[Edit]) -> bytes:
-        edits = tuple(edits)
-        text, comments = self._text, dict[Location, str]()
-        for edit in edits:
-            if isinstance(edit, Remove):
-                text = _remove_table(text, edit.at)
-            elif isinstance(edit, Restore) or (isinstance(edit, Put) and isinstance(edit.value, dict)):
-                text, comments[edit.at] = _cut_comments(text, edit.at)
+        text, remaining, comments = self._prepare(edits)
         try:
             root = tomlkit.parse(text)
-            tail = "".join(_edit(root, edit) for edit in edits)
+            tail = "".join(_edit(root, edit) for edit in remaining)
             text = tomlkit.dumps(root)
-        except (TOMLKitError, KeyError, TypeError, AttributeError):
+        except (TOMLKitError, LookupError, TypeError, AttributeError):
             raise ConfigError(UNSAFE) from None
         for at, comment in comments.items():
-            place = _find_table(text, at)
-            text = f"{text[: place.end]}{comment}{text[place.end :]}" if place else text
+            text = _paste_comments(text, at, comment)
         if tail:
             text = text.rstrip("\r\n") + "\n" + tail
         if "\r\n" in self._text and "\n" not in self._text.replace("\r\n", ""):
             text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         return text.encode()
+
+    def _prepare(self, edits: Iterable[Edit]) -> tuple[str, list[Edit], dict[Location, _Comments]]:
+        """Return the text after the edits that need no `tomlkit`, the other edits, and the comments to paste later."""
+        text, remaining, comments = self._text, list[Edit](), dict[Location, _Comments]()
+        for edit in edits:
+            if isinstance(edit, Remove):
+                text = _remove_table(text, edit.at)
+            elif isinstance(edit, Put) and isinstance(edit.value, dict):
+                text, comments[edit.at] = _cut_comments(text, edit.at)
+            elif isinstance(edit, Restore) and (restored := _restore_tables(text, edit)):
+                text = restored
+                continue
+            remaining.append(edit)
+        return text, remaining, comments
+
+    def read_tables(self, at: Location) -> str:
+        """Return the text of a table with the tables below it; empty if it has no header of its own."""
+        place = _find_tables(self._text, at)
+        return self._text[place.start : place.end] if place else ""
 
     def read_table(self, at: Location) -> Any:
         """Return a table with its comments and layout."""
@@ -118,13 +140,23 @@ class _TableSpan(NamedTuple):
 
 
 def _find_table(text: str, at: Location) -> _TableSpan | None:
-    for header in _HEADER.finditer(text):
-        if _read_header(header[0]) == at:
-            following = _HEADER.search(text, header.end())
-            stop = following.start() if following else len(text)
-            rest = _COMMENTS.search(text, header.end(), stop)
-            return _TableSpan(header.start(), rest.start() if rest else stop, stop)
-    return None
+    headers = (header for header in _HEADER.finditer(text) if _read_header(header[0]) == at)
+    return next((_measure_table(text, header) for header in headers), None)
+
+
+def _find_tables(text: str, at: Location) -> _TableSpan | None:
+    """Return the span of a table with the tables below it that follow."""
+    first = last = _find_table(text, at)
+    while last and (header := _HEADER.match(text, last.next)) and _read_header(header[0])[: len(at)] == at:
+        last = _measure_table(text, header)
+    return last._replace(start=first.start) if first and last else None
+
+
+def _measure_table(text: str, header: re.Match[str]) -> _TableSpan:
+    following = _HEADER.search(text, header.end())
+    stop = following.start() if following else len(text)
+    rest = _COMMENTS.search(text, header.end(), stop)
+    return _TableSpan(header.start(), rest.start() if rest else stop, stop)
 
 
 def _remove_table(text: str, at: Location) -> str:
@@ -139,10 +171,37 @@ def _remove_table(text: str, at: Location) -> str:
     return text[: empty.start() if empty else place.start] + text[place.end :]
 
 
-def _cut_comments(text: str, at: Location) -> tuple[str, str]:
-    """Return the text without the comments after a table, and these: `tomlkit` would add keys after them."""
-    place = _find_table(text, at)
-    return (text[: place.end] + text[place.next :], text[place.end : place.next]) if place else (text, "")
+def _cut_comments(text: str, at: Location) -> tuple[str, _Comments]:
+    """Return the text without the comments after a table and after the last table below it, and these."""
+    table, tables = _find_table(text, at), _find_tables(text, at)
+    if table is None or tables is None:
+        return text, _Comments()
+    after = text[tables.end : tables.next]
+    text = text[: tables.end] + text[tables.next :]
+    if table.end == tables.end:
+        return text, _Comments(after=after)
+    return text[: table.end] + text[table.next :], _Comments(text[table.end : table.next], after)
+
+
+def _paste_comments(text: str, at: Location, comments: _Comments) -> str:
+    table, tables = _find_table(text, at), _find_tables(text, at)
+    if table is None or tables is None:
+        return text
+    text = text[: tables.end] + comments.after + text[tables.end :]
+    if table.end == tables.end:  # the tables below are gone, and with them the comments before and in them
+        return text
+    return text[: table.end] + comments.inner + text[table.end :]
+
+
+def _restore_tables(text: str, edit: Restore) -> str:
+    """Return the text with a table and the tables below it as in the source; empty if they do not follow each other."""
+    assert isinstance(edit.source, TomlDocument)  # noqa: S101  # the same file, earlier
+    place, old = _find_tables(text, edit.at), edit.source.read_tables(edit.source_at)
+    known = look_up(edit.source.value, edit.source_at)
+    if place is None or not old or look_up(tomllib.loads(old), edit.source_at) != known:
+        return ""
+    rest = text[place.end :]
+    return text[: place.start] + old + ("\n" if rest and not old.endswith("\n") else "") + rest
 
 
 def _read_header(line: str) -> Location:
