@@ -371,6 +371,18 @@ def test_a_codex_server_whose_tables_are_apart_is_left(write: Write) -> None:
     assert "left: web: the text has a form that cannot be edited safely" in ran.stderr
 
 
+def test_a_file_whose_servers_are_all_left_does_not_change(write: Write) -> None:
+    """`tomlkit` would move the array behind the second server."""
+    first = '[mcp_servers.a]\ncommand = "x"\n\n[mcp_servers.a.env]\nA = "b"\n'
+    text = first + '\n[[array]]\nx = 0\n\n[mcp_servers.b]\ncommand = "y"\n'
+    file = write(".codex/config.toml", text)
+    ran = run("install", "codex", "--memory")
+    assert ran.exit_code == 0, ran.output
+    assert "left: b: the text has a form that cannot be edited safely" in ran.stderr
+    assert file.read_text() == text
+    assert not file.with_name(file.name + BACKUP_SUFFIX).exists()
+
+
 def test_comments_after_the_headers_of_a_codex_server_stay(write: Write) -> None:
     server = '[mcp_servers.web]\nurl = "https://e.com/mcp"\n\n# mine\n[mcp_servers.web.http_headers]\n# mine\nA = "b"\n'
     rest = "\n# Of the next table\n[tui]\nnotifications = true\n"
