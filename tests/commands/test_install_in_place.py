@@ -383,12 +383,15 @@ def test_a_file_whose_servers_are_all_left_does_not_change(write: Write) -> None
     assert not file.with_name(file.name + BACKUP_SUFFIX).exists()
 
 
-def test_comments_after_the_headers_of_a_codex_server_stay(write: Write) -> None:
-    server = '[mcp_servers.web]\nurl = "https://e.com/mcp"\n\n# mine\n[mcp_servers.web.http_headers]\n# mine\nA = "b"\n'
+@pytest.mark.parametrize("between", ["", '\n# Of a tool\n[mcp_servers.web.tools.a]\napproval_mode = "approve"\n'])
+def test_comments_after_the_headers_of_a_codex_server_stay(between: str, write: Write) -> None:
+    headers = '\n# Of the headers\n[mcp_servers.web.http_headers]\n# mine\nA = "b"\n'
+    server = f'[mcp_servers.web]\nurl = "https://e.com/mcp"\n{between}{headers}'
     rest = "\n# Of the next table\n[tui]\nnotifications = true\n"
     file = write(".codex/config.toml", server + rest)
     assert run("install", "codex").exit_code == 0
-    assert file.read_text().endswith(rest)
+    assert file.read_text().endswith(between + rest)
+    assert "Of the headers" not in file.read_text()
     file.write_text(file.read_text() + "later = 1\n")
     assert run("uninstall", "codex").exit_code == 0
     assert file.read_text() == server + rest + "later = 1\n"

@@ -32,13 +32,8 @@ _COMMENTS: Final = re.compile(r"^(?:[ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z))+\Z", re.MU
 """The comments and empty lines at the end of a table."""
 
 
-class _Comments(NamedTuple):
-    """The comments and empty lines after the keys of a table, which `tomlkit` would keep before new keys."""
-
-    inner: str = ""
-    """Before the first table below it."""
-    after: str = ""
-    """After the last table below it."""
+_Comments = dict[Location | None, str]
+"""The comments and empty lines before tables, by their keys; None: after the last of the tables."""
 
 
 class TomlDocument(Document):
@@ -95,8 +90,8 @@ class TomlDocument(Document):
 
     def read_tables(self, at: Location) -> str:
         """Return the text of a table with the tables below it; empty if it has no header of its own."""
-        place = _find_tables(self._text, at)
-        return self._text[place.start : place.end] if place else ""
+        tables = [*_find_tables(self._text, at).values()]
+        return self._text[tables[0].start : tables[-1].end] if tables else ""
 
     def read_table(self, at: Location) -> Any:
         """Return a table with its comments and layout."""
@@ -144,12 +139,15 @@ def _find_table(text: str, at: Location) -> _TableSpan | None:
     return next((_measure_table(text, header) for header in headers), None)
 
 
-def _find_tables(text: str, at: Location) -> _TableSpan | None:
-    """Return the span of a table with the tables below it that follow."""
-    first = last = _find_table(text, at)
-    while last and (header := _HEADER.match(text, last.next)) and _read_header(header[0])[: len(at)] == at:
-        last = _measure_table(text, header)
-    return last._replace(start=first.start) if first and last else None
+def _find_tables(text: str, at: Location) -> dict[Location, _TableSpan]:
+    """Return a table and the tables below it that follow."""
+    found: dict[Location, _TableSpan] = {}
+    place = _find_table(text, at)
+    if place:
+        found[at] = place
+    while place and (header := _HEADER.match(text, place.next)) and (keys := _read_header(header[0]))[: len(at)] == at:
+        found[keys] = place = _measure_table(text, header)
+    return found
 
 
 def _measure_table(text: str, header: re.Match[str]) -> _TableSpan:
@@ -172,36 +170,36 @@ def _remove_table(text: str, at: Location) -> str:
 
 
 def _cut_comments(text: str, at: Location) -> tuple[str, _Comments]:
-    """Return the text without the comments after a table and after the last table below it, and these."""
-    table, tables = _find_table(text, at), _find_tables(text, at)
-    if table is None or tables is None:
-        return text, _Comments()
-    after = text[tables.end : tables.next]
-    text = text[: tables.end] + text[tables.next :]
-    if table.end == tables.end:
-        return text, _Comments(after=after)
-    return text[: table.end] + text[table.next :], _Comments(text[table.end : table.next], after)
+    """Return the text without the comments after a table and the tables below it, and these."""
+    comments: _Comments = {}
+    following: Location | None = None
+    for keys, place in reversed(_find_tables(text, at).items()):
+        comments[following] = text[place.end : place.next]
+        text, following = text[: place.end] + text[place.next :], keys
+    return text, comments
 
 
 def _paste_comments(text: str, at: Location, comments: _Comments) -> str:
-    table, tables = _find_table(text, at), _find_tables(text, at)
-    if table is None or tables is None:
-        return text
-    text = text[: tables.end] + comments.after + text[tables.end :]
-    if table.end == tables.end:  # the tables below are gone, and with them the comments before and in them
-        return text
-    return text[: table.end] + comments.inner + text[table.end :]
+    """Return the text with comments before the tables that are still there, and after the last one."""
+    for following, comment in comments.items():
+        tables = _find_tables(text, at)
+        if following in tables:
+            text = f"{text[: tables[following].start]}{comment}{text[tables[following].start :]}"
+        elif following is None and tables:
+            *_, last = tables.values()
+            text = f"{text[: last.end]}{comment}{text[last.end :]}"
+    return text
 
 
 def _restore_tables(text: str, edit: Restore) -> str:
     """Return the text with a table and the tables below it as in the source; empty if they do not follow each other."""
     assert isinstance(edit.source, TomlDocument)  # noqa: S101  # the same file, earlier
-    place, old = _find_tables(text, edit.at), edit.source.read_tables(edit.source_at)
+    tables, old = [*_find_tables(text, edit.at).values()], edit.source.read_tables(edit.source_at)
     known = look_up(edit.source.value, edit.source_at)
-    if place is None or not old or look_up(tomllib.loads(old), edit.source_at) != known:
+    if not tables or not old or look_up(tomllib.loads(old), edit.source_at) != known:
         return ""
-    rest = text[place.end :]
-    return text[: place.start] + old + ("\n" if rest and not old.endswith("\n") else "") + rest
+    rest = text[tables[-1].end :]
+    return text[: tables[0].start] + old + ("\n" if rest and not old.endswith("\n") else "") + rest
 
 
 def _read_header(line: str) -> Location:
