@@ -371,16 +371,29 @@ def test_a_codex_server_whose_tables_are_apart_is_left(write: Write) -> None:
     assert "left: web: the text has a form that cannot be edited safely" in ran.stderr
 
 
+APART = "\n[z.a]\nx = 1\n\n[[array]]\nx = 0\n\n[z.b]\nx = 1\n"
+"""`tomlkit` would move the array behind the second table."""
+
+
 def test_a_file_whose_servers_are_all_left_does_not_change(write: Write) -> None:
-    """`tomlkit` would move the array behind the second server."""
-    first = '[mcp_servers.a]\ncommand = "x"\n\n[mcp_servers.a.env]\nA = "b"\n'
-    text = first + '\n[[array]]\nx = 0\n\n[mcp_servers.b]\ncommand = "y"\n'
+    text = f'mcp_servers.a.command = "x"\n{APART}'
     file = write(".codex/config.toml", text)
     ran = run("install", "codex", "--memory")
     assert ran.exit_code == 0, ran.output
-    assert "left: b: the text has a form that cannot be edited safely" in ran.stderr
+    assert "left: a: the text has a form that cannot be edited safely" in ran.stderr
     assert file.read_text() == text
     assert not file.with_name(file.name + BACKUP_SUFFIX).exists()
+
+
+def test_other_tables_of_codex_file_stay_in_their_order(write: Write) -> None:
+    first = '[mcp_servers.a]\ncommand = "x"\n\n[mcp_servers.a.env]\nA = "b"\n'
+    last = '\n[mcp_servers.b]\nurl = "http://localhost:1/mcp"\n'
+    file = write(".codex/config.toml", first + APART + last)
+    assert run("install", "codex", "--memory").exit_code == 0
+    assert f'\n[mcp_servers.a.env]\nA = "b"\n{APART}\n[mcp_servers.b]\ncommand = ' in file.read_text()
+    file.write_text(file.read_text() + "\n[later]\n")
+    assert run("uninstall", "codex").exit_code == 0
+    assert file.read_text() == first + APART + last + "\n[later]\n"
 
 
 @pytest.mark.parametrize("between", ["", '\n# Of a tool\n[mcp_servers.web.tools.a]\napproval_mode = "approve"\n'])

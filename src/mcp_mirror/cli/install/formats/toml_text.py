@@ -4,7 +4,7 @@ import copy
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
 
 import tomlkit
@@ -47,23 +47,21 @@ class TomlDocument(Document):
         self.value: Any = tomllib.loads(self._text)
 
     def find_problem(self, at: Location) -> str | None:
-        """Return whether `tomlkit` cannot reproduce the file; the location does not matter."""
-        del at
-        return self._problem
-
-    @cached_property
-    def _problem(self) -> str | None:
+        """Return whether `tomlkit` cannot reproduce the tables of the value, or the file if it has no table."""
+        start, stop = _locate(self._text, at)
+        text = self._text[start:stop]
         try:
-            return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else UNSAFE
+            return None if tomlkit.dumps(tomlkit.parse(text)) == text else UNSAFE
         except (TOMLKitError, ValueError):
             return UNSAFE
 
     def _write(self, edits: Iterable[Edit]) -> bytes:
         text, remaining, comments = self._prepare(edits)
+        tail = ""
         try:
-            root = tomlkit.parse(text)
-            tail = "".join(_edit(root, edit) for edit in remaining)
-            text = tomlkit.dumps(root)
+            for edit in remaining:
+                text, added = _apply(text, edit)
+                tail += added
         except (TOMLKitError, LookupError, TypeError, AttributeError):
             raise ConfigError(UNSAFE) from None
         for at, comment in comments.items():
@@ -78,9 +76,10 @@ class TomlDocument(Document):
         """Return the text after the edits that need no `tomlkit`, the other edits, and the comments to paste later."""
         text, remaining, comments = self._text, list[Edit](), dict[Location, _Comments]()
         for edit in edits:
-            if isinstance(edit, Remove):
-                text = _remove_table(text, edit.at)
-            elif isinstance(edit, Put) and isinstance(edit.value, dict):
+            if isinstance(edit, Remove) and (removed := _remove_table(text, edit.at)) != text:
+                text = removed
+                continue
+            if isinstance(edit, Put) and isinstance(edit.value, dict):
                 text, comments[edit.at] = _cut_comments(text, edit.at)
             elif isinstance(edit, Restore) and (restored := _restore_tables(text, edit)):
                 text = restored
@@ -96,6 +95,23 @@ class TomlDocument(Document):
     def read_table(self, at: Location) -> Any:
         """Return a table with its comments and layout."""
         return _walk(tomlkit.parse(self._text), at)
+
+
+def _locate(text: str, at: Location) -> tuple[int, int]:
+    """Return the span of the innermost table with a header around a location, with the tables below it; else all."""
+    for size in range(len(at), 0, -1):
+        if tables := [*_find_tables(text, at[:size]).values()]:
+            return tables[0].start, tables[-1].end
+    return 0, len(text)
+
+
+def _apply(text: str, edit: Edit) -> tuple[str, str]:
+    """Return the text with an edit, and text for its end. `tomlkit` would move other tables, so it reads only some."""
+    start, stop = _locate(text, edit.at)
+    root = tomlkit.parse(text[start:stop])
+    if added := _edit(root, edit):
+        return text, added
+    return text[:start] + tomlkit.dumps(root) + text[stop:], ""
 
 
 def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
@@ -202,6 +218,7 @@ def _restore_tables(text: str, edit: Restore) -> str:
     return text[: tables[0].start] + old + ("\n" if rest and not old.endswith("\n") else "") + rest
 
 
+@cache
 def _read_header(line: str) -> Location:
     """Return the keys of a table's header; empty for any other line."""
     found: list[str] = []
