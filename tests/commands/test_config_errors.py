@@ -112,6 +112,7 @@ def test_an_error_names_file_line_key_and_expected_value(
     assert problems(f"upstreams:\n  a:\n    command: x\n    {line}\n") == [f"mirror.yaml:4: {message}"]
 
 
+NAMES = "names are of A-Z, a-z, 0-9, _, - and dots"
 SUFFIX = 'mirror.suffix: expected up to 32 of A-Z, a-z, 0-9, _ and - ("" for none), got'
 
 BAD_SECTIONS = [
@@ -191,7 +192,7 @@ BAD_SECTIONS = [
     ),
     (
         "mcpServers: {a b: {command: x}, a/b: {command: x}}",
-        "mcpServers.a/b: line 1 has an upstream of the same name; rename one",
+        f"mcpServers.a/b: line 1 has an upstream of the same name: both become 'a_b', because {NAMES}; rename one",
     ),
     (
         "mcpServers: {a: {url: 'http://x', httpUrl: 'http://x'}}",
@@ -265,6 +266,9 @@ UNREADABLE = [
     ("a:\n  b: 1\n c: 2\n", 3, "the indentation does not match the lines above, or a line lacks a colon"),
     ("a: *b\n", 1, "text that starts with * is read as an alias; put it in quotes, or define its anchor"),
     ("a: @b\n", 1, "text that starts with %, @ or a backtick must be in quotes"),
+    ('a: 1\nb: "C:\\Users"\n', 2, "a backslash in double quotes starts an escape; use single quotes"),
+    ('a: "\\d+"\n', 1, "a backslash in double quotes starts an escape; use single quotes"),
+    ("a: - b\n", 1, "a list starts on the line after its key, or write it in [ ]"),
     ("a: 1\n---\nb: 2\n", 2, "a second document starts here; keep one and remove '---'"),
     ("a: 1\nb: \x07\n", 2, "there is a control character here; remove it"),
     ('a: "\\Uffffffff"\n', 1, 'an escape such as "\\U..." in quotes is not a character'),

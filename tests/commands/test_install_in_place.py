@@ -219,6 +219,17 @@ def test_an_address_with_a_secret_moves_to_the_environment(write: Write) -> None
     assert parse(file) == json.loads(before)
 
 
+@pytest.mark.parametrize(("more", "options"), [({}, ["--sse"]), ({"type": "streamableHttp"}, [])])
+def test_cline_reads_an_address_without_a_type_as_sse(more: Any, options: list[str], write: Write) -> None:
+    entry = {"url": "http://localhost:1/events", **more}
+    file = write(".cline/data/settings/cline_mcp_settings.json", json.dumps({"mcpServers": {"web": entry}}))
+    assert run("install", "cline").exit_code == 0
+    assert parse(file)["mcpServers"]["web"]["args"][3:] == ["--url", entry["url"], *options]
+    file.with_name(file.name + BACKUP_SUFFIX).unlink()
+    assert run("uninstall", "cline").exit_code == 0
+    assert parse(file)["mcpServers"]["web"] == entry
+
+
 def test_streamable_http_at_a_path_that_ends_with_sse_is_kept(write: Write) -> None:
     entry = {"type": "http", "url": "https://e.com/sse", "headers": {"A": "b"}}
     file = write(".cursor/mcp.json", json.dumps({"mcpServers": {"web": entry}}))
@@ -350,6 +361,65 @@ def test_codex_file_that_changed_since_is_restored_with_comments(write: Write) -
     ran = run("uninstall", "codex")
     assert ran.exit_code == 0, ran.output
     assert file.read_text() == REMOTE_TOML + added
+
+
+def test_a_codex_server_whose_tables_are_apart_is_left(write: Write) -> None:
+    text = '[mcp_servers.web]\nurl = "https://e.com/mcp"\n[tui]\nx = 1\n[mcp_servers.web.http_headers]\nA = "b"\n'
+    file = write(".codex/config.toml", text)
+    ran = run("install", "codex")
+    assert (ran.exit_code, file.read_text()) == (0, text), ran.output
+    assert "left: web: the text has a form that cannot be edited safely" in ran.stderr
+
+
+APART = "\n[z.a]\nx = 1\n\n[[array]]\nx = 0\n\n[z.b]\nx = 1\n"
+"""`tomlkit` would move the array behind the second table."""
+
+
+def test_a_file_whose_servers_are_all_left_does_not_change(write: Write) -> None:
+    text = f'mcp_servers.a.command = "x"\n{APART}'
+    file = write(".codex/config.toml", text)
+    ran = run("install", "codex", "--memory")
+    assert ran.exit_code == 0, ran.output
+    assert "left: a: the text has a form that cannot be edited safely" in ran.stderr
+    assert file.read_text() == text
+    assert not file.with_name(file.name + BACKUP_SUFFIX).exists()
+
+
+def test_other_tables_of_codex_file_stay_in_their_order(write: Write) -> None:
+    first = '[mcp_servers.a]\ncommand = "x"\n\n[mcp_servers.a.env]\nA = "b"\n'
+    last = '\n[mcp_servers.b]\nurl = "http://localhost:1/mcp"\n'
+    file = write(".codex/config.toml", first + APART + last)
+    assert run("install", "codex", "--memory").exit_code == 0
+    assert f'\n[mcp_servers.a.env]\nA = "b"\n{APART}\n[mcp_servers.b]\ncommand = ' in file.read_text()
+    file.write_text(file.read_text() + "\n[later]\n")
+    assert run("uninstall", "codex").exit_code == 0
+    assert file.read_text() == first + APART + last + "\n[later]\n"
+
+
+@pytest.mark.parametrize("between", ["", '\n# Of a tool\n[mcp_servers.web.tools.a]\napproval_mode = "approve"\n'])
+def test_comments_after_the_headers_of_a_codex_server_stay(between: str, write: Write) -> None:
+    headers = '\n# Of the headers\n[mcp_servers.web.http_headers]\n# mine\nA = "b"\n'
+    server = f'[mcp_servers.web]\nurl = "https://e.com/mcp"\n{between}{headers}'
+    rest = "\n# Of the next table\n[tui]\nnotifications = true\n"
+    file = write(".codex/config.toml", server + rest)
+    assert run("install", "codex").exit_code == 0
+    assert file.read_text().endswith(between + rest)
+    assert "Of the headers" not in file.read_text()
+    file.write_text(file.read_text() + "later = 1\n")
+    assert run("uninstall", "codex").exit_code == 0
+    assert file.read_text() == server + rest + "later = 1\n"
+
+
+def test_arrays_of_tables_in_codex_file_stay(write: Write) -> None:
+    array = '[[skills.config]]\npath = "x"\n'
+    text = f'{array}\n[mcp_servers.web]\nurl = "http://localhost:1/mcp"\n\n{array}'
+    file = write(".codex/config.toml", text)
+    assert run("install", "codex", "--memory").exit_code == 0
+    assert parse(file)["mcp_servers"]["web"]["args"] == ["wrap", "--name", "web", "--url", "http://localhost:1/mcp"]
+    file.write_text(added := file.read_text().replace("x", "y", 1))
+    assert added.startswith(array.replace("x", "y"))
+    assert run("uninstall", "codex").exit_code == 0
+    assert file.read_text() == text.replace("x", "y", 1)
 
 
 @pytest.mark.parametrize(
@@ -818,6 +888,14 @@ def test_under_uvx_an_entry_starts_uvx(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert (own.program, own.subcommand, own.wrapped) == (command, "wrap", ["x"])
         monkeypatch.setattr("sys.prefix", "/usr")
         assert files.describe_command("doctor") == "mcp-mirror doctor"
+
+
+def test_without_a_script_an_entry_imports_nothing_from_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    command = files.find_program()
+    assert command == ["/nowhere/python", "-P", "-m", "mcp_mirror"]
+    own = read_own_command({"command": command[0], "args": [*command[1:], "wrap", "--", "x"]})
+    assert (own.program, own.subcommand, own.wrapped) == (command, "wrap", ["x"])
 
 
 WINDOWS, MAC, LINUX = "AppData/Roaming", "Library/Application Support", ".config"

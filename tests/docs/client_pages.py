@@ -145,6 +145,8 @@ Codex passes only a few variables of its environment to servers. `install` adds 
 With `required = true` in a server's table, the first request waits for the server.""",
     "zed": """\
 Servers of extensions stay as they are. `install` also wraps the older form `command: {path, args, env}`.""",
+    "cline": """\
+Cline uses the HTTP+SSE transport for an address without a `type`, and so does the wrapped entry.""",
     "goose": """\
 Built-in and platform extensions stay as they are, and so do remote extensions whose headers contain variables, because
 Goose replaces variables only in headers.""",

@@ -43,6 +43,7 @@ FAILING: list[tuple[Any, str, str]] = [
     ({"command": __file__}, "test_bad_upstreams.py' is not executable", "write its interpreter into `command`"),
     ({"command": str(Path(__file__).parent)}, "end_to_end' is a folder", "the program in it"),
     ("exits", "ended the connection", "RuntimeError: no licence found"),
+    ({"command": sys.executable, "args": ["-c", ""]}, "ended the connection before", "Check that `command`"),
     ("garbage", "within 1 s", "raise `startup_timeout`"),
     ("half", "within 1 s", "startup_timeout"),
     ("silent", "within 1 s", "run its command by hand"),

@@ -175,3 +175,18 @@ async def test_the_name_of_a_kept_listing_depends_on_no_secret(
     config.write_text(config.read_text().replace(secret, "another-s3cret-v4lue"))
     await run("check", "--config", str(config))
     assert list((tmp_path / "store" / "listings").iterdir()) == [file]
+
+
+async def test_addresses_in_arguments_tell_kept_listings_apart(
+    raw: Any, configured: Configured, run: Run, tmp_path: Path
+) -> None:
+    counts: list[int] = []
+    for address in ("https://one.example/mcp", "https://two.example/mcp", "https://ann:pw@two.example/mcp?key=k3y"):
+        config = configured({"bridge": raw("ok", address)})
+        assert (await run("check", "--config", str(config))).code == 0
+        counts.append(len(list((tmp_path / "store" / "listings").iterdir())))
+        secret = config.read_text().replace("pw@", "other@").replace("k3y", "0ther")
+        config.write_text(secret)
+        assert (await run("check", "--config", str(config))).code == 0
+        assert len(list((tmp_path / "store" / "listings").iterdir())) == counts[-1]
+    assert counts == [1, 2, 3]

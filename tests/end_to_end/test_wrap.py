@@ -129,6 +129,18 @@ async def test_the_server_gets_the_whole_environment_folder_and_arguments(comman
         assert {name: found["env"].get(name) for name in expected} == expected
 
 
+@pytest.mark.executable  # PYTHONPATH
+async def test_modules_for_the_server_are_not_the_gateway_s(
+    command: Wrap, home: dict[str, str], tmp_path: Path
+) -> None:
+    for name in ("typer", "yaml", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError")
+    async with command("wrap", *server("surroundings.py"), env={**home, "PYTHONPATH": str(tmp_path)}) as client:
+        await client.greet()
+        found = json.loads((await client.text("look")).removeprefix("look: "))
+        assert found["env"]["PYTHONPATH"] == str(tmp_path)
+
+
 async def test_the_dashes_before_the_command_may_be_absent(command: Wrap) -> None:
     dashes, *words = server("surroundings.py", "-y", "--name", "x")
     assert dashes == "--"

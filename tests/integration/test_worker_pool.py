@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -52,6 +53,19 @@ async def expect_preempted(pool: WorkerPool, principal: str, ended: list[str]) -
 async def test_what_a_task_prints_does_not_reach_the_responses(pool: WorkerPool) -> None:
     assert await pool.run("alice", partial(os.write, 1, b"a progress bar"), 30) == 14
     assert await pool.run("alice", ANSWER, 30) == 3
+
+
+@pytest.mark.parametrize("variable", [None, "PYTHONPATH"])
+async def test_a_worker_imports_no_modules_of_the_users_folders(
+    pool: WorkerPool, variable: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pickle", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError")
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path))
+    else:
+        monkeypatch.chdir(tmp_path)
+    await pool.run("alice", partial(exec, "import msgspec"), 30)
 
 
 async def test_one_principal_cannot_occupy_all_processes(pool: WorkerPool) -> None:

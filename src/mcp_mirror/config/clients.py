@@ -67,6 +67,7 @@ IGNORED: Final[Mapping[str, str]] = {
 }
 """A client's key without effect here, and the reason or the advice."""
 
+_NAMES: Final = "names are of A-Z, a-z, 0-9, _, - and dots"
 TRANSPORTS: Final[Mapping[str, str]] = {
     "local": "stdio",
     "http": "streamable-http",
@@ -86,7 +87,8 @@ def gather_upstreams(root: YamlMapping, findings: Findings) -> tuple[Mapping[str
             chosen = _choose_upstream_name(name, node.location, findings)
             if chosen in gathered:
                 line = gathered[chosen].location.line
-                findings.report(node.location, f"line {line} has an upstream of the same name; rename one")
+                why = "" if chosen == name else f": both become '{chosen}', because {_NAMES}"
+                findings.report(node.location, f"line {line} has an upstream of the same name{why}; rename one")
             gathered.setdefault(chosen, _translate(node, findings))
     if inputs := root.members.get("inputs"):
         findings.warn(inputs.location, _INPUTS)
@@ -109,9 +111,7 @@ def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:
 def _choose_upstream_name(name: str, location: YamlLocation, findings: Findings) -> str:
     usable = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if usable != name and UPSTREAM_NAME.fullmatch(usable):
-        findings.warn(
-            location, f"the name of the upstream becomes '{usable}'; names are of A-Z, a-z, 0-9, _, - and dots"
-        )
+        findings.warn(location, f"the name of the upstream becomes '{usable}'; {_NAMES}")
     return usable
 
 

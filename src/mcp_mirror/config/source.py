@@ -57,6 +57,9 @@ _SYNTAX: Final = (
     ("<stream end>", "a bracket is not closed"),
     ("<block end>", "the indentation does not match the lines above, or a line lacks a colon"),
     ("cannot start any token", "text that starts with %, @ or a backtick must be in quotes"),
+    ("unknown escape", "a backslash in double quotes starts an escape; use single quotes"),
+    ("escape sequence", "a backslash in double quotes starts an escape; use single quotes"),
+    ("sequence entries", "a list starts on the line after its key, or write it in [ ]"),
     ("single document", "a second document starts here; keep one and remove '---'"),
 )
 

@@ -7,6 +7,7 @@ the names.
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal
 import anyio.to_thread
 import msgspec
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from msgspec.structs import replace
 
 from mcp_mirror.core.tool_inspection import InspectedTool
 from mcp_mirror.errors import MirrorError
@@ -35,6 +37,7 @@ _MAX_BYTES: Final = 1 << 22
 """Bytes of a listing; larger ones are not kept."""
 _MAX_LISTINGS: Final = 200
 """Listings in the cache; the oldest are removed."""
+_ADDRESS: Final = re.compile(r"https?://\S+")
 _NAMES: Final = ("*.json", "*.json.*", UNFINISHED_NAMES)
 
 _logger = logging.getLogger(__name__)
@@ -194,9 +197,20 @@ def _name_of(policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[s
 def _describe_identity(policy: UpstreamPolicy, redactor: Redactor) -> Mapping[str, Any]:
     endpoint = policy.endpoint
     if isinstance(endpoint, StdioEndpoint):
-        args = [redactor.clean(argument) for argument in endpoint.args]
+        args = [_describe_argument(argument, endpoint, redactor) for argument in endpoint.args]
         names = [] if endpoint.is_wrapped else sorted(endpoint.env)  # a whole environment has other names in each shell
         return {"command": endpoint.command, "args": args, "env": names, "cwd": endpoint.cwd}
     if isinstance(endpoint, HttpEndpoint):
         return {"url": redactor.clean(endpoint.url), "headers": sorted(endpoint.headers), "sse": endpoint.legacy_sse}
     return {}
+
+
+def _describe_argument(argument: str, endpoint: StdioEndpoint, redactor: Redactor) -> str:
+    """Return an argument without secrets; of one with an address, the address as of an upstream's `url`.
+
+    Bridges such as `npx mcp-remote https://...` start servers that only the address tells apart.
+    """
+    address = _ADDRESS.search(argument)
+    if address is None:
+        return redactor.clean(argument)
+    return Redactor(replace(endpoint, args=())).clean(Redactor(HttpEndpoint(url=address[0])).clean(address[0]))

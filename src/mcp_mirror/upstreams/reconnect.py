@@ -44,6 +44,7 @@ _NOT_MCP: Final = (
     "Check that `command` and `args` start an MCP server on standard input and output, and that it prints its logs on "
     "standard error."
 )
+_ENDED_EARLY: Final = "It ended the connection before it answered."
 _UNSUPPORTED: Final = "Unsupported protocol version from the server: "
 """How the SDK's error begins if the server chooses an unknown protocol version."""
 _UPDATE: Final = "The gateway does not support it. Update the server or the gateway."
@@ -153,6 +154,9 @@ def explain_end(
     if is_starting and (stray := output.stray) is not None:
         printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]
         logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
+    elif reason == _ENDED_EARLY and isinstance(policy.endpoint, StdioEndpoint) and not printed:
+        printed = [_NOT_MCP]
+        logged = f"{logged} {_NOT_MCP}"
     message = " ".join((reason, *printed)) if policy.preview else logged
     if isinstance(cause, ExpiredSessionError):
         return cause
@@ -218,7 +222,7 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
         quoted = sanitize(" ".join(redactor.quote(error.error.message, _QUOTED).split())).rstrip(".")
         return f"It refused to connect: {quoted} (error {code}).", f"It refused to connect (error {code})."
     if is_closed(error):
-        reason = "It ended the connection before it answered."
+        reason = _ENDED_EARLY
     elif isinstance(error, httpx2.HTTPStatusError):
         reason = explain_response(error.response)
     elif isinstance(error, httpx2.TransportError):

@@ -19,6 +19,7 @@ import msgspec
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from mcp_mirror.system import import_path
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.system.resources import explain_shortage
@@ -27,6 +28,9 @@ from mcp_mirror.workers.child import LENGTH, do_nothing, pack
 
 DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
 """The exceptions that `WorkerProcess.request` raises if the process ends."""
+_PROGRAM: Final = (
+    f"from {import_path.__name__} import prefer_own_libraries as prefer; prefer(); from {child.__name__} import main"
+)
 _STATM_DATA: Final = 5
 """The field of /proc/PID/statm with the pages that RLIMIT_DATA counts."""
 
@@ -70,7 +74,7 @@ class WorkerProcess:
         """
         if self._process is None or self._answers is None or self._process.returncode is not None:
             await self.aclose()
-            argv = [sys.executable, "-c", f"from {child.__name__} import main; main({self._memory})"]
+            argv = [sys.executable, "-P", "-c", f"{_PROGRAM}; main({self._memory})"]  # -P: not from the current folder
             with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipes open
                 # A separate session: after Ctrl-C in the terminal, it still serves the calls of the graceful shutdown.
                 process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -195,7 +195,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
                 for editor in _EDITORS
             ),
         ),
-        EntryShape(remote_type="streamableHttp"),
+        EntryShape(remote_type="streamableHttp", is_sse_by_default=True),
     ),
     Client(
         "roo",

@@ -53,6 +53,8 @@ class EntryShape(msgspec.Struct, frozen=True):
     sse_url: str = "url"
     """The key of the address of a server with the HTTP+SSE transport."""
     remote_type: str | None = None
+    is_sse_by_default: bool = False
+    """Whether an address without a type has the HTTP+SSE transport."""
     headers: str = "headers"
     has_header_variables: bool = False
     """Whether the client replaces variables in headers, but not in the environment of a server."""
@@ -155,7 +157,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     def wrap(self, program: Sequence[str]) -> list[Edit]:
         """Return the edits that wrap an entry for which `find_reason` has no reason."""
-        entry, server = self.value, _read_server(self.value)
+        entry, server = self.value, _read_server(self.value, self.shape)
         options = ["wrap", *(["--name", self.name] if UPSTREAM_NAME.fullmatch(self.name) else [])]
         if isinstance(server, RemoteServer):
             return [Put(self.at, _wrap_remote(entry, server, self.shape, [*program, *options]))]
@@ -206,7 +208,7 @@ def _find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool) -> str | Non
     if reason := _find_unusable_kind(entry, shape):
         return reason
     try:
-        server = _read_server(entry)
+        server = _read_server(entry, shape)
     except _UnwrappableError as error:
         return str(error)
     return None if isinstance(server, str) else _find_remote_reason(entry, server, shape, is_chosen=is_chosen)
@@ -227,7 +229,7 @@ def _read_type(entry: Mapping[str, Any]) -> str:
     return str(entry.get("type", entry.get("transport", ""))).lower()
 
 
-def _read_server(entry: Mapping[str, Any]) -> str | RemoteServer:
+def _read_server(entry: Mapping[str, Any], shape: EntryShape) -> str | RemoteServer:
     """Return the program of a local server, or a remote server.
 
     Raises:
@@ -244,7 +246,7 @@ def _read_server(entry: Mapping[str, Any]) -> str | RemoteServer:
     if not isinstance(_first(entry, ENVIRONMENTS) or {}, dict):
         raise _UnwrappableError("its environment has an unknown form")
     kind = _read_type(entry)
-    is_sse = kind == _SSE or (not kind and is_sse_address(url))
+    is_sse = kind == _SSE or (not kind and (shape.is_sse_by_default or is_sse_address(url)))
     return RemoteServer(url, _read_headers(entry), _read_variables(entry), is_sse)
 
 

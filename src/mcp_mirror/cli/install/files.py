@@ -77,7 +77,7 @@ def find_program() -> list[str]:
         source = _read_source()
         return [uvx, "--from", source, "mcp-mirror"] if source else [uvx, "mcp-mirror"]
     script = shutil.which("mcp-mirror", path=str(Path(sys.executable).parent))
-    return [script] if script else [sys.executable, "-m", "mcp_mirror"]
+    return [script] if script else [sys.executable, "-P", "-m", "mcp_mirror"]
 
 
 def describe_command(*words: str) -> str:

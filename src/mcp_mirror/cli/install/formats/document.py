@@ -94,6 +94,8 @@ class Document(ABC):
             ConfigError: The result is not what the edits mean, because the text has an unusual form.
         """
         edits = tuple(edits)
+        if not edits:
+            return self
         try:
             after = type(self)(self._mark + self._write(edits))
             is_as_meant = after.value == apply_edits(self.value, edits)

@@ -4,7 +4,7 @@ import copy
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
 
 import tomlkit
@@ -22,6 +22,7 @@ from mcp_mirror.cli.install.formats.document import (
     Put,
     Remove,
     Restore,
+    look_up,
 )
 from mcp_mirror.errors import ConfigError
 
@@ -29,6 +30,10 @@ _HEADER: Final = re.compile(r"^[ \t]*\[[^\r\n]*", re.MULTILINE)
 _EMPTY_LINE: Final = re.compile(r"(?<=\n)\r?\n\Z")
 _COMMENTS: Final = re.compile(r"^(?:[ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z))+\Z", re.MULTILINE)
 """The comments and empty lines at the end of a table."""
+
+
+_Comments = dict[Location | None, str]
+"""The comments and empty lines before tables, by their keys; None: after the last of the tables."""
 
 
 class TomlDocument(Document):
@@ -42,43 +47,71 @@ class TomlDocument(Document):
         self.value: Any = tomllib.loads(self._text)
 
     def find_problem(self, at: Location) -> str | None:
-        """Return whether `tomlkit` cannot reproduce the file; the location does not matter."""
-        del at
-        return self._problem
-
-    @cached_property
-    def _problem(self) -> str | None:
+        """Return whether `tomlkit` cannot reproduce the tables of the value, or the file if it has no table."""
+        start, stop = _locate(self._text, at)
+        text = self._text[start:stop]
         try:
-            return None if tomlkit.dumps(tomlkit.parse(self._text)) == self._text else UNSAFE
+            return None if tomlkit.dumps(tomlkit.parse(text)) == text else UNSAFE
         except (TOMLKitError, ValueError):
             return UNSAFE
 
     def _write(self, edits: Iterable[Edit]) -> bytes:
-        edits = tuple(edits)
-        text, comments = self._text, dict[Location, str]()
-        for edit in edits:
-            if isinstance(edit, Remove):
-                text = _remove_table(text, edit.at)
-            elif isinstance(edit, Restore) or (isinstance(edit, Put) and isinstance(edit.value, dict)):
-                text, comments[edit.at] = _cut_comments(text, edit.at)
+        text, remaining, comments = self._prepare(edits)
+        tail = ""
         try:
-            root = tomlkit.parse(text)
-            tail = "".join(_edit(root, edit) for edit in edits)
-            text = tomlkit.dumps(root)
-        except (TOMLKitError, KeyError, TypeError, AttributeError):
+            for edit in remaining:
+                text, added = _apply(text, edit)
+                tail += added
+        except (TOMLKitError, LookupError, TypeError, AttributeError):
             raise ConfigError(UNSAFE) from None
         for at, comment in comments.items():
-            place = _find_table(text, at)
-            text = f"{text[: place.end]}{comment}{text[place.end :]}" if place else text
+            text = _paste_comments(text, at, comment)
         if tail:
             text = text.rstrip("\r\n") + "\n" + tail
         if "\r\n" in self._text and "\n" not in self._text.replace("\r\n", ""):
             text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         return text.encode()
 
+    def _prepare(self, edits: Iterable[Edit]) -> tuple[str, list[Edit], dict[Location, _Comments]]:
+        """Return the text after the edits that need no `tomlkit`, the other edits, and the comments to paste later."""
+        text, remaining, comments = self._text, list[Edit](), dict[Location, _Comments]()
+        for edit in edits:
+            if isinstance(edit, Remove) and (removed := _remove_table(text, edit.at)) != text:
+                text = removed
+                continue
+            if isinstance(edit, Put) and isinstance(edit.value, dict):
+                text, comments[edit.at] = _cut_comments(text, edit.at)
+            elif isinstance(edit, Restore) and (restored := _restore_tables(text, edit)):
+                text = restored
+                continue
+            remaining.append(edit)
+        return text, remaining, comments
+
+    def read_tables(self, at: Location) -> str:
+        """Return the text of a table with the tables below it; empty if it has no header of its own."""
+        tables = [*_find_tables(self._text, at).values()]
+        return self._text[tables[0].start : tables[-1].end] if tables else ""
+
     def read_table(self, at: Location) -> Any:
         """Return a table with its comments and layout."""
         return _walk(tomlkit.parse(self._text), at)
+
+
+def _locate(text: str, at: Location) -> tuple[int, int]:
+    """Return the span of the innermost table with a header around a location, with the tables below it; else all."""
+    for size in range(len(at), 0, -1):
+        if tables := [*_find_tables(text, at[:size]).values()]:
+            return tables[0].start, tables[-1].end
+    return 0, len(text)
+
+
+def _apply(text: str, edit: Edit) -> tuple[str, str]:
+    """Return the text with an edit, and text for its end. `tomlkit` would move other tables, so it reads only some."""
+    start, stop = _locate(text, edit.at)
+    root = tomlkit.parse(text[start:stop])
+    if added := _edit(root, edit):
+        return text, added
+    return text[:start] + tomlkit.dumps(root) + text[stop:], ""
 
 
 def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
@@ -118,13 +151,26 @@ class _TableSpan(NamedTuple):
 
 
 def _find_table(text: str, at: Location) -> _TableSpan | None:
-    for header in _HEADER.finditer(text):
-        if _read_header(header[0]) == at:
-            following = _HEADER.search(text, header.end())
-            stop = following.start() if following else len(text)
-            rest = _COMMENTS.search(text, header.end(), stop)
-            return _TableSpan(header.start(), rest.start() if rest else stop, stop)
-    return None
+    headers = (header for header in _HEADER.finditer(text) if _read_header(header[0]) == at)
+    return next((_measure_table(text, header) for header in headers), None)
+
+
+def _find_tables(text: str, at: Location) -> dict[Location, _TableSpan]:
+    """Return a table and the tables below it that follow."""
+    found: dict[Location, _TableSpan] = {}
+    place = _find_table(text, at)
+    if place:
+        found[at] = place
+    while place and (header := _HEADER.match(text, place.next)) and (keys := _read_header(header[0]))[: len(at)] == at:
+        found[keys] = place = _measure_table(text, header)
+    return found
+
+
+def _measure_table(text: str, header: re.Match[str]) -> _TableSpan:
+    following = _HEADER.search(text, header.end())
+    stop = following.start() if following else len(text)
+    rest = _COMMENTS.search(text, header.end(), stop)
+    return _TableSpan(header.start(), rest.start() if rest else stop, stop)
 
 
 def _remove_table(text: str, at: Location) -> str:
@@ -139,12 +185,40 @@ def _remove_table(text: str, at: Location) -> str:
     return text[: empty.start() if empty else place.start] + text[place.end :]
 
 
-def _cut_comments(text: str, at: Location) -> tuple[str, str]:
-    """Return the text without the comments after a table, and these: `tomlkit` would add keys after them."""
-    place = _find_table(text, at)
-    return (text[: place.end] + text[place.next :], text[place.end : place.next]) if place else (text, "")
+def _cut_comments(text: str, at: Location) -> tuple[str, _Comments]:
+    """Return the text without the comments after a table and the tables below it, and these."""
+    comments: _Comments = {}
+    following: Location | None = None
+    for keys, place in reversed(_find_tables(text, at).items()):
+        comments[following] = text[place.end : place.next]
+        text, following = text[: place.end] + text[place.next :], keys
+    return text, comments
 
 
+def _paste_comments(text: str, at: Location, comments: _Comments) -> str:
+    """Return the text with comments before the tables that are still there, and after the last one."""
+    for following, comment in comments.items():
+        tables = _find_tables(text, at)
+        if following in tables:
+            text = f"{text[: tables[following].start]}{comment}{text[tables[following].start :]}"
+        elif following is None and tables:
+            *_, last = tables.values()
+            text = f"{text[: last.end]}{comment}{text[last.end :]}"
+    return text
+
+
+def _restore_tables(text: str, edit: Restore) -> str:
+    """Return the text with a table and the tables below it as in the source; empty if they do not follow each other."""
+    assert isinstance(edit.source, TomlDocument)  # noqa: S101  # the same file, earlier
+    tables, old = [*_find_tables(text, edit.at).values()], edit.source.read_tables(edit.source_at)
+    known = look_up(edit.source.value, edit.source_at)
+    if not tables or not old or look_up(tomllib.loads(old), edit.source_at) != known:
+        return ""
+    rest = text[tables[-1].end :]
+    return text[: tables[0].start] + old + ("\n" if rest and not old.endswith("\n") else "") + rest
+
+
+@cache
 def _read_header(line: str) -> Location:
     """Return the keys of a table's header; empty for any other line."""
     found: list[str] = []
@@ -152,7 +226,7 @@ def _read_header(line: str) -> Location:
         value: Any = tomllib.loads(line)
     except ValueError:
         return ()
-    while value:
+    while value and isinstance(value, dict):  # of an array of tables, the innermost value is a list
         [(key, value)] = value.items()
         found.append(key)
     return tuple(found)
