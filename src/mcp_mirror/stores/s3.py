@@ -45,9 +45,36 @@ _TRUNCATED: Final = (
     "The object of a stored value is shorter than the value: another program changed it. Call the tool that created "
     "the value again."
 )
+_REGION: Final = (
+    "The bucket of `store.blobs` is in another region. Set AWS_REGION in the gateway's environment to the region of "
+    "the bucket."
+)
+_NO_CREDENTIALS: Final = (
+    "The gateway has no credentials for the object store of `store.blobs`. Set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY in its environment."
+)
+_CLOCK: Final = (
+    "The object store of `store.blobs` refuses requests because the clock of the gateway's machine differs from its "
+    "own. Synchronize the clocks."
+)
+_FULL: Final = "The object store of `store.blobs` is full, or the bucket has reached its quota. Make room there."
+_TLS: Final = (
+    "The TLS certificate of the object store of `store.blobs` is not valid or not trusted. Check the certificate, or "
+    "set SSL_CERT_FILE in the gateway's environment to a file with the certificate of its authority."
+)
 _BY_MARK: Final = (
     ("BadScheme", _INSECURE),
+    ("InvalidCertificate(", _TLS),
+    ("/latest/api/token", _NO_CREDENTIALS),  # addresses at which an instance gives credentials
+    ("/latest/meta-data/", _NO_CREDENTIALS),
     ("<Code>NoSuchBucket</Code>", _NO_BUCKET),  # of a list; other requests have a type for it
+    ("<Code>RequestTimeTooSkewed</Code>", _CLOCK),
+    ("<Code>ExpiredToken</Code>", _ACCESS),
+    ("<Code>InvalidToken</Code>", _ACCESS),
+    ("<Code>AuthorizationHeaderMalformed</Code>", _REGION),
+    ("incorrectly configured region", _REGION),  # a redirect without an address
+    ("QuotaExceeded</Code>", _FULL),  # Ceph and MinIO
+    ("StorageFull</Code>", _FULL),  # MinIO
     ("status code: 403 ", _ACCESS),
     ("status code: 416 ", _TRUNCATED),
     ("kind: Timeout", _SLOW),
@@ -57,6 +84,19 @@ _BY_MARK: Final = (
 )
 """What the library's errors contain: its kinds of errors are not types."""
 _ADDRESS: Final = "`store.blobs` is not the address of a bucket. Write s3://BUCKET or s3://BUCKET/PREFIX."
+_ENDPOINT: Final = (
+    "%s in the gateway's environment is not the address of an object store. Write https://HOST or https://HOST:PORT."
+)
+_VARIABLE: Final = (
+    "A variable for the object store in the gateway's environment has no valid value. Correct the variables that begin "
+    "with AWS_."
+)
+_BY_MARK_OF_SETUP: Final = (
+    ("Missing AccessKeyId", _NO_CREDENTIALS),
+    ("Missing SecretAccessKey", _NO_CREDENTIALS),
+    ("Config error", _VARIABLE),
+)
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
 class S3Blobs:
@@ -69,10 +109,13 @@ class S3Blobs:
             url: s3://BUCKET or s3://BUCKET/PREFIX.
 
         Raises:
-            StoreError: The address is not valid.
+            StoreError: The address or the environment is not valid.
         """
         if not url.startswith("s3://") or not url.removeprefix("s3://").partition("/")[0]:
             raise StoreError(_ADDRESS)
+        for name in _ENDPOINT_VARIABLES:  # the library panics with each request if the scheme is missing
+            if not os.environ.get(name, "https://").lower().startswith(("http://", "https://")):
+                raise StoreError(_ENDPOINT % name)
         try:
             self._store = S3Store.from_url(
                 url.rstrip("/"),
@@ -84,8 +127,9 @@ class S3Blobs:
                 },
                 retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=_CONNECT_SECONDS)},
             )
-        except (exceptions.BaseError, ValueError, OSError):
-            raise StoreError(_ADDRESS) from None
+        except (exceptions.BaseError, ValueError, OSError) as error:
+            message = next((message for mark, message in _BY_MARK_OF_SETUP if mark in str(error)), _ADDRESS)
+            raise StoreError(message) from None
         self._outages = OutageLog(_logger)
 
     async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
@@ -157,7 +201,6 @@ class S3Blobs:
 
 
 def _describe_error(error: Exception) -> str:
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-        return _ACCESS
     text = str(error)
-    return next((message for mark, message in _BY_MARK if mark in text), _FAILED)
+    is_refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+    return next((message for mark, message in _BY_MARK if mark in text), _ACCESS if is_refused else _FAILED)
