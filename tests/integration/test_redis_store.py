@@ -975,6 +975,9 @@ class Network:
         self._server = server
         self._tasks: set[asyncio.Task[None]] = set()
         self._ends: list[asyncio.StreamWriter] = []
+        self._unanswered: dict[asyncio.StreamWriter, int] = {}
+        self.uploads = 0
+        """The most connections at once on which more than a MiB was sent that is not answered yet."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[str]:
@@ -994,14 +997,17 @@ class Network:
         there, back = await asyncio.open_connection("127.0.0.1", self._server.port)
         self._ends += [writer, back]
         for source, sink in ((reader, back), (there, writer)):
-            self._tasks.add(asyncio.create_task(_forward(source, sink)))
+            self._tasks.add(asyncio.create_task(self._forward(source, sink, back)))
 
-
-async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(1 << 16):
-        sink.write(data)
-        await sink.drain()
-    sink.close()
+    async def _forward(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, back: asyncio.StreamWriter
+    ) -> None:
+        while data := await source.read(1 << 16):
+            self._unanswered[back] = self._unanswered.get(back, 0) + len(data) if sink is back else 0
+            self.uploads = max(self.uploads, sum(size > MIB for size in self._unanswered.values()))
+            sink.write(data)
+            await sink.drain()
+        sink.close()
 
 
 @asynccontextmanager
@@ -1030,6 +1036,16 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
         await put(store, "t-2")
         assert time.monotonic() - started < RETURN * slowness()
+
+
+async def test_large_values_do_not_take_the_time_of_each_others_exchanges(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with connected(redis_server, tmp_path) as (network, store):
+        blob = bytes(range(256)) * (3 * CHUNK // 256)
+        await asyncio.gather(*(put(store, f"t-{number}", blob) for number in range(10)))
+        assert 1 <= network.uploads <= 2
+        assert all([await store.read("me", f"t-{number}") == blob for number in range(10)])
 
 
 async def test_an_exchange_that_outlives_an_outage_fails_no_later_write(
