@@ -26,7 +26,7 @@ from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.system.files import create_private, identify_file
+from mcp_mirror.system.files import create_mapped, create_private, identify_file
 from mcp_mirror.types import Descriptor, Span, StoreTotals, Traffic
 
 _LOCK_TIMEOUT: Final = 10_000
@@ -148,6 +148,7 @@ class Index:
         """
         self.close()
         create_private(self._path)
+        create_mapped(self._path.with_name(f"{self._path.name}-shm"))
         connection = sqlite3.connect(
             self._path, timeout=_LOCK_TIMEOUT / 1000, isolation_level=None, check_same_thread=False
         )
