@@ -5,6 +5,7 @@ Every failure gives a `StoreError`, no acknowledged value is lost or damaged, an
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
@@ -260,6 +261,25 @@ async def test_no_failing_write_loses_an_acknowledged_value(tmp_path: Path, audi
         audit(tmp_path / "store")
         refused += tried.failed
     assert 60 < len(refused) < 160
+
+
+async def test_values_can_be_deleted_while_the_system_refuses_longer_files(tmp_path: Path, audit: Audit) -> None:
+    folder, policy = tmp_path / "store", StorePolicy(ttl=9e9)
+    async with DiskStore(policy, time.time, folder) as store:
+        for base in ("kept", "deleted"):
+            await put(store, base, b"text")
+    async with DiskStore(policy, time.time, folder) as store:
+        with short_files((folder / "index.sqlite").stat().st_size):
+            puts = [put(store, f"v-{number}", b"text") for number in range(100)]
+            errors = [str(error) for error in await asyncio.gather(*puts, return_exceptions=True) if error]
+            assert 0 < len(errors) < 100
+            assert all("a quota of this user" in error and "`mcp-mirror values clear`" in error for error in errors)
+            assert await store.delete("me", "deleted")
+            assert bytes(await store.read("me", "kept") or b"") == b"text"
+            with pytest.raises(StoreError, match="a quota of this user"):
+                await put(store, "large", bytes(1 << 20))
+        await put(store, "after", b"text")
+    assert {("me", "kept"), ("me", "after")} <= audit(folder)
 
 
 @pytest.fixture
