@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
@@ -40,7 +40,7 @@ from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats, StoreTotals
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 SCRIPT = Path(mcp_mirror.stores.redis.store.__file__).with_name("store.lua")
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -1264,18 +1264,37 @@ def certificate(tmp_path: Path) -> Path:
     return tmp_path / "cert.pem"
 
 
-async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_path: Path) -> None:
+@contextmanager
+def encrypted(certificate: Path, tmp_path: Path) -> Iterator[tuple[RedisProcess, str]]:
+    """A server with TLS, and its address."""
     port = free_port()
     files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(tmp_path / "key.pem"))
     with RedisProcess(
         tmp_path, "--tls-port", str(port), *files, "--tls-auth-clients", "no", "--tls-ca-cert-file", str(certificate)
     ) as server:
-        url = f"rediss://127.0.0.1:{port}"
+        yield server, f"rediss://127.0.0.1:{port}"
+
+
+async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_path: Path) -> None:
+    with encrypted(certificate, tmp_path) as (server, url):
         async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
             await put(store, "t-1", bytes(20 * MIB))
             assert len(await store.read("me", "t-1") or b"") == 20 * MIB
         async with opened(server, tmp_path, url=url) as store:
             assert "TLS certificate" in (await refused(store.read("me", "t-1")))[0]
+
+
+async def test_a_silent_server_with_tls_cancels_no_call(certificate: Path, tmp_path: Path) -> None:
+    with encrypted(certificate, tmp_path) as (server, url):
+        async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
+            await put(store, "t-1")
+            await asyncio.gather(*(store.read("me", "t-1") for _ in range(10)))
+            server.pause()
+            reads = [store.read("me", "t-1") for _ in range(2)]
+            errors = await asyncio.gather(*reads, return_exceptions=True)
+            assert [type(error) for error in errors] == [StoreError, StoreError]
+            server.resume()
+            assert await store.read("me", "t-1") == b'"x"'
 
 
 async def test_a_unix_socket_will_do(redis_server: RedisProcess, tmp_path: Path) -> None:

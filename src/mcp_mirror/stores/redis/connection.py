@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -150,8 +150,18 @@ class RedisConnection:
 
     async def aclose(self) -> None:
         """Disconnect."""
-        with anyio.move_on_after(_TIMEOUT, shield=True):
-            await self._pool.disconnect()
+        with anyio.CancelScope(shield=True):
+            await self._disconnect(_TIMEOUT, inuse_connections=True)
+
+    async def _disconnect(self, most: float, *, inuse_connections: bool) -> None:
+        """Disconnect within `most` seconds.
+
+        A cancel scope of anyio does not recognize its own cancellation in the error that `asyncio.gather` raises, which
+        the library uses here, and the task would be cancelled.
+        """
+        with suppress(TimeoutError, exceptions.RedisError):
+            async with asyncio.timeout(most):
+                await self._pool.disconnect(inuse_connections)
 
     async def run(self, commands: Iterable[Command], *, is_large: bool = False) -> list[Any]:
         """Run commands in one exchange and return their replies. Commands of others may run between them.
@@ -228,8 +238,7 @@ class RedisConnection:
             self._outages += 1
             self._last_error = failure
         if not self.is_up or message in _FAILOVER_ERRORS:
-            with anyio.move_on_after(_DISCONNECT_TIMEOUT):  # idle connections may be dead too
-                await self._pool.disconnect(inuse_connections=False)
+            await self._disconnect(_DISCONNECT_TIMEOUT, inuse_connections=False)  # idle connections may be dead too
         self._log.fail(message, "%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
         return failure
 
