@@ -480,6 +480,30 @@ async def test_an_object_store_that_refuses_some_requests_is_logged_once(
     assert lines[1] == "The object store is used again."
 
 
+async def test_uploads_do_not_take_the_time_of_each_others_requests(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        putting, uploads = asyncio.gather(*(put(store, f"t-{number}") for number in range(12))), [0]
+        while not putting.done():
+            uploads.append(await asyncio.to_thread(bucket.uploads))
+        await putting
+        assert 1 <= max(uploads) <= 2
+        assert await asyncio.gather(*(read(store, f"t-{number}") for number in range(12))) == [LARGE] * 12
+
+
+async def test_uploads_that_wait_for_a_silent_object_store_fail_with_the_first(
+    redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "_REQUEST_SECONDS", 1)
+    async with opened(redis_server, own_bucket, tmp_path) as store:
+        own_bucket.pause()
+        found = await asyncio.gather(*(refused(put(store, f"t-{number}")) for number in range(20)))
+        assert max(seconds for _, seconds in found) < 5 * slowness()
+        own_bucket.resume()
+        await put(store, "t-20")
+
+
 async def test_an_object_store_that_fails_during_a_put_leaves_no_value(
     redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path
 ) -> None:

@@ -7,10 +7,11 @@ identity, container and instance roles. Messages never contain text of the serve
 import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Final
 
+import anyio
 import obstore
 from obstore import exceptions
 from obstore.store import S3Store
@@ -27,6 +28,12 @@ _REQUEST_SECONDS: Final = 10
 _PART: Final = 5 << 20
 """Bytes of a part of an upload: the minimum of S3, so that a part fits into one request's time on a slow line."""
 _PARTS_AT_ONCE: Final = 4
+_UPLOADS: Final = 2
+"""Uploads at once: more would share the line, and their parts would take longer than the time of a request."""
+_DOWNLOADS: Final = 4
+"""Large reads at once, for the same reason."""
+_LARGE: Final = 1 << 20
+"""Bytes above which a read is large."""
 _PAGE: Final = 1000
 
 _DOWN: Final = "The object store of `store.blobs` cannot be reached. Try again in a moment."
@@ -130,6 +137,10 @@ class S3Blobs:
         except (exceptions.BaseError, ValueError, OSError) as error:
             message = next((message for mark, message in _BY_MARK_OF_SETUP if mark in str(error)), _ADDRESS)
             raise StoreError(message) from None
+        self._uploads, self._downloads = anyio.Semaphore(_UPLOADS), anyio.Semaphore(_DOWNLOADS)
+        self._failures = 0
+        """How often the object store could not be reached."""
+        self._last_failure = StoreError(_DOWN)
         self._outages = OutageLog(_logger)
 
     async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
@@ -138,10 +149,11 @@ class S3Blobs:
         Raises:
             StoreError: The object was not written, or its confirmation was lost.
         """
-        with self._report_errors(missing=_NO_BUCKET):
-            await obstore.put_async(
-                self._store, name, chunks, use_multipart=True, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
-            )
+        async with self._in_turn(self._uploads):
+            with self._report_errors(missing=_NO_BUCKET):
+                await obstore.put_async(
+                    self._store, name, chunks, use_multipart=True, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
+                )
 
     async def read(self, name: str, span: Span) -> Buffer:
         """Read a range of an object.
@@ -152,8 +164,10 @@ class S3Blobs:
         """
         if not span.length:
             return b""
-        with self._report_errors(missing=None):
-            part = memoryview(await obstore.get_range_async(self._store, name, start=span.start, length=span.length))
+        async with self._in_turn(self._downloads) if span.length > _LARGE else nullcontext():
+            with self._report_errors(missing=None):
+                read = await obstore.get_range_async(self._store, name, start=span.start, length=span.length)
+        part = memoryview(read)
         if len(part) != span.length:
             raise StoreError(_TRUNCATED)
         return part
@@ -182,6 +196,19 @@ class S3Blobs:
                     return
             yield [(one["path"], one["last_modified"].timestamp()) for one in page]
 
+    @asynccontextmanager
+    async def _in_turn(self, turns: anyio.Semaphore) -> AsyncIterator[None]:
+        """Wait for a turn to transfer a large object.
+
+        Raises:
+            StoreError: The object store could not be reached since the wait began.
+        """
+        failures = self._failures
+        async with turns:
+            if self._failures != failures:
+                raise self._last_failure
+            yield
+
     @contextmanager
     def _report_errors(self, *, missing: str | None) -> Iterator[None]:
         """Turn errors of the library into `StoreError`; `missing` is the message if something does not exist."""
@@ -197,7 +224,10 @@ class S3Blobs:
 
     def _log(self, message: str, error: Exception) -> StoreError:
         self._outages.fail(message, "%s (%s)", message, type(error).__name__)
-        return StoreError(message)
+        failure = StoreError(message)
+        if message in (_DOWN, _SLOW):
+            self._failures, self._last_failure = self._failures + 1, failure
+        return failure
 
 
 def _describe_error(error: Exception) -> str:
