@@ -381,11 +381,13 @@ async def test_an_outage_of_the_object_store_is_reported_in_time(
 
 
 @asynccontextmanager
-async def answering(status: int, body: bytes, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """The address of an object store that gives one answer to all requests."""
+async def answering(*answers: tuple[int, bytes], tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The address of an object store that gives these answers to requests, and then the last one to all."""
+    left = [*answers]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
+        status, body = left.pop(0) if len(left) > 1 else left[0]
         writer.write(b"HTTP/1.1 %d Answer\r\nconnection: close\r\n\r\n%b" % (status, body))
         writer.close()
 
@@ -417,7 +419,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 async def test_an_error_of_the_object_store_names_its_next_step(
     status: int, code: str, advice: str, variables: pytest.MonkeyPatch
 ) -> None:
-    async with answering(status, f"<Error><Code>{code}</Code></Error>".encode()) as address:
+    async with answering((status, f"<Error><Code>{code}</Code></Error>".encode())) as address:
         variables.setenv("AWS_ENDPOINT", address)
         message, _ = await refused(S3Blobs("s3://values").read("t-9", Span(0, 10)))
     assert advice in message
@@ -441,10 +443,23 @@ def test_variables_that_cannot_be_used_are_refused(
         S3Blobs("s3://values")
 
 
+async def test_a_busy_object_store_is_asked_again_for_a_moment(variables: pytest.MonkeyPatch) -> None:
+    busy = 503, b"<Error><Code>SlowDown</Code></Error>"
+    removed = 200, b"<DeleteResult><Deleted><Key>t-9</Key></Deleted></DeleteResult>"
+    async with answering(busy, busy, busy, removed) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        await S3Blobs("s3://values").remove(["t-9"])
+    async with answering(busy) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        message, seconds = await refused(S3Blobs("s3://values").remove(["t-9"]))
+    assert message.startswith("The object store of `store.blobs` is busy")
+    assert seconds < 5 * slowness()
+
+
 async def test_missing_credentials_of_the_object_store_are_named(variables: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         variables.delenv(name)
-    async with answering(404, b"") as address:
+    async with answering((404, b"")) as address:
         variables.setenv("AWS_METADATA_ENDPOINT", address)
         message, _ = await refused(S3Blobs("s3://values").read("t-9", Span(0, 10)))
     assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in its environment." in message
@@ -455,7 +470,7 @@ async def test_an_object_store_may_have_a_certificate_of_its_own(
 ) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate)
-    async with answering(404, b"<Error><Code>NoSuchBucket</Code></Error>", tls) as address:
+    async with answering((404, b"<Error><Code>NoSuchBucket</Code></Error>"), tls=tls) as address:
         variables.setenv("AWS_ENDPOINT", address)
         message, _ = await refused(S3Blobs("s3://values").remove(["t-9"]))
         assert "TLS certificate" in message

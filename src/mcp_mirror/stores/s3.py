@@ -25,6 +25,8 @@ _logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS: Final = 2
 _REQUEST_SECONDS: Final = 10
+_RETRIES: Final = 3
+"""Retries of a request, after 0.1 s and more: S3 answers 503 for a moment while a bucket has many requests."""
 _PART: Final = 5 << 20
 """Bytes of a part of an upload: the minimum of S3, so that a part fits into one request's time on a slow line."""
 _PARTS_AT_ONCE: Final = 4
@@ -43,6 +45,7 @@ _ACCESS: Final = (
     "they may read, write, list and delete objects there."
 )
 _NO_BUCKET: Final = "The bucket of `store.blobs` does not exist. Create it, or correct `store.blobs`."
+_BUSY: Final = "The object store of `store.blobs` is busy and refuses requests. Try again in a moment."
 _FAILED: Final = "The object store of `store.blobs` failed. Try again in a moment, or read its log."
 _INSECURE: Final = (
     "The endpoint of the object store of `store.blobs` is http://. Use https://, or set AWS_ALLOW_HTTP=true in the "
@@ -83,6 +86,8 @@ _BY_MARK: Final = (
     ("QuotaExceeded</Code>", _FULL),  # Ceph and MinIO
     ("StorageFull</Code>", _FULL),  # MinIO
     ("status code: 403 ", _ACCESS),
+    ("status code: 429 ", _BUSY),
+    ("status code: 503 ", _BUSY),
     ("status code: 416 ", _TRUNCATED),
     ("kind: Timeout", _SLOW),
     ("kind: Connect", _DOWN),
@@ -132,7 +137,7 @@ class S3Blobs:
                     # With options, the library does not read this variable.
                     "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"),
                 },
-                retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=_CONNECT_SECONDS)},
+                retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_CONNECT_SECONDS)},
             )
         except (exceptions.BaseError, ValueError, OSError) as error:
             message = next((message for mark, message in _BY_MARK_OF_SETUP if mark in str(error)), _ADDRESS)
