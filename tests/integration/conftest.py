@@ -1,5 +1,7 @@
-"""Fixtures for memory tools over any store, and the invariants of a disk store's folder."""
+"""Fixtures for memory tools over any store, a certificate, and the invariants of a disk store's folder."""
 
+import datetime as dt
+import ipaddress
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, closing
@@ -8,6 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from disk_values import Clock
 
 from mcp_mirror.memory.tools.tool import Memory
@@ -37,6 +42,23 @@ def clock() -> Clock:
 def folder(tmp_path: Path) -> Path:
     """The folder of a store; neither it nor the folder above exists."""
     return tmp_path / "above" / "store"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for 127.0.0.1, signed by itself, with its key."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=test")
+    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+        .add_extension(address, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    text = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(key.private_bytes(*text) + signed.public_bytes(serialization.Encoding.PEM))
+    return path
 
 
 @pytest.fixture

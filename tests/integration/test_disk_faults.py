@@ -5,6 +5,7 @@ Every failure gives a `StoreError`, no acknowledged value is lost or damaged, an
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
@@ -262,6 +263,25 @@ async def test_no_failing_write_loses_an_acknowledged_value(tmp_path: Path, audi
     assert 60 < len(refused) < 160
 
 
+async def test_values_can_be_deleted_while_the_system_refuses_longer_files(tmp_path: Path, audit: Audit) -> None:
+    folder, policy = tmp_path / "store", StorePolicy(ttl=9e9)
+    async with DiskStore(policy, time.time, folder) as store:
+        for base in ("kept", "deleted"):
+            await put(store, base, b"text")
+    async with DiskStore(policy, time.time, folder) as store:
+        with short_files((folder / "index.sqlite").stat().st_size):
+            puts = [put(store, f"v-{number}", b"text") for number in range(100)]
+            errors = [str(error) for error in await asyncio.gather(*puts, return_exceptions=True) if error]
+            assert 0 < len(errors) < 100
+            assert all("a quota of this user" in error and "`mcp-mirror values clear`" in error for error in errors)
+            assert await store.delete("me", "deleted")
+            assert bytes(await store.read("me", "kept") or b"") == b"text"
+            with pytest.raises(StoreError, match="a quota of this user"):
+                await put(store, "large", bytes(1 << 20))
+        await put(store, "after", b"text")
+    assert {("me", "kept"), ("me", "after")} <= audit(folder)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB of its own."""
@@ -272,6 +292,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     )
     if output.returncode:
         pytest.skip(f"no disk can be mounted here: {output.stderr.decode().strip()}")
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+@pytest.fixture
+def copying_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 128 MB with a file system that overwrites no data in place."""
+    image, mounted = tmp_path / "image", tmp_path / "disk"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(128 << 20)
+    for command in (("mkfs.btrfs", str(image)), ("mount", "-o", "loop", str(image), str(mounted))):
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no btrfs can be mounted here: {error}")
     try:
         yield mounted
     finally:
@@ -308,6 +346,40 @@ async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_d
     assert 20 < len(refused) < 110
     assert all("disk is full" in message for message in refused)
     assert ("me", "kept") in audit(folder)
+
+
+FILLED = """
+import asyncio, contextlib, os, sys
+from pathlib import Path
+from disk_values import LARGE, Clock, opened, put, read
+from mcp_mirror.errors import StoreError
+
+async def main(disk):
+    async with opened(disk / "store", Clock()) as store:
+        await put(store, Clock(), "t-kept", LARGE)
+        os.sync()
+        for size in (1 << 16, 512):
+            with contextlib.suppress(OSError), (disk / f"filler-{size}").open("wb", buffering=0) as filler:
+                while True:
+                    filler.write(os.urandom(size))
+        for number in range(20):
+            os.sync()
+            try:
+                await put(store, Clock(), f"t-{number}", os.urandom(2000))
+            except StoreError as error:
+                print(error)
+        assert await read(store, "t-kept") == LARGE
+        assert await store.delete("me", "t-kept")
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_a_full_disk_that_writes_copies_does_not_end_the_gateway(copying_disk: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
+    command = [sys.executable, "-c", FILLED, str(copying_disk)]
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=100)
+    assert b"disk is full" in ended.stdout
 
 
 async def test_a_store_that_starts_on_a_full_disk_fails_and_recovers_later(small_disk: Path, audit: Audit) -> None:

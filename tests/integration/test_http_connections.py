@@ -1,8 +1,6 @@
 """HTTP connections stay open between requests while they can be used."""
 
 import asyncio
-import datetime as dt
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -13,9 +11,6 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
@@ -399,23 +394,6 @@ async def test_a_server_that_refuses_tls_is_not_taken_for_one_without_tls() -> N
             await site.kept.handle_async_request(request)
     explained = explain_failed_connection(failure.value, request.url)
     assert "TLS failed (SSLV3_ALERT_HANDSHAKE_FAILURE). See the server's log; the gateway uses TLS 1.2" in explained
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """A certificate for 127.0.0.1, signed by itself, with its key."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=test")
-    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
-        .add_extension(address, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    text = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path = tmp_path / "certificate.pem"
-    path.write_bytes(key.private_bytes(*text) + signed.public_bytes(serialization.Encoding.PEM))
-    return path
 
 
 async def test_a_tls_connection_is_used_again(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

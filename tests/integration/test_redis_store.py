@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
@@ -40,7 +40,7 @@ from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Provenance, Span, StoreStats, StoreTotals
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 SCRIPT = Path(mcp_mirror.stores.redis.store.__file__).with_name("store.lua")
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -975,6 +975,9 @@ class Network:
         self._server = server
         self._tasks: set[asyncio.Task[None]] = set()
         self._ends: list[asyncio.StreamWriter] = []
+        self._unanswered: dict[asyncio.StreamWriter, int] = {}
+        self.uploads = 0
+        """The most connections at once on which more than a MiB was sent that is not answered yet."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[str]:
@@ -994,14 +997,17 @@ class Network:
         there, back = await asyncio.open_connection("127.0.0.1", self._server.port)
         self._ends += [writer, back]
         for source, sink in ((reader, back), (there, writer)):
-            self._tasks.add(asyncio.create_task(_forward(source, sink)))
+            self._tasks.add(asyncio.create_task(self._forward(source, sink, back)))
 
-
-async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(1 << 16):
-        sink.write(data)
-        await sink.drain()
-    sink.close()
+    async def _forward(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, back: asyncio.StreamWriter
+    ) -> None:
+        while data := await source.read(1 << 16):
+            self._unanswered[back] = self._unanswered.get(back, 0) + len(data) if sink is back else 0
+            self.uploads = max(self.uploads, sum(size > MIB for size in self._unanswered.values()))
+            sink.write(data)
+            await sink.drain()
+        sink.close()
 
 
 @asynccontextmanager
@@ -1030,6 +1036,16 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
         await put(store, "t-2")
         assert time.monotonic() - started < RETURN * slowness()
+
+
+async def test_large_values_do_not_take_the_time_of_each_others_exchanges(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with connected(redis_server, tmp_path) as (network, store):
+        blob = bytes(range(256)) * (3 * CHUNK // 256)
+        await asyncio.gather(*(put(store, f"t-{number}", blob) for number in range(10)))
+        assert 1 <= network.uploads <= 2
+        assert all([await store.read("me", f"t-{number}") == blob for number in range(10)])
 
 
 async def test_an_exchange_that_outlives_an_outage_fails_no_later_write(
@@ -1248,18 +1264,37 @@ def certificate(tmp_path: Path) -> Path:
     return tmp_path / "cert.pem"
 
 
-async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_path: Path) -> None:
+@contextmanager
+def encrypted(certificate: Path, tmp_path: Path) -> Iterator[tuple[RedisProcess, str]]:
+    """A server with TLS, and its address."""
     port = free_port()
     files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(tmp_path / "key.pem"))
     with RedisProcess(
         tmp_path, "--tls-port", str(port), *files, "--tls-auth-clients", "no", "--tls-ca-cert-file", str(certificate)
     ) as server:
-        url = f"rediss://127.0.0.1:{port}"
+        yield server, f"rediss://127.0.0.1:{port}"
+
+
+async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_path: Path) -> None:
+    with encrypted(certificate, tmp_path) as (server, url):
         async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
             await put(store, "t-1", bytes(20 * MIB))
             assert len(await store.read("me", "t-1") or b"") == 20 * MIB
         async with opened(server, tmp_path, url=url) as store:
             assert "TLS certificate" in (await refused(store.read("me", "t-1")))[0]
+
+
+async def test_a_silent_server_with_tls_cancels_no_call(certificate: Path, tmp_path: Path) -> None:
+    with encrypted(certificate, tmp_path) as (server, url):
+        async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
+            await put(store, "t-1")
+            await asyncio.gather(*(store.read("me", "t-1") for _ in range(10)))
+            server.pause()
+            reads = [store.read("me", "t-1") for _ in range(2)]
+            errors = await asyncio.gather(*reads, return_exceptions=True)
+            assert [type(error) for error in errors] == [StoreError, StoreError]
+            server.resume()
+            assert await store.read("me", "t-1") == b'"x"'
 
 
 async def test_a_unix_socket_will_do(redis_server: RedisProcess, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import ssl
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis_process import RedisProcess
 from redis_values import descriptor
-from s3_process import BUCKET, IS_INSTALLED, MISSING, CheckingS3Process, S3Process
+from s3_process import BUCKET, ENVIRONMENT, IS_INSTALLED, MISSING, CheckingS3Process, S3Process
 from store_errors import time_store_error
 from tests.load import slowness
 
@@ -379,6 +380,105 @@ async def test_an_outage_of_the_object_store_is_reported_in_time(
             await wait_for_objects(own_bucket, 2)
 
 
+@asynccontextmanager
+async def answering(*answers: tuple[int, bytes], tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The address of an object store that gives these answers to requests, and then the last one to all."""
+    left = [*answers]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        status, body = left.pop(0) if len(left) > 1 else left[0]
+        writer.write(b"HTTP/1.1 %d Answer\r\nconnection: close\r\n\r\n%b" % (status, body))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The variables of the gateway; they have credentials."""
+    for name, value in {**ENVIRONMENT, "AWS_ALLOW_HTTP": "true"}.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (301, "PermanentRedirect", "Set AWS_REGION "),
+        (400, "AuthorizationHeaderMalformed", "Set AWS_REGION "),
+        (400, "ExpiredToken", "Check the credentials "),
+        (400, "XMinioAdminBucketQuotaExceeded", "Make room "),
+        (403, "AccessDenied", "Check the credentials "),
+        (403, "QuotaExceeded", "Make room "),
+        (403, "RequestTimeTooSkewed", "Synchronize the clocks."),
+        (507, "XMinioStorageFull", "Make room "),
+    ],
+)
+async def test_an_error_of_the_object_store_names_its_next_step(
+    status: int, code: str, advice: str, variables: pytest.MonkeyPatch
+) -> None:
+    async with answering((status, f"<Error><Code>{code}</Code></Error>".encode())) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        message, _ = await refused(S3Blobs("s3://values").read("t-9", Span(0, 10)))
+    assert advice in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [
+        ("AWS_ENDPOINT", "minio:9000", "Write https://HOST or https://HOST:PORT."),
+        ("AWS_ENDPOINT_URL", "minio:9000", "Write https://HOST or https://HOST:PORT."),
+        ("AWS_ACCESS_KEY_ID", None, "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "),
+        ("AWS_SECRET_ACCESS_KEY", None, "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "),
+        ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "maybe", "Correct the variables that begin with AWS_."),
+    ],
+)
+def test_variables_that_cannot_be_used_are_refused(
+    name: str, value: str | None, advice: str, variables: pytest.MonkeyPatch
+) -> None:
+    variables.setenv(name, value) if value else variables.delenv(name)
+    with pytest.raises(StoreError, match=re.escape(advice)):
+        S3Blobs("s3://values")
+
+
+async def test_a_busy_object_store_is_asked_again_for_a_moment(variables: pytest.MonkeyPatch) -> None:
+    busy = 503, b"<Error><Code>SlowDown</Code></Error>"
+    removed = 200, b"<DeleteResult><Deleted><Key>t-9</Key></Deleted></DeleteResult>"
+    async with answering(busy, busy, busy, removed) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        await S3Blobs("s3://values").remove(["t-9"])
+    async with answering(busy) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        message, seconds = await refused(S3Blobs("s3://values").remove(["t-9"]))
+    assert message.startswith("The object store of `store.blobs` is busy")
+    assert seconds < 5 * slowness()
+
+
+async def test_missing_credentials_of_the_object_store_are_named(variables: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        variables.delenv(name)
+    async with answering((404, b"")) as address:
+        variables.setenv("AWS_METADATA_ENDPOINT", address)
+        message, _ = await refused(S3Blobs("s3://values").read("t-9", Span(0, 10)))
+    assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in its environment." in message
+
+
+async def test_an_object_store_may_have_a_certificate_of_its_own(
+    certificate: Path, variables: pytest.MonkeyPatch
+) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    async with answering((404, b"<Error><Code>NoSuchBucket</Code></Error>"), tls=tls) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        message, _ = await refused(S3Blobs("s3://values").remove(["t-9"]))
+        assert "TLS certificate" in message
+        variables.setenv("SSL_CERT_FILE", str(certificate))
+        message, _ = await refused(S3Blobs("s3://values").remove(["t-9"]))
+        assert message.startswith("The bucket of `store.blobs` does not exist.")
+
+
 async def test_an_object_store_that_refuses_some_requests_is_logged_once(
     redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -393,6 +493,30 @@ async def test_an_object_store_that_refuses_some_requests_is_logged_once(
     assert len(lines) == 3
     assert ["shorter" in line for line in lines] == [True, False, True]
     assert lines[1] == "The object store is used again."
+
+
+async def test_uploads_do_not_take_the_time_of_each_others_requests(
+    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
+) -> None:
+    async with opened(redis_server, bucket, tmp_path) as store:
+        putting, uploads = asyncio.gather(*(put(store, f"t-{number}") for number in range(12))), [0]
+        while not putting.done():
+            uploads.append(await asyncio.to_thread(bucket.uploads))
+        await putting
+        assert 1 <= max(uploads) <= 2
+        assert await asyncio.gather(*(read(store, f"t-{number}") for number in range(12))) == [LARGE] * 12
+
+
+async def test_uploads_that_wait_for_a_silent_object_store_fail_with_the_first(
+    redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "_REQUEST_SECONDS", 1)
+    async with opened(redis_server, own_bucket, tmp_path) as store:
+        own_bucket.pause()
+        found = await asyncio.gather(*(refused(put(store, f"t-{number}")) for number in range(20)))
+        assert max(seconds for _, seconds in found) < 5 * slowness()
+        own_bucket.resume()
+        await put(store, "t-20")
 
 
 async def test_an_object_store_that_fails_during_a_put_leaves_no_value(

@@ -481,6 +481,22 @@ async def test_expired_values_of_anybody_go_before_any_other(open_store: OpenSto
         assert (await store.stats("gone")).values == 0
 
 
+async def test_others_read_while_one_value_makes_many_go(open_store: OpenStore, clock: Clock) -> None:
+    async with open_store(namespace_bytes=1000, fsync=False) as store:
+        await put(store, clock, "t-0", namespace="you")
+        for index in range(1000):
+            await put(store, clock, f"t-{index}", b"1")
+        reads, storing = 0, asyncio.ensure_future(put(store, clock, "t-1000", b"x" * 1000))
+        while not storing.done():
+            assert await store.read("you", "t-0") == b'{"a":[1]}'
+            await asyncio.sleep(0)
+            reads += 1
+        await storing
+        assert reads > 3
+        assert [one.base for one in await store.list("me")] == ["t-1000"]
+        assert (await store.totals()).evicted == 1000
+
+
 async def test_one_namespaces_tombstones_do_not_push_out_anothers(
     open_store: OpenStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

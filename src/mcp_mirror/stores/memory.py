@@ -12,10 +12,10 @@ from math import inf
 from pathlib import Path
 from typing import Final, Self
 
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone, ValueKey
@@ -27,6 +27,7 @@ from mcp_mirror.stores.quotas import (
     EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
+    REMOVED_PER_STEP,
     TOMBSTONE_LIFETIME,
     Eviction,
     ExpirySweeper,
@@ -156,8 +157,9 @@ class MemoryStore:
             content = await self._keep(blob, size, file)
             value = _StoredValue(pack_descriptor(descriptor), descriptor.created, descriptor.expires, size, content)
         try:
-            self._make_room(key, size)
-        except StoreError:
+            while not self._make_room(key, size):
+                await anyio.lowlevel.checkpoint()
+        except BaseException:
             _release(value)
             raise
         if key in self._values:
@@ -271,25 +273,35 @@ class MemoryStore:
         self._shares[key[0]].use(key, value.expires)
         return value
 
-    def _make_room(self, key: ValueKey, size: int) -> None:
-        """Evict the least recently used values, expired ones first, of the namespace that must make room.
+    def _make_room(self, key: ValueKey, size: int) -> bool:
+        """Evict some of the least recently used values, expired ones first, of the namespace that must make room.
+
+        Returns:
+            Whether there is room now. If not, call it again, after others were served.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         for _ in range(EXPIRED_PER_PUT):
             self._expire_oldest()
-        plan = self._plan_eviction(key, size)
-        while plan.exceeds_total and (expired := self._expire_oldest()):
+        plan, left = self._plan_eviction(key, size), REMOVED_PER_STEP
+        while left and plan.exceeds_total and (expired := self._expire_oldest()):
             gone, freed = expired
+            left -= 1
             if gone != key:  # the plan counts this one as replaced
                 plan.remove(gone[0], freed)
+        if not left:
+            return False
         plan.check()
         now = self._clock()
         while (crowded := plan.choose_namespace()) is not None:
+            if not left:
+                return False
             oldest = next(one for one in self._shares[crowded].keys if one != key)
             plan.remove(crowded, self._values[oldest].size)
             self._replace_by_tombstone(oldest, "expired" if self._is_expired(oldest, now) else "evicted")
+            left -= 1
+        return True
 
     def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""

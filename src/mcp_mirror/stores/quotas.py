@@ -28,6 +28,8 @@ TOMBSTONE_LIFETIME: Final = 30 * 86_400.0
 """Seconds for which a tombstone is kept."""
 EXPIRED_PER_PUT: Final = 2
 """Expired values that a put removes although it does not need their room, so that a store cannot grow by them."""
+REMOVED_PER_STEP: Final = 64
+"""Values that a put removes at once, as in `store.lua`: the other callers are served before it removes more."""
 EXPIRED_PER_BATCH: Final = 500
 """Maximum of expired values that one batch removes."""
 BATCH_SECONDS: Final = 0.001

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import stat
+import struct
 import sys
 import threading
 from collections.abc import Collection, Iterable
@@ -50,6 +51,10 @@ NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 UNFINISHED_NAMES: Final = ".*.part"
 """A glob of the names of unfinished files, which a killed process leaves behind."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | BINARY
+_SET_FLAGS: Final = 0x40000000 | struct.calcsize("l") << 16 | ord("f") << 8 | 2
+"""`FS_IOC_SETFLAGS` of Linux."""
+_NO_COPIES: Final = (0x00800000).to_bytes(4, sys.byteorder) + bytes(4)
+"""`FS_NOCOW_FL`, which file systems that always overwrite in place refuse."""
 _LARGE: Final = 1 << 16
 """Bytes from which a file is large."""
 _MAX_KEPT: Final = 64
@@ -346,6 +351,21 @@ def create_private(path: Path) -> None:
     """
     with suppress(FileExistsError):
         os.close(os.open(path, _NEW, 0o600))
+
+
+def create_mapped(path: Path) -> None:
+    """Create an empty file that only this user may use, and that processes write through maps, if it does not exist.
+
+    The file system overwrites the file in place. btrfs would write copies of its pages, and kill a process that changes
+    a page while the disk is full. An existing file is not opened, as in `create_private`.
+    """
+    with suppress(OSError):
+        file = os.open(path, _NEW, 0o600)
+        try:
+            if sys.platform == "linux":
+                fcntl.ioctl(file, _SET_FLAGS, _NO_COPIES)
+        finally:
+            os.close(file)
 
 
 def identify_file(path: Path) -> tuple[int, int]:

@@ -24,7 +24,7 @@ import msgspec
 from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.process_dir import lock_folder
 from mcp_mirror.stores.event_log import DAY, HOUR, KEPT_SECONDS, SumKey, Sums, count_daily_calls, fair_share
-from mcp_mirror.system.files import create_private, identify_file
+from mcp_mirror.system.files import create_mapped, create_private, identify_file
 
 _logger = logging.getLogger(__name__)
 
@@ -176,6 +176,7 @@ class DiskEventLog:
         self.close()
         with lock_folder(self._path.parent):
             create_private(self._path)
+            create_mapped(self._path.with_name(f"{self._path.name}-shm"))
             connection = sqlite3.connect(
                 self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
             )

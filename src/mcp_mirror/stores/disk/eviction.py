@@ -14,6 +14,7 @@ from mcp_mirror.stores.quotas import (
     EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
+    REMOVED_PER_STEP,
     TOMBSTONE_LIFETIME,
     Eviction,
     SpaceUsage,
@@ -43,27 +44,33 @@ class DiskEviction:
         query = _EXPIRED_ROWS.format(owner="" if owner is None else _OF_OWNER)
         return change.execute(query, parameters).fetchall()
 
-    def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> int:
-        """Replace expired values by tombstones, then the least recently used values of crowded namespaces.
+    def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> tuple[bool, int]:
+        """Replace some expired values by tombstones, then some of the least recently used ones of crowded namespaces.
 
         Returns:
-            The number of values that were evicted although they had not expired.
+            Whether there is room now, and the number of values that were evicted although they had not expired. Without
+            room, call it again in another change.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
         self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
-        plan = self._plan_eviction(change, namespace, size)
-        while plan.exceeds_total or plan.exceeds_share:
+        plan, left = self._plan_eviction(change, namespace, size), REMOVED_PER_STEP
+        while left and (plan.exceeds_total or plan.exceeds_share):
             rows = self.find_expired(change, None if plan.exceeds_total else namespace, 1)
             if not rows:
                 break
             self.replace_by_tombstones(change, "expired", rows)
+            left -= 1
             for _, owner, _, _, freed in rows:
                 plan.remove(owner, freed)
+        if not left:
+            return False, 0
         plan.check()
         evicted = 0
         while (crowded := plan.choose_namespace()) is not None:
+            if evicted == left:
+                return False, evicted
             oldest = (
                 "SELECT rowid, namespace, base, descriptor, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
             )
@@ -71,7 +78,7 @@ class DiskEviction:
             self.replace_by_tombstones(change, "evicted", rows)
             evicted += len(rows)
             plan.remove(crowded, rows[0][-1])
-        return evicted
+        return True, evicted
 
     def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
         total = SpaceUsage(*change.execute(TOTALS).fetchone())

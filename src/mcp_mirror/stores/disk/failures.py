@@ -13,6 +13,10 @@ _FULL: Final = (
     "Its disk is full: free some space there, or delete values with `mcp-mirror values clear`. A lower "
     "`store.max_bytes` prevents this."
 )
+_REFUSED: Final = (
+    "The system refused to write because of a quota of this user, a limit of the size of files or a fault of the disk: "
+    "free some space there, delete values with `mcp-mirror values clear`, or check the system's log."
+)
 _READ_ONLY: Final = (
     "Its folder, or a file in it, is not writable: make it writable, or choose another folder (`store.path`)."
 )
@@ -43,6 +47,7 @@ _BY_ERRNO: Final = {
     errno.EISDIR: _MISPLACED,
     **dict.fromkeys(NO_LOCKS, _WITHOUT_LOCKS),
     errno.EIO: _FAULTY,
+    errno.EFBIG: _REFUSED,
     errno.EAGAIN: _BUSY,
 }
 _BY_SQLITE: Final = {
@@ -51,6 +56,7 @@ _BY_SQLITE: Final = {
     sqlite3.SQLITE_PERM: _READ_ONLY,
     sqlite3.SQLITE_CANTOPEN: _UNOPENED,
     sqlite3.SQLITE_IOERR: _FAULTY,
+    sqlite3.SQLITE_IOERR_WRITE: _REFUSED,  # any error but a full disk
     sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
@@ -69,8 +75,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def is_full(error: OSError | sqlite3.Error) -> bool:
-    """Whether an error means that the disk is full."""
-    return (_BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError) else _explain(error)) == _FULL
+    """Whether an error means that the disk, or perhaps a quota, is full."""
+    return (_BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError) else _explain(error)) in (_FULL, _REFUSED)
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -26,7 +26,7 @@ from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.system.files import create_private, identify_file
+from mcp_mirror.system.files import create_mapped, create_private, identify_file
 from mcp_mirror.types import Descriptor, Span, StoreTotals, Traffic
 
 _LOCK_TIMEOUT: Final = 10_000
@@ -148,6 +148,7 @@ class Index:
         """
         self.close()
         create_private(self._path)
+        create_mapped(self._path.with_name(f"{self._path.name}-shm"))
         connection = sqlite3.connect(
             self._path, timeout=_LOCK_TIMEOUT / 1000, isolation_level=None, check_same_thread=False
         )
@@ -203,11 +204,24 @@ class Index:
         """
         self._check_space(len(record) + len(content or b""))
         try:
-            with self._change() as change:
-                key = (namespace, descriptor.base)
-                for table in ("entries", "tombstones"):
-                    change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
-                evicted = self._eviction.make_room(change, namespace, descriptor.size)
+            while not self._put(namespace, descriptor, record, content, draft):
+                time.sleep(_PAUSE)
+        except BaseException:
+            if draft and draft.path:
+                self._discard_draft(draft)
+            raise
+        self._remove_doomed_files()
+
+    def _put(
+        self, namespace: str, descriptor: Descriptor, record: bytes, content: bytes | None, draft: BlobDraft | None
+    ) -> bool:
+        """Make room for a value, and add it in the same change if there is room. Return whether it was added."""
+        with self._change() as change:
+            key = (namespace, descriptor.base)
+            for table in ("entries", "tombstones"):
+                change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
+            has_room, evicted = self._eviction.make_room(change, namespace, descriptor.size)
+            if has_room:
                 if draft:
                     self._blobs.adopt(draft)
                     place = (draft.digest, draft.start, draft.file_size)
@@ -217,12 +231,8 @@ class Index:
                 stored = (record, content, draft.digest if draft else None)
                 row = (*key, descriptor.size, *times, *stored, slug_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-                self._evicted += evicted
-        except BaseException:
-            if draft and draft.path:
-                self._discard_draft(draft)
-            raise
-        self._remove_doomed_files()
+        self._evicted += evicted
+        return has_room
 
     def find_blobs(self, fingerprint: str) -> list[tuple[str, int]]:
         """The digests and offsets of blobs with this fingerprint, at most four."""

@@ -354,7 +354,8 @@ class DiskStore:
                 "that use it, then start one: it sets the index aside."
             )
         aside = f"damaged-{int(time.time())}"
-        for name, end in ((_INDEX, ""), (_INDEX, "-wal"), (_INDEX, "-shm"), (_BLOBS, "")):
+        (self._folder / f"{_INDEX}-shm").unlink(missing_ok=True)  # SQLite makes it again
+        for name, end in ((_INDEX, ""), (_INDEX, "-wal"), (_BLOBS, "")):
             with suppress(FileNotFoundError):
                 (self._folder / f"{name}{end}").rename(self._folder / f"{name}.{aside}{end}")
         self._blobs.open()

@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -32,7 +32,10 @@ _logger = logging.getLogger(__name__)
 
 _TIMEOUT: Final = 1.5
 """Seconds for one exchange with the server."""
-_CONNECTIONS: Final = 32
+_CONNECTIONS: Final = 30
+"""Exchanges at once, each with a connection."""
+_TRANSFERS: Final = 2
+"""Exchanges of large data at once, in addition: more would share the line, and each would take longer than its time."""
 _DISCONNECT_TIMEOUT: Final = 0.05
 
 Command = tuple[str | bytes | int | float | memoryview, ...]
@@ -138,7 +141,7 @@ class RedisConnection:
         self._pool = _create_pool(url)
         self._client = Redis(connection_pool=self._pool)
         self._script, self._beginning = self._client.register_script(script), beginning
-        self._slots = anyio.Semaphore(_CONNECTIONS)
+        self._slots, self._transfers = anyio.Semaphore(_CONNECTIONS), anyio.Semaphore(_TRANSFERS)
         self.is_up: bool = True
         """Whether the server answered the last exchange, possibly with an error or a refused connection."""
         self._outages = 0
@@ -147,16 +150,31 @@ class RedisConnection:
 
     async def aclose(self) -> None:
         """Disconnect."""
-        with anyio.move_on_after(_TIMEOUT, shield=True):
-            await self._pool.disconnect()
+        with anyio.CancelScope(shield=True):
+            await self._disconnect(_TIMEOUT, inuse_connections=True)
 
-    async def run(self, commands: Iterable[Command]) -> list[Any]:
+    async def _disconnect(self, most: float, *, inuse_connections: bool) -> None:
+        """Disconnect within `most` seconds.
+
+        A cancel scope of anyio does not recognize its own cancellation in the error that `asyncio.gather` raises, which
+        the library uses here, and the task would be cancelled.
+        """
+        with suppress(TimeoutError, exceptions.RedisError):
+            async with asyncio.timeout(most):
+                await self._pool.disconnect(inuse_connections)
+
+    async def run(self, commands: Iterable[Command], *, is_large: bool = False) -> list[Any]:
         """Run commands in one exchange and return their replies. Commands of others may run between them.
+
+        Args:
+            commands: The commands.
+            is_large: The commands or their replies may have megabytes.
 
         Raises:
             StoreError: The exchange failed.
         """
-        async with self._exchange(), self._client.pipeline(transaction=False) as pipe:
+        slots = self._transfers if is_large else self._slots
+        async with self._exchange(slots), self._client.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
             return list(await pipe.execute())
@@ -173,7 +191,7 @@ class RedisConnection:
         Raises:
             StoreError: The exchange failed. The operation may have been carried out.
         """
-        async with self._exchange():
+        async with self._exchange(self._slots):
             texts = operation, msgspec.json.encode(arguments)
             reply = await self._script(keys=[self._beginning], args=[*texts, *blobs])
         if is_write and reply:
@@ -181,10 +199,10 @@ class RedisConnection:
         return reply
 
     @asynccontextmanager
-    async def _exchange(self) -> AsyncIterator[None]:
+    async def _exchange(self, slots: anyio.Semaphore) -> AsyncIterator[None]:
         """One exchange, which cannot be cancelled: a cancelled one would leave its connection unusable."""
         outages = self._outages
-        async with self._slots:
+        async with slots:
             if self._outages != outages:
                 raise self._last_error
             with anyio.CancelScope(shield=True):
@@ -220,8 +238,7 @@ class RedisConnection:
             self._outages += 1
             self._last_error = failure
         if not self.is_up or message in _FAILOVER_ERRORS:
-            with anyio.move_on_after(_DISCONNECT_TIMEOUT):  # idle connections may be dead too
-                await self._pool.disconnect(inuse_connections=False)
+            await self._disconnect(_DISCONNECT_TIMEOUT, inuse_connections=False)  # idle connections may be dead too
         self._log.fail(message, "%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
         return failure
 

@@ -235,7 +235,7 @@ class RedisStore:
             return
         number = 0
         async for chunk in stream_pieces(blob, CHUNK, value.size, envelope):
-            await self._redis.run([("SET", self._keys.blob(value, number), chunk, "EX", _STAGED)])
+            await self._redis.run([("SET", self._keys.blob(value, number), chunk, "EX", _STAGED)], is_large=True)
             number += 1
 
     async def _enter(self, value: StoredValue, namespace: str, descriptor: Descriptor, *blobs: Buffer) -> None:
@@ -365,7 +365,8 @@ class RedisStore:
         for part in cut_span(stored, chunk):
             number, start = divmod(part.start, chunk)
             key = self._keys.blob(value, number)
-            [read] = await self._redis.run([("GETRANGE", key, start, start + part.length - 1)])
+            is_large = part.length > OBJECT_BYTES
+            [read] = await self._redis.run([("GETRANGE", key, start, start + part.length - 1)], is_large=is_large)
             if len(read) != part.length:
                 raise ObjectMissingError("A chunk of a stored value does not exist.")
             yield read
