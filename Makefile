@@ -36,7 +36,7 @@ TWO_PER_CORE = $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals test-as-macos test-lowest reference replicas node mcpb image lock clean
+.PHONY: help run test test-slow check lint words format audit bench calibrate chats clients conformance dashboard dataframes docs docs-serve eval everyday examples faults fuzz helm hostile loca loca-logs soak signals test-as-macos test-as-windows test-lowest reference replicas node mcpb image lock clean
 
 help: ## this list
 	@awk -F ':[^#]*## *' '/^[a-z-]+:.*##/ {printf "%-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-slow: $(VENV)/.installed $(NODE)/.installed ## run the tests marked `slow`,
 
 test-lowest: $(LOWEST)/.installed ## run the tests of the core and of whole calls with the oldest dependencies that pyproject.toml permits
 	$(LOWEST)/bin/pytest -n $(or $(TEST_WORKERS),$(TWO_PER_CORE)) --dist loadgroup -m "not (slow or alone)" tests/unit tests/end_to_end tests/commands tests/integration tests/demo
+
+test-as-windows: $(VENV)/.installed ## run the tests of whole calls on Linux with a fake of Windows
+	PYTHONPATH=tests/as_windows $(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not (slow or alone or posix)" -W ignore::pytest.PytestAssertRewriteWarning tests/end_to_end
 
 test-as-macos: $(VENV)/.installed ## run the tests of the core and of whole calls on Linux without the library functions that macOS lacks
 	PYTHONPATH=tests/as_macos $(BIN)/pytest -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not (slow or alone)" --ignore tests/end_to_end/test_install.py tests/unit tests/end_to_end tests/integration

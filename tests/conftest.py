@@ -125,11 +125,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin long tests first, and let tests of one `xdist_group` run in one process, one after another.
+    """Skip what needs more than Windows has, begin long tests first, and run each `xdist_group` in one process.
 
     pytest-xdist 3.8 writes the group where pytest 9.2 does not look for it (pytest-xdist #1386), so that what a group
     shares is made in every process.
     """
+    if sys.platform == "win32":
+        for item in items:
+            if item.get_closest_marker("posix"):
+                item.add_marker(pytest.mark.skip(reason="needs what Windows lacks"))
     if not config.getoption("loadgroup", default=False):
         return
     items.sort(key=lambda item: rank(item.nodeid))

@@ -110,6 +110,7 @@ async def test_rejected_http_requests_are_recorded(
     assert "c4nary" not in path.read_text()
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("is_usable", [True, False])
 async def test_a_hangup_reopens_the_audit_file_with_any_configuration(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, *, is_usable: bool

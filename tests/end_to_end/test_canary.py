@@ -144,6 +144,7 @@ async def over_http(stack: AsyncExitStack, serve: Serve, path: Path) -> tuple[An
     return ask, served
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     ("client_transport", "sealed"),
     sample([("stdio", False), ("http", True)], ("http", True).__eq__),

@@ -18,7 +18,7 @@ from tests.end_to_end.conftest import BOUND, until
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, OpenLines
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+pytestmark = [pytest.mark.posix, pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")]
 SOON = 10.0
 """Seconds after which nothing may be left."""
 SCANNER = "mcp_mirror.workers.child"

@@ -207,6 +207,7 @@ async def shown(client: Lines, length: int) -> str:
     return await client.text("say_mirrored", {"result": json.dumps(result)})
 
 
+@pytest.mark.posix
 async def test_a_window_is_taken_from_a_changed_configuration(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

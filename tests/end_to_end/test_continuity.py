@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway_processes import Start
     from tests.end_to_end.conftest import Configured, Serve
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
+pytestmark = [pytest.mark.posix, pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")]
 CLIENTS = 20
 MODERN = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "hear_mirrored"}
 CALL = {"name": "hear_mirrored", "arguments": {"text": "x"}, "_meta": META}

@@ -485,6 +485,7 @@ async def test_clients_without_elicitation_get_the_refusal(
 # The whole process, on standard streams.
 
 
+@pytest.mark.posix
 async def test_a_changed_policy_binds_values_that_are_there_already(
     configured: Configured, open_lines: OpenLines, tmp_path: Path
 ) -> None:

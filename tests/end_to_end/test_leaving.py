@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway_processes import GatewayProcess, Start
     from tests.end_to_end.conftest import Configured, OpenLines, Serve, Served
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+pytestmark = [pytest.mark.posix, pytest.mark.skipif(sys.platform == "win32", reason="sends signals")]
 SOON = 8.0
 """Seconds that the end takes at most once nothing is waited for; the drain is 10 by default."""
 LISTEN = {"notifications": {"toolsListChanged": True}, "_meta": META}

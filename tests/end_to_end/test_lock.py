@@ -157,6 +157,7 @@ async def test_an_upstream_that_is_away_stays_locked(configured: Configured, run
     assert (config.parent / "mirror.lock.json").read_bytes() == before
 
 
+@pytest.mark.posix
 async def test_a_lock_file_that_was_changed_by_hand_is_refused(
     configured: Configured, run: Run, open_lines: OpenLines, lab: dict[str, Any]
 ) -> None:

@@ -141,6 +141,7 @@ async def test_arguments_that_a_client_marks_as_ours_are_its_own(
         assert '{\\"a\\":1}' in (await client.request("tools/call", meta)).decode()
 
 
+@pytest.mark.posix
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the status of a Linux process")
 async def test_the_table_of_open_files_does_not_grow_while_clients_connect(
     configured: Configured, serve: Serve, raw: Any

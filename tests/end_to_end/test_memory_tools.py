@@ -540,6 +540,7 @@ async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
         assert await client.text("memory_query", {"memory_path": path, "expression": "length(a)"}) == "2000"
 
 
+@pytest.mark.posix
 async def test_files_are_read_and_written_only_below_the_roots(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

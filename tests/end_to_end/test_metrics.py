@@ -170,6 +170,7 @@ async def test_rejected_http_requests_are_counted_by_reason(
     assert samples("mcp_mirror_refusals_total") is None
 
 
+@pytest.mark.posix
 async def test_metrics_and_probes_answer_during_a_graceful_shutdown(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ async def test_metrics_are_served_beside_a_client_on_stdio(
         assert (await export(http, port))(CALLS, gen_ai_tool_name="hear_mirrored") == 1
 
 
+@pytest.mark.posix
 @pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
 async def test_each_worker_has_its_own_metrics(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient

@@ -178,6 +178,7 @@ async def test_a_probed_gateway_serves_until_the_probe_sees_the_shutdown(
     assert await served.process.wait() == 0
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("noticed", ["neither", "endpoint", "metrics"])
 async def test_probes_at_the_address_of_the_metrics_delay_the_shutdown_too(
     noticed: str, serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient

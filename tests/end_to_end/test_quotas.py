@@ -63,6 +63,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return {"kind": request.param, "path": str(tmp_path / "store") if request.param == "disk" else None}
 
 
+@pytest.mark.posix
 async def test_each_principal_has_a_quota_which_a_restart_keeps(
     serve: Serve, configured: Configured, raw: Any, store: dict[str, Any]
 ) -> None:

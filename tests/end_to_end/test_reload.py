@@ -54,6 +54,7 @@ async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> se
     return found
 
 
+@pytest.mark.posix
 async def test_a_hangup_changes_upstreams_and_other_calls_continue(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
         assert any(b"configuration was reloaded" in line for line in client.stderr)
 
 
+@pytest.mark.posix
 async def test_calls_that_a_reload_ends_are_logged(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
@@ -108,6 +110,7 @@ async def test_calls_that_a_reload_ends_are_logged(
     assert b"upstream dropped was stopped by a reload, and requests failed that had not ended within 0.2 s" in logged
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     ("how", "version"),
     sample(
@@ -175,6 +178,7 @@ async def subscribed(config: Path) -> AsyncIterator[tuple[Callable[[str], Awaita
         yield call, updates
 
 
+@pytest.mark.posix
 async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
     configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +192,7 @@ async def test_a_subscription_that_a_new_process_refuses_is_reported_once(
         assert updates == ["note:one"]
 
 
+@pytest.mark.posix
 async def test_a_subscription_starts_no_upstream_that_is_down(
     configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +217,7 @@ async def test_a_subscription_starts_no_upstream_that_is_down(
         assert len(starts.read_text()) == 3
 
 
+@pytest.mark.posix
 async def test_clients_are_notified_when_memory_tools_are_switched(
     configured: Configured, open_lines: OpenLines
 ) -> None:
@@ -228,6 +234,7 @@ async def test_clients_are_notified_when_memory_tools_are_switched(
         assert "memory_import" in listed
 
 
+@pytest.mark.posix
 async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
@@ -242,6 +249,7 @@ async def test_an_invalid_configuration_is_reported_and_the_old_one_stays(
         assert "hear_mirrored" in names(await client.request("tools/list"))
 
 
+@pytest.mark.posix
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.executable  # its start takes long enough
 @pytest.mark.parametrize("workers", [1, 2])
@@ -270,6 +278,7 @@ async def test_a_hangup_during_the_start_reloads_later(
         assert await asyncio.wait_for(process.wait(), BOUND) == 0
 
 
+@pytest.mark.posix
 async def test_a_failed_reload_is_an_error_in_the_log(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
     config = configured({"one": raw()}, server={"log_format": "json"})
     async with open_lines(config) as client:
@@ -281,6 +290,7 @@ async def test_a_failed_reload_is_an_error_in_the_log(configured: Configured, op
     assert [line["level"] for line in lines if "was not reloaded" in line["message"]] == ["error"]
 
 
+@pytest.mark.posix
 async def test_a_configuration_warning_has_its_level_at_start_and_reload(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
@@ -294,6 +304,7 @@ async def test_a_configuration_warning_has_its_level_at_start_and_reload(
     assert [line["level"] for line in lines if "other users can read" in line["message"]] == ["warning"] * 2
 
 
+@pytest.mark.posix
 async def test_reloads_name_changes_until_the_start_or_their_reversal(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
@@ -311,6 +322,7 @@ async def test_reloads_name_changes_until_the_start_or_their_reversal(
     assert [message in line for line in reloads] == [True, True, False]
 
 
+@pytest.mark.posix
 async def test_a_reload_applies_tokens_and_defers_quotas(configured: Configured, serve: Serve, raw: Any) -> None:
     """The signal comes at the first moment at which the gateway serves."""
     before, after = ({"tokens": {name: "sha256:" + "0" * 64}} for name in ("alice", "bob"))
@@ -321,6 +333,7 @@ async def test_a_reload_applies_tokens_and_defers_quotas(configured: Configured,
     assert b"A change of auth.principals takes effect at the next start." in b"".join(served.stderr)
 
 
+@pytest.mark.posix
 async def test_a_reload_on_stdio_defers_no_authentication(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
@@ -331,6 +344,7 @@ async def test_a_reload_on_stdio_defers_no_authentication(
     assert b"takes effect at the next start" not in b"".join(client.stderr)
 
 
+@pytest.mark.posix
 async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

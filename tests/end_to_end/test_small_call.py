@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
 import mcp_mirror
 from mcp_mirror import Mirror
 
@@ -13,6 +15,7 @@ MOST_MODULES = 40
 MOST_CALLS = 170
 
 
+@pytest.mark.posix
 async def test_a_small_call_enters_few_modules_and_functions() -> None:
     entered: list[str] = []
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.conftest import Configured
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pipes and devices are those of Linux")
+pytestmark = [
+    pytest.mark.posix,
+    pytest.mark.skipif(sys.platform != "linux", reason="pipes and devices are those of Linux"),
+]
 
 
 @pytest.fixture(params=["not read", "gone", "full"])

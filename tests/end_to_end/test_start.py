@@ -231,6 +231,7 @@ async def test_a_client_reads_why_the_gateway_cannot_start(
     assert reason.encode() in b"".join(client.stderr)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     ("options", "sections", "message"),
     [

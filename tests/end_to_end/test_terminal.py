@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.conftest import Configured
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals need a POSIX system")
+pytestmark = [
+    pytest.mark.posix,
+    pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals need a POSIX system"),
+]
 END = b"(end)"
 SHOW_CURSOR = b"\x1b[?25h"
 ERASE_LINE = b"\x1b[2K"

@@ -293,6 +293,7 @@ async def test_an_input_round_belongs_to_the_tool_that_required_it(
         assert '"decline"' in answered.content[0].text
 
 
+@pytest.mark.posix
 async def test_a_reload_changes_what_clients_see(configured: Configured, open_lines: OpenLines, files: Any) -> None:
     config = configured({"files": files()})
     async with open_lines(config) as client:

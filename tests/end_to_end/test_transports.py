@@ -142,6 +142,7 @@ def _command_lines() -> Iterator[str]:
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 
+@pytest.mark.posix
 @linux
 @pytest.mark.parametrize(
     ("way", "behaviour"),

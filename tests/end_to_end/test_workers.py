@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from s3_process import S3Process
     from tests.end_to_end.conftest import Configured, Run, Serve, Served
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
+pytestmark = [pytest.mark.posix, pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")]
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
 EVERYTHING = [str(Path(__file__).parents[1] / "conformance" / "everything.py"), "stdio", "--era", "2025-11-25"]
 
