@@ -280,7 +280,6 @@ async def test_doctor_prints_no_control_characters_of_a_server(write: Callable[.
     assert not {"\x1b", "\x07"} & set(ended.err)
 
 
-@pytest.mark.posix
 @pytest.mark.parametrize("separator", ["--", ""])
 async def test_doctor_prints_no_secret_of_an_entry(write: Callable[..., Path], run: Run, separator: str) -> None:
     program = "import os, sys; sys.exit(f'refused: {sys.argv[1:]} {os.environ[\"SHOP_KEY\"]}')"
@@ -344,7 +343,6 @@ async def test_doctor_names_the_variables_that_only_the_client_sets(
     assert "The entry contains ${userHome}, which is not set here." in ended.err
 
 
-@pytest.mark.posix
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [

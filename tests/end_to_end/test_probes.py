@@ -155,6 +155,7 @@ async def test_probes_are_answered_at_the_limits_of_requests(
         assert (await call).status_code == 200
 
 
+@pytest.mark.posix
 @pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
 async def test_each_worker_answers_probes(
     serve_probed: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
@@ -165,6 +166,7 @@ async def test_each_worker_answers_probes(
             assert await probe(http, served, "/healthz") == LIVE
 
 
+@pytest.mark.posix
 async def test_a_probed_gateway_serves_until_the_probe_sees_the_shutdown(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
 ) -> None:
@@ -208,6 +210,7 @@ async def test_probes_at_the_address_of_the_metrics_delay_the_shutdown_too(
     assert await served.process.wait() == 0
 
 
+@pytest.mark.posix
 async def test_a_gateway_that_nothing_probes_shuts_down_at_once(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
 ) -> None:

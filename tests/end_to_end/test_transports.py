@@ -181,6 +181,7 @@ async def test_no_child_process_survives_the_gateway(
     assert await left_behind(marker) == []
 
 
+@pytest.mark.posix
 @linux
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_http_shuts_down_gracefully_with_connected_clients(

@@ -331,10 +331,10 @@ class LineSink:
                 os.close(self._descriptor)
 
     def _has_room(self, size: int) -> bool:
-        """Whether a line of this size can be written without blocking."""
+        """Whether a line of this size can be written without blocking; False on Windows, which does not tell."""
+        if sys.platform == "win32":
+            return False
         if size <= _SHORT:
-            if sys.platform == "win32":
-                return True
             if self._poll is None:
                 self._poll = select.poll()
                 self._poll.register(self._descriptor, select.POLLOUT)
