@@ -84,6 +84,7 @@ async def test_calls_reads_and_refusals_are_recorded_without_values(
     assert not [hidden for hidden in ("c4nary", stored, stored[-36:]) if hidden in path.read_text()]
 
 
+@pytest.mark.posix
 async def test_rejected_http_requests_are_recorded(
     configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ async def wait_until_announced(client: Lines) -> None:
             pass
 
 
+@pytest.mark.posix
 async def test_a_tool_that_changes_is_quarantined_until_it_is_locked_again(
     configured: Configured, open_lines: OpenLines, run: Run, lab: dict[str, Any], tmp_path: Path
 ) -> None:
