@@ -21,11 +21,10 @@ from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
@@ -81,6 +80,8 @@ class LineSource:
         self._is_regular_file = False
         self._buffer = bytearray(PIPE_BYTES if sys.platform != "win32" else 0)
         """Reused, because new memory for each read of a large message costs as much as the read."""
+        self._thread = _DaemonThread()
+        """Reads on Windows."""
 
     async def receive(self) -> Frame:
         """Wait for the next message.
@@ -107,6 +108,7 @@ class LineSource:
         """Discard all unfinished and unread messages and close the descriptor: `receive` raises `anyio.EndOfStream`."""
         self._ended = True
         self._unwatch()
+        self._thread.close()
         self._collector.close()
         os.close(self._descriptor)
         # Tracebacks of ended tasks refer to this object in cycles, which the garbage collector finds late.
@@ -125,7 +127,7 @@ class LineSource:
         if sys.platform == "win32":
             with anyio.CancelScope() as scope:
                 self._interrupt = scope.cancel
-                data = await anyio.to_thread.run_sync(os.read, self._descriptor, PIPE_BYTES, abandon_on_cancel=True)
+                data = await self._thread.run(partial(os.read, self._descriptor, PIPE_BYTES))
                 self._take(data, len(data))
         else:
             await self._read_when_readable(asyncio.get_running_loop())
@@ -388,22 +390,28 @@ def _cut_line(segments: Segments) -> Iterator[bytes | Pages]:
     yield from line_of(tuple(copied))
 
 
+T = TypeVar("T")
+
+
 class _DaemonThread:
     """A thread for which the process does not wait when it ends, as it does for the threads of anyio."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._has_started = False
 
-    async def run(self, work: Callable[[], None]) -> None:
-        """Run work after the work before. If the caller is cancelled, the work continues; its errors are raised."""
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run work after the work before, and return its result or raise its error.
+
+        If the caller is cancelled, the work continues.
+        """
         if not self._has_started:
-            threading.Thread(target=self._run, name="mcp-mirror-writer", daemon=True).start()
+            threading.Thread(target=self._run, name="mcp-mirror-pipe", daemon=True).start()
             self._has_started = True
-        ended: Future[None] = Future()
+        ended: Future[T] = Future()
         ended.set_running_or_notify_cancel()
         self._work.put((work, ended))
-        await asyncio.wrap_future(ended)
+        return await asyncio.wrap_future(ended)
 
     def close(self) -> None:
         """End the thread after its work."""
@@ -413,11 +421,9 @@ class _DaemonThread:
         while (given := self._work.get()) is not None:
             work, ended = given
             try:
-                work()
+                ended.set_result(work())
             except Exception as error:  # noqa: BLE001  # the caller raises it
                 ended.set_exception(error)
-            else:
-                ended.set_result(None)
             del given, work, ended  # they would keep the line in memory
 
 
