@@ -86,31 +86,12 @@ def test_a_gateway_that_renames_and_stores_nothing_is_transparent(
     assert Config(upstreams, mirror).is_transparent is transparent
 
 
-LIMITS = [
-    (StdioEndpoint("python"), None, None),
-    (StdioEndpoint("/usr/bin/npx"), None, 10 << 20),
-    (StdioEndpoint("node.exe"), None, 10 << 20),
-    (StdioEndpoint("npx"), 5, 5),
-    (StdioEndpoint("python"), 7, 7),
-    (HttpEndpoint("http://127.0.0.1"), None, 4 << 20),
-    (HttpEndpoint("http://127.0.0.1"), 1 << 30, 1 << 30),
-    (LocalEndpoint(), None, None),
-]
-
-
 def test_the_first_error_of_a_group_is_reported() -> None:
     grouped = ExceptionGroup("outer", [ExceptionGroup("inner", [OSError("one"), OSError("two")]), ValueError()])
     assert str(errors.unwrap_error_group(grouped)) == "one"
     assert str(errors.unwrap_error_group(OSError("alone"))) == "alone"
     ours = ExceptionGroup("outer", [OSError("consequence"), ExceptionGroup("inner", [errors.MirrorError("cause")])])
     assert str(errors.unwrap_error_group(ours)) == "cause"
-
-
-@pytest.mark.parametrize(("endpoint", "configured", "limit"), LIMITS)
-def test_an_upstream_takes_what_is_configured_or_known_of_its_kind(
-    endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint, configured: int | None, limit: int | None
-) -> None:
-    assert UpstreamPolicy("up", endpoint, max_request_bytes=configured).request_limit == limit
 
 
 def test_only_servers_of_a_program_or_an_address_are_wrapped() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
-from pathlib import PurePath
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -40,9 +39,6 @@ Scope = Literal["shared", "principal", "session"]
 Transport = Literal["stdio", "streamable-http", "sse"]
 LockMode = Literal["off", "warn", "block"]
 
-_HTTP_LIMIT = 4 << 20
-_NODE_LIMIT = 10 << 20
-_NODE_RUNNERS = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
 _NONE: Mapping[str, str] = {}
 _TOOLS = Group("tools", "The tools of this upstream that the gateway serves.")
 _AUTH = Group(
@@ -159,20 +155,6 @@ class UpstreamPolicy(Section, frozen=True):
     """Transport. Default: stdio for `command`; for `url` sse if the path ends with `/sse`, else streamable-http."""
     enabled: Annotated[bool, FILE_ONLY] = True
     """False leaves this upstream out; its variables may then be unset."""
-
-    @property
-    def request_limit(self) -> int | None:
-        """The largest arguments that the upstream accepts, in bytes, as configured or known; None: no limit.
-
-        The MCP SDKs' HTTP servers accept bodies up to 4 MiB. The TypeScript SDK's stdio servers end at messages over
-        10 MiB; the program that runs them identifies them.
-        """
-        if self.max_request_bytes is not None:
-            return self.max_request_bytes
-        if isinstance(self.endpoint, HttpEndpoint):
-            return _HTTP_LIMIT
-        command = self.endpoint.command if isinstance(self.endpoint, StdioEndpoint) else ""
-        return _NODE_LIMIT if PurePath(command).stem.lower() in _NODE_RUNNERS else None
 
     def admits(self, tool: str) -> bool:
         """Return whether a tool of this name is served: a glob allows it and none denies it (case matters)."""

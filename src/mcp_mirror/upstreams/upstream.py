@@ -18,7 +18,7 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.json_bounds import estimate_memory
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.client_backlog import BacklogPart, ClientBacklog
@@ -48,9 +48,14 @@ from mcp_mirror.upstreams.notifications import REQUEST_COPIES, ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.session import Mode, UpstreamRequest, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
+from mcp_mirror.upstreams.transports.stdio import is_run_by_node
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""
+_HTTP_LIMIT: Final = 4 << 20
+"""Bytes of a body that the HTTP servers of the MCP SDKs accept."""
+_NODE_LIMIT: Final = 10 << 20
+"""Bytes of a message that the stdio servers of the TypeScript SDK accept; they end at larger ones."""
 
 
 class ChangeListeners(msgspec.Struct, frozen=True):
@@ -92,7 +97,7 @@ class ServerUpstream:
 
             authorizer = Authorizer(policy.name, endpoint, redactor)
         self.policy: UpstreamPolicy = policy
-        self._request_limit = policy.request_limit
+        self._request_limit = find_request_limit(policy)
         self._settings = ConnectionSettings(
             policy,
             dependencies,
@@ -383,3 +388,13 @@ class ServerUpstream:
         required = self.policy.required_scopes
         if required and not channel.caller.has_scopes(required):
             raise UpstreamError("The token lacks a scope that this upstream requires. Use a token with that scope.")
+
+
+def find_request_limit(policy: UpstreamPolicy) -> int | None:
+    """Return the bytes of the largest arguments that an upstream accepts, as configured or known; None: no limit."""
+    if policy.max_request_bytes is not None:
+        return policy.max_request_bytes
+    if isinstance(policy.endpoint, HttpEndpoint):
+        return _HTTP_LIMIT
+    is_node = isinstance(policy.endpoint, StdioEndpoint) and is_run_by_node(policy.endpoint)
+    return _NODE_LIMIT if is_node else None

@@ -5,12 +5,14 @@ It handles bytes, in linear time. A line that is not a message fails at most the
 
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path, PurePath
 from typing import IO, Final
 
 import anyio
@@ -51,6 +53,16 @@ _STDERR_SLICE: Final = 1 << 16
 """Bytes of standard error after which other tasks run."""
 _STDERR_RATE: Final = 32 << 20
 """Bytes of standard error read per second; a child that writes more waits."""
+
+_NODE_PROGRAMS: Final = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
+_SCRIPT_START: Final = 4096
+"""Bytes of a script that are searched for the program that runs it."""
+_NODE_SCRIPT: Final = re.compile(
+    rb"\A#!(?:[^\n]*[/ ])?(?:node|bun|deno|tsx|ts-node)(?:\s|\Z)"  # as the package has it, and npm links it
+    rb"|^\s*exec [^\n]*[/ ]node[\s\"]"  # as pnpm writes it
+    rb"|[\\\"]node\.exe\b",  # as they write it on Windows
+    re.MULTILINE,
+)
 
 _CANCELLED: Final = "notifications/cancelled"
 _CANCEL_TIMEOUT: Final = 0.2
@@ -363,10 +375,26 @@ def find_command(endpoint: StdioEndpoint) -> str:
     Raises:
         UpstreamError: The program does not exist.
     """
-    command = shutil.which(endpoint.command, path=_build_environment(endpoint).get("PATH"))
+    command = _search_command(endpoint)
     if command is None:
         raise UpstreamError(f"It cannot start: {_explain_missing(endpoint.command)}")
     return command
+
+
+def is_run_by_node(endpoint: StdioEndpoint) -> bool:
+    """Whether Node or a similar program runs a server: by its command, or by the script that the command names."""
+    if PurePath(endpoint.command).stem.lower() in _NODE_PROGRAMS:
+        return True
+    try:
+        with Path(_search_command(endpoint) or "").open("rb") as program:
+            start = program.read(_SCRIPT_START)
+    except OSError:
+        return False
+    return start.startswith((b"#!", b"@")) and _NODE_SCRIPT.search(start) is not None
+
+
+def _search_command(endpoint: StdioEndpoint) -> str | None:
+    return shutil.which(endpoint.command, path=_build_environment(endpoint).get("PATH"))
 
 
 def _build_environment(endpoint: StdioEndpoint) -> dict[str, str]:
