@@ -229,6 +229,32 @@ new_event_loop().run_until_complete(main())
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_more_sessions_than_before_are_not_searched_for_garbage() -> None:
+    program = """
+from mcp_mirror.server.request_context import build_session_key
+from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
+
+async def main():
+    measure_stalls()
+    cleanup = asyncio.get_running_loop().watch.cleanup
+    sessions, kept = Sessions(60.0, time.monotonic, lambda _key, _session: None), []
+    for number in range(4):
+        kept.append([[] for _ in range(500_000)])
+        sessions.add_http_session("mia", str(number))
+    assert not cleanup.run(time.monotonic(), is_idle=True)
+    for number in range(4):  # what the ended sessions have left may be garbage
+        sessions.end(build_session_key("mia", str(number)))
+        kept.append([[] for _ in range(500_000)])
+        sessions.add_http_session("mia", str(4 + number))
+    assert cleanup.run(time.monotonic(), is_idle=True)
+
+import asyncio, time
+new_event_loop().run_until_complete(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries manage their heap themselves")
 @pytest.mark.parametrize("idle", [True, False])
 def test_freed_memory_is_released_when_the_loop_is_idle_or_it_is_much(*, idle: bool) -> None:

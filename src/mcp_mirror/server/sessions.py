@@ -15,6 +15,7 @@ from mcp_mirror.errors import MirrorError, summarize_traceback
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.request_context import Context, build_session_key, read_caller, with_scopes
+from mcp_mirror.system.event_loop import expect_growth
 
 _logger = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class Sessions:
         self._requires_auth = requires_auth
         self._records: dict[str, _SessionRecord] = {}
         """All sessions by key."""
+        self._most = 0
+        """The most sessions so far."""
         self._open_requests: Counter[str] = Counter()
         """The number of open HTTP requests by session."""
         self.close: Callable[[str], Awaitable[None]] | None = None
@@ -157,6 +160,9 @@ class Sessions:
         """Record a session that the SDK has created for a principal, at the main endpoint or at an upstream's."""
         record = _SessionRecord(namespace, upstream, self._clock())
         self._records.setdefault(build_session_key(namespace, session_id), record)
+        if len(self._records) > self._most:
+            self._most = len(self._records)
+            expect_growth()  # to search 1,000 sessions for garbage takes 0.2 s
 
     def is_created_at(self, key: str, upstream: str | None) -> bool:
         """Whether a request may use a session at this endpoint; also true for requests without one."""
