@@ -209,6 +209,19 @@ async def test_requests_that_arrive_together_begin_a_few_in_each_pass() -> None:
     assert max(map(begun.passes.count, begun.passes)) == 4
 
 
+@pytest.mark.parametrize(
+    ("header", "most"), [(b"accept: */*", 1), (b"Mcp-Session-Id: x", 4), (b"mcp-protocol-version: 2026-07-28", 4)]
+)
+async def test_handshakes_that_arrive_together_begin_one_in_each_pass(header: bytes, most: int) -> None:
+    begun = Begun()
+    async with serving_many(begun, 20) as connections:
+        for _, writer in connections:
+            writer.write(b"POST / HTTP/1.1\r\nhost: a\r\n%b\r\ncontent-length: 2\r\n\r\n{}" % header)
+        for reader, _ in connections:
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
+    assert max(map(begun.passes.count, begun.passes)) == most
+
+
 async def test_a_request_that_waits_for_others_to_begin_may_come_in_parts() -> None:
     begun = Begun()
     async with serving_many(begun, 40) as connections:

@@ -51,6 +51,9 @@ _LAST_REQUEST: Final = 0.5
 """Seconds after the start of a shutdown in which idle connections still accept a request."""
 _BEGUN_AT_ONCE: Final = 4
 """Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
+_AFTER_HANDSHAKE: Final = frozenset({b"mcp-session-id", b"mcp-protocol-version"})
+"""Headers of requests after the handshake of 2025-11-25, and of all requests of 2026-07-28. Others may be handshakes,
+which take as long as several calls."""
 BACKLOG: Final = 128
 """Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
 
@@ -96,6 +99,10 @@ class Turns:
             return False
         self._taken += 1
         return True
+
+    def take_all(self) -> None:
+        """Let no other request begin in this pass, because the one that begins now takes as long as several."""
+        self._taken = _BEGUN_AT_ONCE
 
     def has(self, connection: "LimitedProtocol") -> bool:
         """Whether a connection waits for its turn."""
@@ -286,6 +293,8 @@ class LimitedProtocol(HttpToolsProtocol):
         return bool(self._requests.received) and self._connections.turns.take(self)
 
     def _begin(self, head: RequestHead) -> None:
+        if head.method == "POST" and _AFTER_HANDSHAKE.isdisjoint(name for name, _ in head.headers):
+            self._connections.turns.take_all()
         head.use_origin_form()
         raw_path, _, query = head.target.partition(b"?")
         scope: Any = {
