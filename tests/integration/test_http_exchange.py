@@ -185,16 +185,16 @@ class Begun:
     def __init__(self) -> None:
         self.paths: list[str] = []
         self.passes: list[int] = []
-        self._pass = 0
+        self.current_pass = 0
         self._count_passes()
 
     def _count_passes(self) -> None:
-        self._pass += 1
+        self.current_pass += 1
         asyncio.get_running_loop().call_soon(self._count_passes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.paths.append(scope["path"])
-        self.passes.append(self._pass)
+        self.passes.append(self.current_pass)
         await answer(start(LENGTH), part(b"hi"))(scope, receive, send)
 
 
@@ -220,6 +220,29 @@ async def test_handshakes_that_arrive_together_begin_one_in_each_pass(header: by
         for reader, _ in connections:
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
     assert max(map(begun.passes.count, begun.passes)) == most
+
+
+async def test_clients_that_disconnect_together_are_noticed_a_few_in_each_pass() -> None:
+    begun = Begun()
+    ended: list[int] = []
+
+    async def wait(scope: Scope, _receive: Receive, _send: Send) -> None:
+        is_over = asyncio.Event()
+        connection = find_connection(scope)
+        assert connection is not None
+        connection.watch_disconnect(is_over.set)
+        begun.paths.append(scope["path"])
+        await is_over.wait()
+        ended.append(begun.current_pass)
+
+    async with serving_many(wait, 60) as connections:
+        for _, writer in connections:
+            writer.write(b"GET" + HEAD + b"\r\n")
+        await until(lambda: len(begun.paths) == 60)
+        for _, writer in connections:
+            writer.transport.abort()
+        await until(lambda: len(ended) == 60)
+    assert max(map(ended.count, ended)) <= 16
 
 
 async def test_a_request_that_waits_for_others_to_begin_may_come_in_parts() -> None:

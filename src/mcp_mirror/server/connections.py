@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import unquote
@@ -51,6 +52,8 @@ _LAST_REQUEST: Final = 0.5
 """Seconds after the start of a shutdown in which idle connections still accept a request."""
 _BEGUN_AT_ONCE: Final = 4
 """Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
+_ENDED_AT_ONCE: Final = 16
+"""Requests of disconnected clients that end in a pass: a proxy that stops disconnects all of its clients at once."""
 _AFTER_HANDSHAKE: Final = frozenset({b"mcp-session-id", b"mcp-protocol-version"})
 """Headers of requests after the handshake of 2025-11-25, and of all requests of 2026-07-28. Others may be handshakes,
 which take as long as several calls."""
@@ -141,6 +144,8 @@ class Connections:
         self._pending_by_address: dict[str, dict[LimitedProtocol, None]] = {}
         self.is_shutting_down = False
         """Whether each connection ends with its present or its next request."""
+        self._disconnected: deque[LimitedProtocol] = deque()
+        """Closed connections whose requests do not know it yet."""
 
     def add(self, connection: "LimitedProtocol") -> bool:
         """Count a new connection; return False if the capacity is exhausted.
@@ -192,6 +197,20 @@ class Connections:
         self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // (len(self._open) or 1))
         self.mark_serving(connection)
 
+    def report_disconnect(self, connection: "LimitedProtocol") -> None:
+        """Tell the request of a closed connection that its client has disconnected, soon."""
+        if not self._disconnected:
+            connection.loop.call_soon(self._report_disconnects)
+        self._disconnected.append(connection)
+
+    def _report_disconnects(self) -> None:
+        for _ in range(min(_ENDED_AT_ONCE, len(self._disconnected))):
+            connection = self._disconnected.popleft()
+            if connection.on_disconnect is not None:
+                connection.on_disconnect()
+        if self._disconnected:
+            connection.loop.call_soon(self._report_disconnects)
+
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with HTTP 503: the ASGI application of connections over the limit."""
         response = build_busy_response(503, "max_connections", self._capacity, "connections are in use")
@@ -211,7 +230,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._requests = RequestParser(connections.policy.max_header_bytes)
         self._received = received
         self._state = {**self.app_state, _CONNECTION: self}
-        self._on_disconnect: Callable[[], object] | None = None
+        self.on_disconnect: Callable[[], object] | None = None
+        """Called if the client disconnects; None without a request that waits for it."""
         self.address = ""
         self.is_admitted = False
         """Whether the gateway has admitted a request, so that the connection is not pending any more."""
@@ -241,8 +261,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._release()
         self._requests.received.clear()
         super().connection_lost(exc)
-        if self._on_disconnect is not None:
-            self._on_disconnect()
+        if self.on_disconnect is not None:
+            self._connections.report_disconnect(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client."""
@@ -382,7 +402,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def watch_disconnect(self, callback: Callable[[], object] | None) -> None:
         """Set the function that is called if the client disconnects, and call it if it has; None: no function."""
-        self._on_disconnect = callback
+        self.on_disconnect = callback
         if callback is not None and self.transport.is_closing():
             callback()
 
