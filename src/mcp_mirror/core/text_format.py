@@ -24,6 +24,7 @@ _WIDE_COLUMNS: Final = 100
 """Delimiters from which a text may have such rows."""
 _MAX_LINES: Final = 40
 """Lines that are examined."""
+_LINE_END: Final = re.compile(r"\r\n?|\n")
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
@@ -170,7 +171,8 @@ def has_false_columns(edges: Edges) -> bool:
 
 def _read_lines(head: str, *, is_whole: bool) -> list[str]:
     """The first lines of a text, without empty ones and without a line that may be cut."""
-    lines = [line for line in head.splitlines()[: _MAX_LINES + 1] if line.strip()]
+    # `splitlines` would also split at characters within cells, such as the vertical tabs that Excel writes.
+    lines = [line for line in _LINE_END.split(head, _MAX_LINES + 1)[: _MAX_LINES + 1] if line.strip()]
     return lines if is_whole and len(lines) <= _MAX_LINES else lines[:-1] or lines
 
 
@@ -223,7 +225,7 @@ class _Columns(msgspec.Struct, frozen=True):
         )
 
     def _has_open_brackets(self, row: Sequence[str]) -> bool:
-        """Whether brackets open in one cell and close in another, as in a call with two arguments."""
+        """Whether brackets or quotes open in one cell and close in another, as in a call with two arguments."""
         return _is_balanced(self.delimiter.join(row)) and not all(map(_is_balanced, row))
 
     def _has_time(self, row: Sequence[str]) -> bool:
@@ -273,7 +275,9 @@ def _is_spaced(row: Sequence[str]) -> bool:
 
 
 def _is_balanced(text: str) -> bool:
-    return all(text.count(opening) == text.count(closing) for opening, closing in _BRACKETS)
+    return text.count('"') % 2 == 0 and all(
+        text.count(opening) == text.count(closing) for opening, closing in _BRACKETS
+    )
 
 
 def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
@@ -283,8 +287,12 @@ def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _are_numbered_lines(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether lines of a file begin with their numbers, as `cat -n` prints them: aligned to the right, then a tab."""
-    if rows[0][0][:1] != " " or not all(_LINE_NUMBER.fullmatch(row[0]) for row in rows):
+    """Whether lines of a file begin with their numbers, as `cat -n` prints them: aligned to the right, then a tab.
+
+    The first number may have lost its spaces, because many tools strip their output.
+    """
+    is_aligned = any(row[0][:1] == " " for row in rows[:2])
+    if not is_aligned or not all(_LINE_NUMBER.fullmatch(row[0]) for row in rows):
         return False
     first = int(rows[0][0])
     return [int(row[0]) for row in rows] == [*range(first, first + len(rows))]
