@@ -257,6 +257,24 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
 
 
 @pytest.mark.parametrize(
+    ("line", "header"),
+    [
+        ("ORD-{:06},open,Bonn\n", None),
+        ("e{0}f,Ann,2026-11-28 00:05:{0:02} +0100,change {0}\n", None),
+        ("28/Nov/2026:10:00:{:02};closed\n", None),
+        ("{:x},open,Bonn\n", "code,status,in 2026"),
+        ("b{:04},c{:02}\n", "a2026,name"),
+        ("x{:04},true\n", "x2026,is_open"),
+        ("Ann,\n", "name,in 2026"),
+    ],
+)
+def test_texts_with_numbers_like_those_below_are_no_header(line: str, header: str | None) -> None:
+    text = (f"{header}\n" if header else "") + "".join(line.format(number, number) for number in range(40))
+    assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 40}]
+    assert "column0" in types(text) if header is None else set(types(text)) == set(header.split(","))
+
+
+@pytest.mark.parametrize(
     ("value", "kind"),
     [
         ([{"a": 9223372036854775807}, {"a": -9223372036854775808}], ("BIGINT", "HUGEINT")),

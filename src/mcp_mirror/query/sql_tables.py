@@ -71,6 +71,9 @@ _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
 _COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
 """The name of a column in a text of one line."""
+_DIGIT: Final = re.compile(r"\d", re.ASCII)
+_MIN_DIGITS: Final = 4
+"""Digits of a number or date in the first row that is not the name of a column."""
 _MARKUP: Final = ("XML", "HTML", "diff")
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
@@ -322,12 +325,29 @@ def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> st
     """Return the options for the delimiter, the quotes and the header of a sample; quotes may follow in later rows."""
     missing = ", ".join(map(quote_text, ("", *MISSING)))
     sniffed = f"sniff_csv({path}, compression = 'none', skip = 0, comment = '', nullstr = [{missing}]{sample})"
-    columns = "Delimiter, Quote, Escape, HasHeader"
-    [(delimiter, quote, escape, has_header)] = database.execute(f"SELECT {columns} FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
+    columns = "Delimiter, Quote, Escape, HasHeader, Columns"
+    [(delimiter, quote, escape, has_header, known)] = database.execute(f"SELECT {columns} FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
     quote = quote if len(quote) == 1 else '"'
     options = {"delim": delimiter, "quote": quote, "escape": escape if len(escape) == 1 else quote}
     dialect = "".join(f", {name} = {quote_text(value)}" for name, value in options.items())
+    if has_header and all(one["type"] == "VARCHAR" for one in known):  # DuckDB takes the first texts for names
+        has_header = not _is_first_row_data(database, f"{path}{dialect}")
     return f"{dialect}, header = {has_header}"
+
+
+def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
+    """Whether the first row has a number or date, such as one with a time zone, of the form that the other rows have.
+
+    Args:
+        database: The database.
+        source: The path and the dialect of a CSV file, as arguments of `read_csv`.
+    """
+    table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
+    first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()
+    cells = zip(describe_columns(database, table), first, strict=True)
+    numbered = [one for one, cell in cells if cell and len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
+    form = r"regexp_replace(replace({0}, '-', '+'), '\d', '0', 'g')"
+    return bool(_test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1"))
 
 
 def _decode_base64(blob: Buffer) -> bytes:
