@@ -243,6 +243,28 @@ def test_short_keys_after_rows_and_long_values_are_listed() -> None:
 PEOPLE = {f"user-{number}": {"id": number, "name": f"user {number}"} for number in range(300)}
 
 
+LINTED = {"filePath": "/src/a.js", "source": LONG, "messages": [{"ruleId": "no-var", "line": 1}] * 90, "errors": 90}
+
+
+def test_the_paths_of_texts_take_no_room_from_the_fields_of_rows() -> None:
+    lines = notice_of(LINTED, room=50).splitlines()
+    assert lines[2] == 'fields of "messages", with first values: ruleId "no-var", line 1'
+    assert f'"source" text 2.1 kB at "{BASE}/source"' in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "room", "outline"),
+    [
+        (LINTED, 50, f'"filePath" "/src/a.js", "source" text 2.1 kB at "{BASE}/source", "errors" 90, and 1 more key.'),
+        ({"n": 1, "all": PEOPLE}, 50, '"n" 1, "all" object 13.2 kB.'),
+        ({"n": 1, "all": {f"key {number}": [number] * 90 for number in range(9)}}, 30, '"n" 1, and 1 more key.'),
+    ],
+)
+def test_rows_without_room_for_a_field_have_no_line(value: Any, room: int, outline: str) -> None:
+    notice = notice_of(value, room=room, estimate=lambda text: len(text) // 2)
+    assert notice == f'"{BASE}"\nThis path stands for object: {outline}\n{USE}'
+
+
 @pytest.mark.parametrize(
     ("value", "line"),
     [
