@@ -159,6 +159,11 @@ def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS
     assert types("heading\n[1] is not JSON\n") == {"line": "VARCHAR"}
+    assert types(f"[Reading 3 lines]\n\n{json.dumps({'rows': OBJECTS}, indent=2)}") == {
+        "rows": 'STRUCT(id BIGINT, "name" VARCHAR)[]'
+    }
+    assert types('[INFO] sent\n{"id": 1}\n[INFO] got\n{"id": 2}\n') == {"line": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t="[true]\n[false]\n") == [{"n": 2}]
 
 
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
@@ -200,6 +205,8 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "\ufeff| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
         "[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
         "Found 2 rows:\n[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
+        '[Reading 3 lines]\n\n[\n  {"id": 1, "name": "a"},\n  {"id": 2, "name": "b"}\n]\n',
+        "[2 rows]\n[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
         '```json\n[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n```\n',
         '### Result\n[\n  {"id": 1, "name": "a"},\n  {"id": 2, "name": "b"}\n]\n### Code\n`run()`\n',
         '[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n\n(2 rows)\n',

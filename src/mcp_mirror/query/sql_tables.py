@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
@@ -61,6 +61,8 @@ _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
 _HEADED: Final = re.compile(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
 """A heading, and a line that may begin JSON."""
+_BRACKETED: Final = re.compile(rb"\s*(\[[^\n]*\])[ \t\r]*\n.*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
+"""A line in brackets, which is a heading unless it is JSON, and a line that may begin JSON."""
 _FOLLOWED: Final = re.compile(rb"\s*[\[{].*[^\s\]}]\s*", re.DOTALL)
 """The beginning of JSON, and an end that is not that of JSON."""
 _SIGN: Final = 64
@@ -108,7 +110,7 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
     elif head.startswith(b'"'):
         data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
-        has_text = _HEADED.match(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
+        has_text = _has_heading(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
         is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob) if is_embedded else None
         if inner is None:
@@ -119,6 +121,14 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         load_json(database, table.name, blob, table.value)
     else:
         raise ValueError(f"it is {head[:20].decode('utf-8', 'replace')}.")
+
+
+def _has_heading(start: bytes) -> bool:
+    """Whether a text may have JSON below a heading, such as `Found 2 rows:` or `[Reading 40 lines]`."""
+    line = _BRACKETED.match(start)
+    return _HEADED.match(start) is not None or (
+        line is not None and not read_json_container(line[1].decode(errors="ignore"))
+    )
 
 
 def _as_utf8(data: bytes) -> bytes:
