@@ -44,6 +44,8 @@ def others_of(value: Any, *texts: str) -> list[str]:
         (VALUE, EACH[1:], EACH[1:]),  # a selection
         (VALUE, [EACH[3], "Selected."], [EACH[3], "Selected."]),
         (ROWS, ["Rows:", *EACH], ["Rows:"]),
+        ({"outputs": [json.dumps(ROWS), "[done]"], "count": 2}, [json.dumps(ROWS), "[done]"], []),
+        ({"output": json.dumps(ROWS), "ok": True}, ["Done.", json.dumps(ROWS)], ["Done."]),
         ({"report": LONG, "id": 1}, [LONG, "Done."], ["Done."]),
         ({"options": ["yes"], "default": "yes", "none": []}, ["yes", "Choose."], ["yes", "Choose."]),
         ({"rows": [{"a": 1}]}, ['{"a": 1}', "One row."], ["One row."]),

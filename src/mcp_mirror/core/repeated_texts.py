@@ -46,10 +46,12 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))
     parts = [parsed, *(islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ())]
-    found = [_read_text(literal) for literal in texts]
-    repeated = {at for at, one in enumerate(found) if one in parts and _is_distinct(one)}
-    repeated.update(_find_alike(found, parsed))
-    repeated.update(*(_find_run(found, part) for part in parts if isinstance(part, list)))
+    written = [msgspec.json.decode(literal, type=str) for literal in texts]
+    found = [_read_text(text) for text in written]
+    repeated = set(_find_alike(found, parsed))
+    for ones in (found, written):  # JSON text may repeat an object or array, or a string with this text
+        repeated.update(at for at, one in enumerate(ones) if one in parts and _is_distinct(one))
+        repeated.update(*(_find_run(ones, part) for part in parts if isinstance(part, list)))
     others = [literal for at, literal in enumerate(texts) if at not in repeated]
     embedded = [find_embedded_json(literal) for literal in others]
     read = [None if json_text is None else _parse(json_text) for json_text in embedded]
@@ -73,9 +75,8 @@ def _read_words(literal: Buffer, json_text: bytes) -> Buffer:
     return msgspec.json.encode(words) if found and words else literal
 
 
-def _read_text(literal: Buffer) -> Any:
+def _read_text(text: str) -> Any:
     """The object or array in a text, which may be a code block, or the text itself."""
-    text = msgspec.json.decode(literal, type=str)
     block = _CODE_BLOCK.match(text)
     found = _parse(block[1] if block else text)
     return found if isinstance(found, dict | list) else text
