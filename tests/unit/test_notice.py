@@ -207,6 +207,15 @@ LONG = "A long sentence about the meeting. " * 60
                 '"env" text 300 B, "n" array[999] 3 kB'
             ),
         ),
+        (
+            {"kind": "cell", "outputs": [LONG, "[done]"], "count": 2},
+            ('"kind" "cell", "outputs" array[2] 2.11 kB, "count" 2, "outputs/0" text 2.1 kB at "{base}/outputs/0"'),
+        ),
+        ({"a": [LONG]}, '"a" array[1] 2.1 kB, "a/0" text 2.1 kB at "{base}/a/0"'),
+        (
+            {"a": [LONG, LONG], "b": [LONG, 1], "c": [LONG, *"efghi"]},
+            '"a" array[2] 4.21 kB, "b" array[2] 2.11 kB, "c" array[6] 2.13 kB',
+        ),
         ({key: {"text": LONG} for key in "abc"}, '"a" object 2.11 kB, "b" object 2.11 kB, "c" object 2.11 kB'),
     ],
 )
@@ -518,6 +527,7 @@ def test_a_json_notice_contains_shown_text_as_a_string() -> None:
         ({"files": [{"name": "a.md", "content": "word " * 2000}], "count": 1}, "files/0/content"),
         ({"/x/a.md": {"ranges": [{"content": "word " * 2000, "start": 1}]}}, "~1x~1a.md/ranges/0/content"),
         ({"results": [{"data": {"body": "word " * 2000}}]}, "results/0/data/body"),
+        ({"files": ["word " * 2000], "count": 1}, "files/0"),
     ],
 )
 def test_the_long_text_of_an_only_row_has_its_path(value: Any, below: str) -> None:
@@ -526,7 +536,7 @@ def test_the_long_text_of_an_only_row_has_its_path(value: Any, below: str) -> No
 
 def test_the_texts_of_several_rows_and_of_other_arrays_have_no_path() -> None:
     row = {"name": "a.md", "content": "word " * 2000}
-    for rows in ([row, row], [[row]], ["word " * 2000]):
+    for rows in ([row, row], [[row]], ["word " * 2000] * 2):
         assert f"{BASE}/files" not in notice_of({"files": rows, "count": 1})
 
 
