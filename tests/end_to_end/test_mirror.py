@@ -1165,6 +1165,27 @@ async def test_a_path_that_fits_is_found_within_the_main_object() -> None:
                 assert refused.text.endswith(f'Pass a path that fits, such as "{path}{advised}".')
 
 
+async def test_memory_tools_refuse_wrong_paths_of_another_gateway(tmp_path: Path) -> None:
+    config = {"store": {"kind": "disk", "path": str(tmp_path / "store")}, "memory_tools": "all"}
+    async with Mirror(upstreams=config) as other, with_orders(ROWS, config) as mirror:  # it does not know the tools yet
+        path = str((await mirror.call("page_mirrored", {})).path)
+        made = await other.call("memory_put", {"value": {"row": f"{path}/orders/7"}})
+        assert await other.read(f"{made.path}/row") == ROWS[7]
+        for wrong, cause in (
+            (f"{path}/nothing", 'has no key "nothing". Its keys are'),
+            (f"{path[:-4]}0000", "The path is not exact: call again with"),
+        ):
+            for tool, arguments in (
+                ("memory_put", {"value": {"row": wrong}}),
+                ("memory_edit", {"memory_path": made.path, "merge": {"row": wrong}}),
+                ("memory_run", {"code": "t", "inputs": {"t": wrong}}),
+                ("memory_query", {"sql": "FROM t", "inputs": {"t": [wrong]}}),
+            ):
+                refused = await other.call(tool, arguments)
+                assert refused.is_error
+                assert cause in refused.text
+
+
 @pytest.mark.parametrize(
     ("body", "query"),
     [

@@ -252,7 +252,7 @@ async def read_inputs(
     values: dict[Pointer, Resolved] = {}
     most, pointers, joined = memory.limits.traffic.max_pointers, Pointers(), 0
     for name, text in members.items():
-        found = await memory.scanner.find(bytes(text), memory.path_slugs, most)
+        found = await memory.find_pointers(call.namespace, bytes(text))
         check_pointer_count(pointers := (*pointers, *found), most)
         described = await loader.describe(found)
         loaded = await loader.load(found, described)

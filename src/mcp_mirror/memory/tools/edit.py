@@ -122,7 +122,7 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
         ToolError: A path has no value, or there are too many paths.
     """
     memory = call.memory
-    pointers = await memory.scanner.find(given, memory.path_slugs, memory.limits.traffic.max_pointers)
+    pointers = await memory.find_pointers(call.namespace, given)
     found = tuple(
         one for one in pointers if not is_patch or not isinstance(one, Pointer) or one.location[1:2] == ("value",)
     )
