@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
-from mcp_mirror.core.python_literals import has_nan, is_python_literal
+from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
 
@@ -144,7 +144,7 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     has_lines = len(lines) >= _MIN_LINES
     yield "diff" if _DIFF.search(head) else ""
     yield JSON_LINES if _are_json_lines(lines) else ""
-    yield PYTHON_LITERAL if is_closed and is_python_literal(head) else ""
+    yield PYTHON_LITERAL if is_closed and _is_one_literal(head, lines) else ""
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
     table = find_pipe_table("\n".join(lines))
@@ -193,6 +193,11 @@ def _are_json_lines(lines: Sequence[str]) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _is_one_literal(head: str, lines: Sequence[str]) -> bool:
+    """Whether a text begins as one list or dictionary of Python, and not with a line for each of several."""
+    return is_python_literal(head) and (len(lines) == 1 or translate_python_literal(lines[0]) is None)
 
 
 def _detect_csv(lines: Sequence[str]) -> str:
