@@ -211,6 +211,13 @@ LONG = "A long sentence about the meeting. " * 60
             {"kind": "cell", "outputs": [LONG, "[done]"], "count": 2},
             ('"kind" "cell", "outputs" array[2] 2.11 kB, "count" 2, "outputs/0" text 2.1 kB at "{base}/outputs/0"'),
         ),
+        (
+            {"result": [LONG], "outputs": [LONG], "count": 1},
+            (
+                '"result" array[1] 2.1 kB, "outputs" array[1] 2.1 kB, "count" 1, '
+                '"result/0" text 2.1 kB at "{base}/result/0"'
+            ),
+        ),
         ({"a": [LONG]}, '"a" array[1] 2.1 kB, "a/0" text 2.1 kB at "{base}/a/0"'),
         (
             {"a": [LONG, LONG], "b": [LONG, 1], "c": [LONG, *"efghi"]},

@@ -3,7 +3,7 @@
 The rows are an array of objects, or the members of an object.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -198,8 +198,21 @@ def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
         long = [one for one in level.members if one.span.length > MAX_LISTED_TEXT]
         found = (_find_long_text(blob, Part((*level.keys, one.key), one.span)) for one in long)
         if texts := [one for one in found if one is not None]:
-            return tuple(sorted(texts, key=lambda one: one.span.length, reverse=True)[:_MAX_LONG_TEXTS])
+            longest = sorted(texts, key=lambda one: one.span.length, reverse=True)
+            return tuple(_omit_repeated(blob, longest[:_MAX_LONG_TEXTS]))
     return ()
+
+
+def _omit_repeated(blob: Buffer, texts: Sequence[Part]) -> Iterator[Part]:
+    """The texts, sorted by their sizes, without those that have the same bytes as the one before."""
+    before = Span(0, 0)
+    for text in texts:
+        span = text.span
+        if span.length != before.length or bytes(blob[span.start : span.stop]) != bytes(
+            blob[before.start : before.stop]
+        ):
+            yield text
+        before = span
 
 
 def _find_long_text(blob: Buffer, part: Part) -> Part | None:
