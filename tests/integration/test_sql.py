@@ -211,6 +211,7 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         '### Result\n[\n  {"id": 1, "name": "a"},\n  {"id": 2, "name": "b"}\n]\n### Code\n`run()`\n',
         '[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n\n(2 rows)\n',
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
+        "Started with PID 7\nInitial output:\nid,name\n1,a\n2,b\n",
         "id,name\n1,a\n2,b\n\n(2 rows)\n",
         "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
         "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",

@@ -58,6 +58,10 @@ def whole(text: str) -> Edges:
         ("id,note\r1,a\r2,b\r", "CSV, 2 columns"),
         ("a,b\n1,2\n", ""),
         ("[Reading 3 lines]\n\nid,name\n1,a\n2,b\n", "CSV, 2 columns after a heading"),
+        ("Started (PID 7)\nInitial output:\nid,name\n1,a\n2,b\n", "CSV, 2 columns after a heading"),
+        ("Output: \r\nid\tname\r\n1\ta\r\n2\tb\r\n", "TSV, 2 columns after a heading"),
+        ("Started (PID 7)\nid,name\n1,a\n2,b\n", ""),
+        ("Authors:\nLovelace, Ada\nByron, Anne\nKing, William\n", ""),
         ("id,name\n1,a\n2,b\n\n(2 rows)\n", "CSV, 2 columns"),
         ("id\tname\r\n1\ta\r\n2\tb\r\n \r\nTotal: 2\r\nNext: b", "TSV, 2 columns"),
         ("id,name\n1,a\n2,b\n\n" + "more\n" * 6, ""),
@@ -175,6 +179,7 @@ def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
 
 def test_a_heading_ends_where_a_table_begins() -> None:
     assert measure_heading(whole("[Reading]\nof 2\n\nid,name\n1,a\n2,b\n")) == len("[Reading]\nof 2\n\n")
+    assert measure_heading(whole("Started\nOutput:\nid,name\n1,a\n2,b\n")) == len("Started\nOutput:\n")
     assert measure_heading(whole("id,name\n1,a\n2,b\n\n3,c\n")) == 0
 
 

@@ -28,8 +28,11 @@ _LINE_END: Final = re.compile(r"\r\n?|\n")
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
-_HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
-"""A few lines before an empty one."""
+_HEADING: Final = re.compile(
+    r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"
+    r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?![^\n]*[,;] )"
+)
+"""A few lines before an empty one, or up to one that ends with a colon, if no list or prose follows."""
 FOOTER: Final = re.compile(r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z")
 """An empty line and a few lines at the end."""
 _CUT_ROW: Final = "unexpected end of data"
