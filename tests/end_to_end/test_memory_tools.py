@@ -347,6 +347,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("memory_edit", {"memory_path": "P/a", "merge": {"a": 1}}, "is number: it would be replaced. Use `patch`"),
     (
         "memory_edit",
+        {"memory_path": "P/rows/0", "merge": {"a": 1}},
+        "is text: it would be replaced. Use `old_text` with",
+    ),
+    (
+        "memory_edit",
         {"memory_path": "P", "patch": [{"op": "replace", "path": "", "value": None}]},
         "null cannot",
     ),
@@ -358,11 +363,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
     async with open_lines(configured({"raw": raw()})) as client:
         await client.greet()
-        path = await store(client, {"a": 1, "rows": [1]})
+        path = await store(client, {"a": 1, "rows": ["x"]})
         for tool, arguments, message in MISTAKES:
             filled = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
             assert message in await refused(client, tool, filled)
-        assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1, "rows": [1]}'
+        assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1, "rows": ["x"]}'
 
 
 async def test_a_value_is_returned_up_to_its_expected_tokens(

@@ -1165,6 +1165,59 @@ async def test_a_path_that_fits_is_found_within_the_main_object() -> None:
                 assert refused.text.endswith(f'Pass a path that fits, such as "{path}{advised}".')
 
 
+async def test_memory_tools_refuse_wrong_paths_of_another_gateway(tmp_path: Path) -> None:
+    config = {"store": {"kind": "disk", "path": str(tmp_path / "store")}, "memory_tools": "all"}
+    async with Mirror(upstreams=config) as other, with_orders(ROWS, config) as mirror:  # it does not know the tools yet
+        path = str((await mirror.call("page_mirrored", {})).path)
+        made = await other.call("memory_put", {"value": {"row": f"{path}/orders/7"}})
+        assert await other.read(f"{made.path}/row") == ROWS[7]
+        for wrong, cause in (
+            (f"{path}/nothing", 'has no key "nothing". Its keys are'),
+            (f"{path[:-4]}0000", "The path is not exact: call again with"),
+        ):
+            for tool, arguments in (
+                ("memory_put", {"value": {"row": wrong}}),
+                ("memory_edit", {"memory_path": made.path, "merge": {"row": wrong}}),
+                ("memory_run", {"code": "t", "inputs": {"t": wrong}}),
+                ("memory_query", {"sql": "FROM t", "inputs": {"t": [wrong]}}),
+            ):
+                refused = await other.call(tool, arguments)
+                assert refused.is_error
+                assert cause in refused.text
+
+
+@pytest.mark.parametrize(
+    ("body", "query"),
+    [
+        ("id,name\n" + "1,Ada\n" * 900, {"sql": "SELECT * FROM t"}),
+        (json.dumps({"total": 20, "the rows": ROWS, "tags": [1]}), {"expression": '"the rows"'}),
+        (json.dumps({"rows": ROWS}), {"expression": "rows"}),
+    ],
+)
+async def test_a_text_with_rows_is_refused_with_the_query_that_makes_them(body: str, query: dict[str, str]) -> None:
+    (argument, written), text = next(iter(query.items())), f"[Read lines]\n\n{body}"
+    async with with_orders(ROWS) as mirror:
+        path = await mirror.put(text)
+        refused = await mirror.call("count_mirrored", {"orders": path})
+        assert refused.is_error
+        assert f": pass the result of memory_query with the `{argument}` {written}" in refused.text
+        given = {"inputs": {"t": path}} if argument == "sql" else {"memory_path": path}
+        found = await mirror.call("memory_query", {**query, **given})
+        assert (await mirror.call("count_mirrored", {"orders": str(found.path)})).text == "900"
+    async with with_orders(ROWS, {"memory_tools": "minimal"}) as mirror:
+        refused = await mirror.call("count_mirrored", {"orders": await mirror.put(text)})
+        assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
+
+
+async def test_a_text_without_rows_is_refused_without_a_query() -> None:
+    async with with_orders(ROWS) as mirror:
+        for text in ("two\nlines", 'Total:\n{"total": 20}'):
+            refused = await mirror.call("count_mirrored", {"orders": await mirror.put(text)})
+            assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
+        refused = await mirror.call("close_mirrored", {"order": await mirror.put("id,status\n" + "1,open\n" * 9)})
+        assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
+
+
 @pytest.mark.parametrize(
     ("tool", "given", "advised"),
     [

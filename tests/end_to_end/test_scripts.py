@@ -666,6 +666,7 @@ async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: 
         ("id,name\n" + "1,Ada\n" * 20, "text (CSV, 2 columns)", 20),
         ("id;name\n" + "1;Ada\n" * 3000, "text (CSV, 2 columns)", 3000),
         ("id\tname\n" + "1\tAda\n" * 20, "text (TSV, 2 columns)", 20),
+        ("[Reading 21 lines]\r\n\r\nid;name\r\n" + "1;Ada\r\n" * 20, "text (CSV, 2 columns after a heading)", 20),
         ('{"id": "1", "name": "Ada"}\n' * 20, "text (JSON lines)", 20),
     ],
 )
@@ -712,9 +713,37 @@ async def test_other_texts_are_described_by_their_lines() -> None:
         texts = {"plain": "one\ntwo", "rows": "Result\n\nid,name\n" + "1,Ada\n" * 20}
         reply = await mirror.run("plain['id'] + rows['id']", texts)
         assert "\nplain is text, one string: its lines are plain.splitlines().\n" in reply.text
-        assert "\nrows is text (CSV, 2 columns after a heading), one string: its lines are rows" in reply.text
+        assert "\nrows is text (CSV, 2 columns after a heading), one string: after `import csv`" in reply.text
         reply = await mirror.run("[1]['a']", texts)
         assert "text" not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("Result\n\nid,name\n" + "1,Ada\n" * 20, 'csv.DictReader(open("/memory/t", newline="").readlines()[2:])'),
+        ("id;name\n" + "1;Ada\n" * 20, 'csv.DictReader(open("/memory/t", newline=""), delimiter=\';\')'),
+    ],
+)
+async def test_rows_that_are_read_with_wrong_keys_are_described(text: str, advice: str) -> None:
+    code = 'import csv\nrows = csv.DictReader(open("/memory/t", newline=""))\n[row["name"] for row in rows], plain[:1]'
+    async with with_tools() as mirror:
+        reply = await mirror.run(code, {"t": text, "plain": "one\ntwo"})
+        assert f"one string: after `import csv`, its rows are {advice}.\nCall memory_run again" in reply.text
+        assert "plain is text" not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ('[Reading 1 line]\n\n{"name": "Ada"}', "after `import json`, its JSON is json.loads(t[18:33])."),
+        ('{"name": "Ada"}\n{"name": "Bob"}\n', "its values are [json.loads(line) for line in t.splitlines()]."),
+    ],
+)
+async def test_a_text_that_is_not_json_as_a_whole_is_described(text: str, advice: str) -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("import json\njson.loads(t)['name']", {"t": text})
+        assert f"one string: {advice}\nCall memory_run again" in reply.text
 
 
 @pytest.mark.parametrize("text", ["orders_2025", "memory_read(trips)", "orders.json"])

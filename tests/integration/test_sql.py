@@ -159,6 +159,11 @@ def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS
     assert types("heading\n[1] is not JSON\n") == {"line": "VARCHAR"}
+    assert types(f"[Reading 3 lines]\n\n{json.dumps({'rows': OBJECTS}, indent=2)}") == {
+        "rows": 'STRUCT(id BIGINT, "name" VARCHAR)[]'
+    }
+    assert types('[INFO] sent\n{"id": 1}\n[INFO] got\n{"id": 2}\n') == {"line": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t="[true]\n[false]\n") == [{"n": 2}]
 
 
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
@@ -200,10 +205,13 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "\ufeff| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
         "[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
         "Found 2 rows:\n[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
+        '[Reading 3 lines]\n\n[\n  {"id": 1, "name": "a"},\n  {"id": 2, "name": "b"}\n]\n',
+        "[2 rows]\n[{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]",
         '```json\n[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n```\n',
         '### Result\n[\n  {"id": 1, "name": "a"},\n  {"id": 2, "name": "b"}\n]\n### Code\n`run()`\n',
         '[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n\n(2 rows)\n',
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
+        "Started with PID 7\nInitial output:\nid,name\n1,a\n2,b\n",
         "id,name\n1,a\n2,b\n\n(2 rows)\n",
         "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
         "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
@@ -254,6 +262,24 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
         return
     assert types(value) == kinds
     assert rows("FROM t LIMIT 1", t=value) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "header"),
+    [
+        ("ORD-{:06},open,Bonn\n", None),
+        ("e{0}f,Ann,2026-11-28 00:05:{0:02} +0100,change {0}\n", None),
+        ("28/Nov/2026:10:00:{:02};closed\n", None),
+        ("{:x},open,Bonn\n", "code,status,in 2026"),
+        ("b{:04},c{:02}\n", "a2026,name"),
+        ("x{:04},true\n", "x2026,is_open"),
+        ("Ann,\n", "name,in 2026"),
+    ],
+)
+def test_texts_with_numbers_like_those_below_are_no_header(line: str, header: str | None) -> None:
+    text = (f"{header}\n" if header else "") + "".join(line.format(number, number) for number in range(40))
+    assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 40}]
+    assert "column0" in types(text) if header is None else set(types(text)) == set(header.split(","))
 
 
 @pytest.mark.parametrize(

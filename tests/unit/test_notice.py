@@ -207,6 +207,22 @@ LONG = "A long sentence about the meeting. " * 60
                 '"env" text 300 B, "n" array[999] 3 kB'
             ),
         ),
+        (
+            {"kind": "cell", "outputs": [LONG, "[done]"], "count": 2},
+            ('"kind" "cell", "outputs" array[2] 2.11 kB, "count" 2, "outputs/0" text 2.1 kB at "{base}/outputs/0"'),
+        ),
+        (
+            {"result": [LONG], "outputs": [LONG], "count": 1},
+            (
+                '"result" array[1] 2.1 kB, "outputs" array[1] 2.1 kB, "count" 1, '
+                '"result/0" text 2.1 kB at "{base}/result/0"'
+            ),
+        ),
+        ({"a": [LONG]}, '"a" array[1] 2.1 kB, "a/0" text 2.1 kB at "{base}/a/0"'),
+        (
+            {"a": [LONG, LONG], "b": [LONG, 1], "c": [LONG, *"efghi"]},
+            '"a" array[2] 4.21 kB, "b" array[2] 2.11 kB, "c" array[6] 2.13 kB',
+        ),
         ({key: {"text": LONG} for key in "abc"}, '"a" object 2.11 kB, "b" object 2.11 kB, "c" object 2.11 kB'),
     ],
 )
@@ -241,6 +257,28 @@ def test_short_keys_after_rows_and_long_values_are_listed() -> None:
 
 
 PEOPLE = {f"user-{number}": {"id": number, "name": f"user {number}"} for number in range(300)}
+
+
+LINTED = {"filePath": "/src/a.js", "source": LONG, "messages": [{"ruleId": "no-var", "line": 1}] * 90, "errors": 90}
+
+
+def test_the_paths_of_texts_take_no_room_from_the_fields_of_rows() -> None:
+    lines = notice_of(LINTED, room=50).splitlines()
+    assert lines[2] == 'fields of "messages", with first values: ruleId "no-var", line 1'
+    assert f'"source" text 2.1 kB at "{BASE}/source"' in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "room", "outline"),
+    [
+        (LINTED, 50, f'"filePath" "/src/a.js", "source" text 2.1 kB at "{BASE}/source", "errors" 90, and 1 more key.'),
+        ({"n": 1, "all": PEOPLE}, 50, '"n" 1, "all" object 13.2 kB.'),
+        ({"n": 1, "all": {f"key {number}": [number] * 90 for number in range(9)}}, 30, '"n" 1, and 1 more key.'),
+    ],
+)
+def test_rows_without_room_for_a_field_have_no_line(value: Any, room: int, outline: str) -> None:
+    notice = notice_of(value, room=room, estimate=lambda text: len(text) // 2)
+    assert notice == f'"{BASE}"\nThis path stands for object: {outline}\n{USE}'
 
 
 @pytest.mark.parametrize(
@@ -496,6 +534,7 @@ def test_a_json_notice_contains_shown_text_as_a_string() -> None:
         ({"files": [{"name": "a.md", "content": "word " * 2000}], "count": 1}, "files/0/content"),
         ({"/x/a.md": {"ranges": [{"content": "word " * 2000, "start": 1}]}}, "~1x~1a.md/ranges/0/content"),
         ({"results": [{"data": {"body": "word " * 2000}}]}, "results/0/data/body"),
+        ({"files": ["word " * 2000], "count": 1}, "files/0"),
     ],
 )
 def test_the_long_text_of_an_only_row_has_its_path(value: Any, below: str) -> None:
@@ -504,7 +543,7 @@ def test_the_long_text_of_an_only_row_has_its_path(value: Any, below: str) -> No
 
 def test_the_texts_of_several_rows_and_of_other_arrays_have_no_path() -> None:
     row = {"name": "a.md", "content": "word " * 2000}
-    for rows in ([row, row], [[row]], ["word " * 2000]):
+    for rows in ([row, row], [[row]], ["word " * 2000] * 2):
         assert f"{BASE}/files" not in notice_of({"files": rows, "count": 1})
 
 

@@ -114,6 +114,8 @@ def test_copied_containers_are_independent() -> None:
         ([op("add", "/l/9", 1)], "is not valid or out of range"),
         ([op("add", "/l/x", 1)], "is not valid or out of range"),
         ([op("add", "/n/x", 1)], "the parent is not an object or an array"),
+        ([op("add", "/t/x", 1)], "the parent is text, which has no parts. Change it with `old_text` and `new_text`."),
+        ([op("add", "/t", {"a": 1}), op("add", "/t/b", 2), op("remove", "/t/a/x")], "not an object or an array"),
         ([op("add", "n", 1)], 'a path must be empty or begin with "/"'),
         ([op("add", "/n")], "`value` is missing"),
         ([op("copy", "/n")], "`from` is missing"),
@@ -125,7 +127,7 @@ def test_copied_containers_are_independent() -> None:
 )
 def test_a_failed_patch_names_the_operation_and_the_reason(operations: Any, expected: str) -> None:
     with pytest.raises(ToolError) as error:
-        patched(b'{"n":1,"l":[1,2]}', *operations)
+        patched(b'{"n":1,"l":[1,2],"t":"{}"}', *operations)
     assert expected in str(error.value)
 
 

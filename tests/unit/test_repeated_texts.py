@@ -37,9 +37,15 @@ def others_of(value: Any, *texts: str) -> list[str]:
         (VALUE, ["First.", *EACH, "Last."], ["First.", "Last."]),
         (VALUE, [*EACH, *EACH], EACH),
         (VALUE, ["Rows:", json.dumps(ROWS, indent=1)], ["Rows:"]),
+        (VALUE, [f"Found 20 rows:\n{json.dumps(ROWS, indent=2)}\n\nAll of them."], ["Found 20 rows:\nAll of them."]),
+        (VALUE, [f"Rows:\n\n```json\n{json.dumps(ROWS)}\n```\n", "Done."], ["Rows:", "Done."]),
+        (VALUE, [f"Rows:\n{json.dumps(ROWS[1:])}"], [f"Rows:\n{json.dumps(ROWS[1:])}"]),
+        (VALUE, [f"Rows:\n{ROWS}"], [f"Rows:\n{ROWS}"]),  # as Python prints them
         (VALUE, EACH[1:], EACH[1:]),  # a selection
         (VALUE, [EACH[3], "Selected."], [EACH[3], "Selected."]),
         (ROWS, ["Rows:", *EACH], ["Rows:"]),
+        ({"outputs": [json.dumps(ROWS), "[done]"], "count": 2}, [json.dumps(ROWS), "[done]"], []),
+        ({"output": json.dumps(ROWS), "ok": True}, ["Done.", json.dumps(ROWS)], ["Done."]),
         ({"report": LONG, "id": 1}, [LONG, "Done."], ["Done."]),
         ({"options": ["yes"], "default": "yes", "none": []}, ["yes", "Choose."], ["yes", "Choose."]),
         ({"rows": [{"a": 1}]}, ['{"a": 1}', "One row."], ["One row."]),
@@ -101,6 +107,7 @@ def test_the_model_reads_a_repeated_value_once_and_other_texts_beside_it() -> No
     assert shown("Found 20 rows.", PRETTY).shown == f"Found 20 rows.\n{value}"
     assert shown(f"```json\n{PRETTY}\n```").shown == value
     assert shown(*EACH).shown == value
+    assert shown(f"Rows:\n{json.dumps(ROWS)}").shown == f"Rows:\n{value}"
     assert shown(f"Here they are:\n{PRETTY}").shown == f"Here they are:\n{PRETTY}"
 
 

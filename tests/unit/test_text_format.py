@@ -26,6 +26,9 @@ DIFF = "diff --git a/x b/x\nindex 1..2 100644\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@
 PARAGRAPHS = "".join(f"Paragraph {n} is about cells, and it ends here.\n\n" for n in range(9))
 PYTHON_LOG = "".join(f"2026-11-21 10:00:{n:02},{n:03} - root - INFO - took job {n}\n" for n in range(30))
 SERVER_LOG = "".join(f"2026/11/21 10:00:{n:02} [error] 7#7: open() failed, client: 192.0.2.{n}\n" for n in range(30))
+ACCESS_LOG = "".join(
+    f'192.0.2.{n} - - [02/Jan/2026:10:00:00 +0000] "GET /a?at={n},2 HTTP/1.1" 200\n' for n in range(30)
+)
 STATEMENTS = "INSERT INTO orders VALUES (1, 'a');\n" * 9
 SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n"
 
@@ -44,14 +47,21 @@ def whole(text: str) -> Edges:
         ("id, name: all\n1, a: b\n2, c\n", "CSV, 2 columns"),
         ("a\tb\n1\t2\n3\t4\n", "TSV, 2 columns"),
         ("     9\tdef f():\n    10\t    pass\n    11\t\n    12\t# end\n", ""),
+        ("1\tdef f():\n     2\t    pass\n     3\t# end\n", ""),
         (" 9\ta\n11\tb\n12\tc\n", "TSV, 2 columns"),
         (" 9\ta\n10\tb\n x\tc\n", "TSV, 2 columns"),
         ("1\ta\n2\tb\n3\tc\n", "TSV, 2 columns"),
         ('a,"b\n1,2\n3,4\n', ""),
         ('a,b\n1,2\n3,4\n5,"cut\nhere', "CSV, 2 columns"),
         ('a,b\n1,2\n5,"cut\n3,4\n', ""),
+        ("id,note,n\n1,a\x0bb\x0c,2\n3,c\u2028d\x85,4\n", "CSV, 3 columns"),
+        ("id,note\r1,a\r2,b\r", "CSV, 2 columns"),
         ("a,b\n1,2\n", ""),
         ("[Reading 3 lines]\n\nid,name\n1,a\n2,b\n", "CSV, 2 columns after a heading"),
+        ("Started (PID 7)\nInitial output:\nid,name\n1,a\n2,b\n", "CSV, 2 columns after a heading"),
+        ("Output: \r\nid\tname\r\n1\ta\r\n2\tb\r\n", "TSV, 2 columns after a heading"),
+        ("Started (PID 7)\nid,name\n1,a\n2,b\n", ""),
+        ("Authors:\nLovelace, Ada\nByron, Anne\nKing, William\n", ""),
         ("id,name\n1,a\n2,b\n\n(2 rows)\n", "CSV, 2 columns"),
         ("id\tname\r\n1\ta\r\n2\tb\r\n \r\nTotal: 2\r\nNext: b", "TSV, 2 columns"),
         ("id,name\n1,a\n2,b\n\n" + "more\n" * 6, ""),
@@ -71,6 +81,9 @@ def whole(text: str) -> Edges:
         ('[{"a": NaN, "b": 1}]', "JSON with NaN"),
         ("[('a', 1), ('b', 2)]", "Python literal"),
         ("['a', 'b']", "Python literal"),
+        ("{'id': 1, 'name': None}\n{'id': 2, 'name': 'b'}\n", ""),
+        ("(1, 'a')\n(2, 'b')\n(3, 'c')\n", ""),
+        ("[{'id': 1,\n  'name': None},\n {'id': 2, 'name': 'b'}]\n", "Python literal"),
         ("[INFO] 'a', started", ""),
         ("['a', 'b']\nare the first paragraphs.\n", ""),
         ("# Rows\n\n- **one**\n\n['a', 'b']\n", "Markdown"),
@@ -88,6 +101,8 @@ def whole(text: str) -> Edges:
         ("It was late in the year | It was cold in the house\n" * 3, "CSV, 2 columns"),
         (PYTHON_LOG, "log"),
         (SERVER_LOG, "log"),
+        (ACCESS_LOG, ""),
+        ('name,size\n"1/2"" pipe","3"" x"\n"1/4"" pipe","5"" x"\n', "CSV, 2 columns"),
         ("10:00:01,500,ok\n10:00:02,501,ok\n10:00:03,502,ok\n", "CSV, 3 columns"),
         ("2026-11-21 10:00:01, 3\n2026-11-21 10:00:02, 4\n2026-11-21 10:00:03, 5\n", "CSV, 2 columns"),
         ("ERROR, 3\nINFO, 4\nINFO, 5\n", "CSV, 2 columns"),
@@ -113,6 +128,7 @@ def whole(text: str) -> Edges:
         ("<feed xmlns='x'>\n</feed>", "XML"),
         ('{"a": 1}\n{"a": 2}\n', "JSON lines"),
         ('{"a": 1}\n{"a": \n', ""),
+        ('{"a": "b\u2028c"}\n{"a": "d\x85e"}\n', "JSON lines"),
         ("{\n}\n", ""),
         (MARKDOWN, "Markdown"),
         ("# Only a heading\n", ""),
@@ -163,11 +179,20 @@ def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
 
 def test_a_heading_ends_where_a_table_begins() -> None:
     assert measure_heading(whole("[Reading]\nof 2\n\nid,name\n1,a\n2,b\n")) == len("[Reading]\nof 2\n\n")
+    assert measure_heading(whole("Started\nOutput:\nid,name\n1,a\n2,b\n")) == len("Started\nOutput:\n")
     assert measure_heading(whole("id,name\n1,a\n2,b\n\n3,c\n")) == 0
 
 
 def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
-    for text in (PARAGRAPHS, PYTHON_LOG, SERVER_LOG, STATEMENTS, "[Reading]\n\n" + PARAGRAPHS, "PID: 1, Name: a\n" * 3):
+    for text in (
+        PARAGRAPHS,
+        PYTHON_LOG,
+        SERVER_LOG,
+        ACCESS_LOG,
+        STATEMENTS,
+        "[Reading]\n\n" + PARAGRAPHS,
+        "PID: 1, Name: a\n" * 3,
+    ):
         assert has_false_columns(whole(text))
     for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n"):
         assert not has_false_columns(whole(text))

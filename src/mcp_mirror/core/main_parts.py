@@ -3,7 +3,7 @@
 The rows are an array of objects, or the members of an object.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -190,13 +190,42 @@ def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
 
 
 def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
-    """Find the longest texts, at most three, of the first level that has long texts."""
+    """Find the longest texts, at most three, of the first level that has long texts.
+
+    The one long text in an array of a few texts counts too: servers send what a program printed, and then its state.
+    """
     for level in levels:
         long = [one for one in level.members if one.span.length > MAX_LISTED_TEXT]
-        if texts := [one for one in long if kind_at(blob, one.span.start) == "text"]:
-            longest = sorted(texts, key=_member_size, reverse=True)[:_MAX_LONG_TEXTS]
-            return tuple(Part((*level.keys, one.key), one.span) for one in longest)
+        found = (_find_long_text(blob, Part((*level.keys, one.key), one.span)) for one in long)
+        if texts := [one for one in found if one is not None]:
+            longest = sorted(texts, key=lambda one: one.span.length, reverse=True)
+            return tuple(_omit_repeated(blob, longest[:_MAX_LONG_TEXTS]))
     return ()
+
+
+def _omit_repeated(blob: Buffer, texts: Sequence[Part]) -> Iterator[Part]:
+    """The texts, sorted by their sizes, without those that have the same bytes as the one before."""
+    before = Span(0, 0)
+    for text in texts:
+        span = text.span
+        if span.length != before.length or bytes(blob[span.start : span.stop]) != bytes(
+            blob[before.start : before.stop]
+        ):
+            yield text
+        before = span
+
+
+def _find_long_text(blob: Buffer, part: Part) -> Part | None:
+    """A long text, or the one in an array of at most five texts; None for any other value."""
+    kind = kind_at(blob, part.span.start)
+    if kind == "text":
+        return part
+    found = tuple(islice(items(blob, part.span), _MAX_LISTED_ITEMS + 1)) if kind == "array" else ()
+    long = [(at, one) for at, one in enumerate(found) if one.length > MAX_LISTED_TEXT]
+    if len(long) != 1 or len(found) > _MAX_LISTED_ITEMS or any(kind_at(blob, one.start) != "text" for one in found):
+        return None
+    [(at, span)] = long
+    return Part((*part.keys, str(at)), span)
 
 
 def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:

@@ -229,9 +229,11 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     if described is None:
         return (f"{_SUBJECT} object: {listed}.",)
     describe, keys = described
-    room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.encode()))
+    room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.replace(stored.path, "").encode()))
     beside = describe_beside(stored.blob, levels, keys, room)
     line = describe(room=room, path=stored.path)
+    if not line:
+        return (f"{_SUBJECT} object: {_list_keys(stored, stored.room, texts)}.",)
     # Keys that follow say whether there are more of them; those of records are all alike.
     if describe.func is not describe_records:
         listed = _list_keys(stored, stored.room // 2 + room.left, texts)

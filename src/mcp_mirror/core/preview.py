@@ -127,7 +127,7 @@ def preview_value(
 
 
 def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "") -> str:
-    """The fields and first values of a table.
+    """The fields and first values of a table; empty without room for a field.
 
     Args:
         blob: The JSON text of the object.
@@ -141,11 +141,11 @@ def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "")
     room.take(f'fields of "{named}"{length}, with first values: ')
     fields = _describe_rows(sample_items(blob, table.span), room)
     named = (find_path(path, table.keys) if is_deep else None) or named
-    return f'fields of "{named}"{length}, with first values: {fields}'
+    return f'fields of "{named}"{length}, with first values: {fields}' if fields else ""
 
 
 def describe_records(records: Records, room: TokenBudget, path: str = "") -> str:
-    """The number, the first key, the fields and first values of an object's members.
+    """The number, the first key, the fields and first values of an object's members; empty without room for a field.
 
     Args:
         records: The members.
@@ -162,11 +162,12 @@ def describe_records(records: Records, room: TokenBudget, path: str = "") -> str
     if keys:
         named = (find_path(path, keys) if len(keys) > 1 else None) or named
         described = f'"{named}" {described}'
-    return described + _describe_rows(records.samples, room)
+    fields = _describe_rows(records.samples, room)
+    return described + fields if fields else ""
 
 
 def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str = "") -> str:
-    """The keys of the object that makes up most of a value, each with its value or its shape.
+    """The keys of the object that makes up most of a value, each with its value or its shape; empty without room.
 
     Args:
         blob: The JSON text of the value.
@@ -182,7 +183,7 @@ def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str
     left = len(main.members) - len(shown)
     named = (find_path(path, keys) if len(keys) > 1 else None) or named
     more = (f"and {format_count(left, 'more key')}",) if left else ()
-    return f'"{named}" has {", ".join((*shown, *more))}'
+    return f'"{named}" has {", ".join((*shown, *more))}' if shown else ""
 
 
 def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> tuple[str, ...]:
@@ -341,7 +342,7 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
 def _describe_rows(samples: Sequence[Buffer], room: TokenBudget) -> str:
     """The fields of several objects, with the first object's values as far as there is room, else with their types.
 
-    Not as JSON: models copied a first object in JSON in place of the path.
+    Empty without room for a field. Not as JSON: models copied a first object in JSON in place of the path.
     """
     kinds: dict[str, dict[Kind, None]] = {}
     first: dict[str, Buffer] = {}
@@ -360,7 +361,7 @@ def _describe_rows(samples: Sequence[Buffer], room: TokenBudget) -> str:
         with_value = f"{_format_key(key)} {_format_field(first.get(key), [*kinds[key]])}"
         if room.exchange(field, with_value):
             shown[key] = with_value
-    more = [f"and {len(kinds) - len(shown):,} more"] if len(shown) < len(kinds) else []
+    more = [f"and {len(kinds) - len(shown):,} more"] if 0 < len(shown) < len(kinds) else []
     return ", ".join((*shown.values(), *more))
 
 

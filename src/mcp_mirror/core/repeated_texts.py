@@ -1,7 +1,7 @@
 """Finds the texts beside structured content that only repeat it in another form, so that the model reads it once.
 
-Servers send a sentence and the JSON text of the content, JSON in a code block, or a text for each row. Some write
-members that are null, or that their output schema does not list, only in the text.
+Servers send a sentence and the JSON text of the content, in one text or two, JSON in a code block, or a text for each
+row. Some write members that are null, or that their output schema does not list, only in the text.
 """
 
 import re
@@ -23,13 +23,14 @@ _MIN_STRING: Final = 100
 """Characters of the shortest member that counts as repeated: a short text such as `yes` may have its own meaning."""
 _CODE_BLOCK: Final = re.compile(r"\A\s*```\w*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 """A text that is one code block of Markdown."""
+_OPENING_FENCE: Final = re.compile(r"```\w*\Z")
 
 
 class OtherTexts(NamedTuple):
     """The texts that contain more than structured content, or something else."""
 
     texts: tuple[Buffer, ...]
-    """JSON strings."""
+    """JSON strings: whole texts, or the words around JSON that repeats a member."""
     include_value: bool = False
     """One of them contains the whole content, and perhaps further members."""
 
@@ -45,18 +46,37 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))
     parts = [parsed, *(islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ())]
-    found = [_read_text(literal) for literal in texts]
-    repeated = {at for at, one in enumerate(found) if one in parts and _is_distinct(one)}
-    repeated.update(_find_alike(found, parsed))
-    repeated.update(*(_find_run(found, part) for part in parts if isinstance(part, list)))
+    written = [msgspec.json.decode(literal, type=str) for literal in texts]
+    found = [_read_text(text) for text in written]
+    repeated = set(_find_alike(found, parsed))
+    for ones in (found, written):  # JSON text may repeat an object or array, or a string with this text
+        repeated.update(at for at, one in enumerate(ones) if one in parts and _is_distinct(one))
+        repeated.update(*(_find_run(ones, part) for part in parts if isinstance(part, list)))
     others = [literal for at, literal in enumerate(texts) if at not in repeated]
-    embedded = (find_embedded_json(literal) for literal in others)
-    return OtherTexts(tuple(others), any(one is not None and _includes(_parse(one), parsed) for one in embedded))
+    embedded = [find_embedded_json(literal) for literal in others]
+    read = [None if json_text is None else _parse(json_text) for json_text in embedded]
+    if any(_includes(one, parsed) for one in read if one is not None):
+        return OtherTexts(tuple(others), include_value=True)
+    return OtherTexts(
+        tuple(
+            _read_words(literal, json_text) if json_text is not None and one in parts else literal
+            for literal, json_text, one in zip(others, embedded, read, strict=True)
+        )
+    )
 
 
-def _read_text(literal: Buffer) -> Any:
+def _read_words(literal: Buffer, json_text: bytes) -> Buffer:
+    """The words around JSON in a text, a JSON string; the text itself if it has no words, or no JSON but a literal."""
+    above, found, below = msgspec.json.decode(literal, type=str).partition(json_text.decode())
+    above, below = above.rstrip(), below.lstrip()
+    if fence := _OPENING_FENCE.search(above):
+        above, below = above[: fence.start()], below.removeprefix("```")
+    words = "\n".join(filter(None, (above.strip(), below.strip())))
+    return msgspec.json.encode(words) if found and words else literal
+
+
+def _read_text(text: str) -> Any:
     """The object or array in a text, which may be a code block, or the text itself."""
-    text = msgspec.json.decode(literal, type=str)
     block = _CODE_BLOCK.match(text)
     found = _parse(block[1] if block else text)
     return found if isinstance(found, dict | list) else text

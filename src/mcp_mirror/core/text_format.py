@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.pipe_tables import find_pipe_table
-from mcp_mirror.core.python_literals import has_nan, is_python_literal
+from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
 
@@ -24,11 +24,15 @@ _WIDE_COLUMNS: Final = 100
 """Delimiters from which a text may have such rows."""
 _MAX_LINES: Final = 40
 """Lines that are examined."""
+_LINE_END: Final = re.compile(r"\r\n?|\n")
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
-_HEADING: Final = re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n")
-"""A few lines before an empty one."""
+_HEADING: Final = re.compile(
+    r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"
+    r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?![^\n]*[,;] )"
+)
+"""A few lines before an empty one, or up to one that ends with a colon, if no list or prose follows."""
 FOOTER: Final = re.compile(r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z")
 """An empty line and a few lines at the end."""
 _CUT_ROW: Final = "unexpected end of data"
@@ -143,7 +147,7 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     has_lines = len(lines) >= _MIN_LINES
     yield "diff" if _DIFF.search(head) else ""
     yield JSON_LINES if _are_json_lines(lines) else ""
-    yield PYTHON_LITERAL if is_closed and is_python_literal(head) else ""
+    yield PYTHON_LITERAL if is_closed and _is_one_literal(head, lines) else ""
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
     table = find_pipe_table("\n".join(lines))
@@ -170,7 +174,8 @@ def has_false_columns(edges: Edges) -> bool:
 
 def _read_lines(head: str, *, is_whole: bool) -> list[str]:
     """The first lines of a text, without empty ones and without a line that may be cut."""
-    lines = [line for line in head.splitlines()[: _MAX_LINES + 1] if line.strip()]
+    # `splitlines` would also split at characters within cells, such as the vertical tabs that Excel writes.
+    lines = [line for line in _LINE_END.split(head, _MAX_LINES + 1)[: _MAX_LINES + 1] if line.strip()]
     return lines if is_whole and len(lines) <= _MAX_LINES else lines[:-1] or lines
 
 
@@ -191,6 +196,11 @@ def _are_json_lines(lines: Sequence[str]) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _is_one_literal(head: str, lines: Sequence[str]) -> bool:
+    """Whether a text begins as one list or dictionary of Python, and not with a line for each of several."""
+    return is_python_literal(head) and (len(lines) == 1 or translate_python_literal(lines[0]) is None)
 
 
 def _detect_csv(lines: Sequence[str]) -> str:
@@ -223,7 +233,7 @@ class _Columns(msgspec.Struct, frozen=True):
         )
 
     def _has_open_brackets(self, row: Sequence[str]) -> bool:
-        """Whether brackets open in one cell and close in another, as in a call with two arguments."""
+        """Whether brackets or quotes open in one cell and close in another, as in a call with two arguments."""
         return _is_balanced(self.delimiter.join(row)) and not all(map(_is_balanced, row))
 
     def _has_time(self, row: Sequence[str]) -> bool:
@@ -273,7 +283,9 @@ def _is_spaced(row: Sequence[str]) -> bool:
 
 
 def _is_balanced(text: str) -> bool:
-    return all(text.count(opening) == text.count(closing) for opening, closing in _BRACKETS)
+    return text.count('"') % 2 == 0 and all(
+        text.count(opening) == text.count(closing) for opening, closing in _BRACKETS
+    )
 
 
 def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
@@ -283,8 +295,12 @@ def _repeats_labels(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _are_numbered_lines(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether lines of a file begin with their numbers, as `cat -n` prints them: aligned to the right, then a tab."""
-    if rows[0][0][:1] != " " or not all(_LINE_NUMBER.fullmatch(row[0]) for row in rows):
+    """Whether lines of a file begin with their numbers, as `cat -n` prints them: aligned to the right, then a tab.
+
+    The first number may have lost its spaces, because many tools strip their output.
+    """
+    is_aligned = any(row[0][:1] == " " for row in rows[:2])
+    if not is_aligned or not all(_LINE_NUMBER.fullmatch(row[0]) for row in rows):
         return False
     first = int(rows[0][0])
     return [int(row[0]) for row in rows] == [*range(first, first + len(rows))]

@@ -28,7 +28,8 @@ from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
-from mcp_mirror.memory.path_advice import PathAdvice
+from mcp_mirror.memory.path_advice import PathAdvice, advise_query
+from mcp_mirror.memory.tools.table import QUERY
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import Miss, locate
@@ -192,7 +193,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
             location = error.location
             near = await advice(error.wanted, lambda key: bool(types_of((*location, key)))).find_near(error.path)
-            return _name_path(error.cause, near) if near else None
+            return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
         if container := _find_refused_container(inputs.found, types_of):
             return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
@@ -202,6 +203,16 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             return None
         meant = await advice(refused.wanted).find_meant(refused.text, may_be_any=not refused.is_item)
         return _name_path(cause, meant) if meant else None
+
+    async def _advise_query(self, call: Call, inputs: CallInputs, error: MisfitError) -> ToolError | None:
+        """Return an error that names the query which makes a value that fits of a text; None without one."""
+        text = next((one.blob for one in inputs.values.values() if one.path == error.path and one.kind == "text"), None)
+        if text is None or QUERY not in call.own_tools:
+            return None
+        has_sql = self.services.sql is not None
+        find = partial(advise_query, text, error.path, error.wanted, has_sql=has_sql)
+        advised = await run_by_size(len(text), find)
+        return ToolError(f"{error.cause} {advised}") if advised else None
 
 
 def _find_refused_container(found: Pointers, types_of: TypesAt) -> str | None:

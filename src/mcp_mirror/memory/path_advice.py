@@ -8,12 +8,15 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.conversion import Resolved, fits
+from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.text_format import find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import MemoryPath, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.security.flows import Flows
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Span
 from mcp_mirror.workers.frames import FrameScanner
@@ -26,6 +29,12 @@ _MAX_NESTING: Final = 4
 """Levels of objects whose parts are compared with an argument."""
 _MAX_PARSED_BYTES: Final = 1 << 20
 """Bytes of a text that may contain a value that fits."""
+_SQL_ADVICE: Final = (
+    "It has rows ({form}): pass the result of memory_query with the `sql` SELECT * FROM t and "
+    '`inputs` {{"t": "{path}"}}.'
+)
+_MAX_KEY: Final = 120
+"""Bytes of a key that an error names."""
 _CONTAINERS: Final = frozenset({"array", "null", "object"})
 """JSON types of arguments for which no model writes a text on purpose."""
 _PART: Final = re.compile(r"(?:path)?(/[^\n]{1,200})")
@@ -129,6 +138,29 @@ class PathAdvice(msgspec.Struct, frozen=True):
     def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
         is_long = kind == "text" and len(blob) > _MAX_PARSED_BYTES
         return not is_long and fits(Resolved(path, blob, kind), self.wanted)
+
+
+def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_sql: bool) -> str | None:
+    """Return a sentence about the query that makes an array of a text that an argument does not accept, if one does.
+
+    Args:
+        blob: The text, a JSON string.
+        path: Its path.
+        wanted: The JSON types that the argument accepts.
+        has_sql: The queries accept SQL.
+    """
+    if "array" not in wanted:
+        return None
+    if has_sql and has_columns(form := find_format(read_edges(blob, trim(blob)))):
+        return _SQL_ADVICE.format(form=form, path=path)
+    found = find_embedded_json(blob) if len(blob) <= _MAX_PARSED_BYTES else None
+    parts = members(found, trim(found)) if found and found.startswith(b"{") else ()
+    arrays = [one for one in parts if found and kind_at(found, one.span.start) == "array"]
+    if not arrays:
+        return None
+    key = max(arrays, key=lambda one: one.span.length).key
+    expression = key if key.isidentifier() and key.isascii() else as_json_string(key, _MAX_KEY)
+    return f"It contains JSON: pass the result of memory_query with the `expression` {expression}."
 
 
 def _list_parts(found: FoundValue) -> dict[JsonToken, Span]:

@@ -135,6 +135,8 @@ def _parse_pointer(path: str) -> list[str]:
 
 def _require_container(ref: NodeRef) -> Array | Object:
     if (node := open_container(ref)) is None:
+        if isinstance(ref.node, Leaf) and ref.node.kind == "text":
+            raise _OperationError("the parent is text, which has no parts. Change it with `old_text` and `new_text`.")
         raise _OperationError("the parent is not an object or an array.")
     return node
 

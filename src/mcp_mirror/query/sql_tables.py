@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
@@ -61,6 +61,8 @@ _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
 _HEADED: Final = re.compile(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
 """A heading, and a line that may begin JSON."""
+_BRACKETED: Final = re.compile(rb"\s*(\[[^\n]*\])[ \t\r]*\n.*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
+"""A line in brackets, which is a heading unless it is JSON, and a line that may begin JSON."""
 _FOLLOWED: Final = re.compile(rb"\s*[\[{].*[^\s\]}]\s*", re.DOTALL)
 """The beginning of JSON, and an end that is not that of JSON."""
 _SIGN: Final = 64
@@ -71,6 +73,9 @@ _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
 _COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
 """The name of a column in a text of one line."""
+_DIGIT: Final = re.compile(r"\d", re.ASCII)
+_MIN_DIGITS: Final = 4
+"""Digits of a number or date in the first row that is not the name of a column."""
 _MARKUP: Final = ("XML", "HTML", "diff")
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
@@ -105,7 +110,7 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
     elif head.startswith(b'"'):
         data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
-        has_text = _HEADED.match(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
+        has_text = _has_heading(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
         is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob) if is_embedded else None
         if inner is None:
@@ -116,6 +121,14 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         load_json(database, table.name, blob, table.value)
     else:
         raise ValueError(f"it is {head[:20].decode('utf-8', 'replace')}.")
+
+
+def _has_heading(start: bytes) -> bool:
+    """Whether a text may have JSON below a heading, such as `Found 2 rows:` or `[Reading 40 lines]`."""
+    line = _BRACKETED.match(start)
+    return _HEADED.match(start) is not None or (
+        line is not None and not read_json_container(line[1].decode(errors="ignore"))
+    )
 
 
 def _as_utf8(data: bytes) -> bytes:
@@ -322,12 +335,29 @@ def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> st
     """Return the options for the delimiter, the quotes and the header of a sample; quotes may follow in later rows."""
     missing = ", ".join(map(quote_text, ("", *MISSING)))
     sniffed = f"sniff_csv({path}, compression = 'none', skip = 0, comment = '', nullstr = [{missing}]{sample})"
-    columns = "Delimiter, Quote, Escape, HasHeader"
-    [(delimiter, quote, escape, has_header)] = database.execute(f"SELECT {columns} FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
+    columns = "Delimiter, Quote, Escape, HasHeader, Columns"
+    [(delimiter, quote, escape, has_header, known)] = database.execute(f"SELECT {columns} FROM {sniffed}").fetchall()  # noqa: S608  # a path of this module
     quote = quote if len(quote) == 1 else '"'
     options = {"delim": delimiter, "quote": quote, "escape": escape if len(escape) == 1 else quote}
     dialect = "".join(f", {name} = {quote_text(value)}" for name, value in options.items())
+    if has_header and all(one["type"] == "VARCHAR" for one in known):  # DuckDB takes the first texts for names
+        has_header = not _is_first_row_data(database, f"{path}{dialect}")
     return f"{dialect}, header = {has_header}"
+
+
+def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
+    """Whether the first row has a number or date, such as one with a time zone, of the form that the other rows have.
+
+    Args:
+        database: The database.
+        source: The path and the dialect of a CSV file, as arguments of `read_csv`.
+    """
+    table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
+    first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()
+    cells = zip(describe_columns(database, table), first, strict=True)
+    numbered = [one for one, cell in cells if cell and len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
+    form = r"regexp_replace(replace({0}, '-', '+'), '\d', '0', 'g')"
+    return bool(_test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1"))
 
 
 def _decode_base64(blob: Buffer) -> bytes:

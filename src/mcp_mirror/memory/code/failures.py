@@ -128,12 +128,14 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
     general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
     if failure.kind == "KeyError":
         yield from _describe_keys(progress)
+        yield from _describe_texts(progress, only_csv=True)  # read without its heading or delimiter
     elif general:
         yield general
     elif _mentions(failure, _WRONG_SHAPE):
-        values = (*progress.texts.items(), *progress.parsed.items())
-        yield from islice(filter(None, (describe_text(name, value) for name, value in values)), _MAX_NAMED)
+        yield from _describe_texts(progress)
         yield from _describe_keys(progress)
+    elif failure.kind.endswith("JSONDecodeError"):
+        yield from _describe_texts(progress)
     if not any(refusal in failure.message for refusal in progress.refusals):
         yield _AGAIN
 
@@ -174,6 +176,13 @@ def takes_text_for_rows(failure: Failure) -> bool:
 
 def _mentions(failure: Failure, parts: Sequence[str]) -> bool:
     return any(part in failure.message for part in parts)
+
+
+def _describe_texts(progress: Progress, *, only_csv: bool = False) -> Iterator[str]:
+    """Yield a sentence about each text that the script has, at most 10."""
+    values = (*progress.texts.items(), *progress.parsed.items())
+    described = (describe_text(name, value, only_csv=only_csv) for name, value in values)
+    yield from islice(filter(None, described), _MAX_NAMED)
 
 
 def _describe_keys(progress: Progress) -> Iterator[str]:

@@ -15,7 +15,7 @@ from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json, read_container, read_json_container
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
-from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, read_edges
+from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, measure_heading, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput
@@ -145,20 +145,30 @@ def read_text_container(blob: Buffer) -> bytes | None:
     return read_container(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
 
 
-def describe_text(name: str, blob: Buffer) -> str | None:
-    """Return a sentence about the text `name` of a script: its format, what reads its rows. None for other values."""
+def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | None:
+    """Return a sentence about the text `name` of a script: its format, what reads its rows. None for other values.
+
+    Args:
+        name: The name.
+        blob: The value.
+        only_csv: Describe only CSV and TSV.
+    """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
         return None
     edges, is_input = read_edges(blob, span), name.isidentifier()
-    variable = name if is_input else "text"
-    form, delimiter = find_format(edges), find_delimiter(edges)
+    variable, heading = name if is_input else "text", edges.head[: measure_heading(edges)]
+    form, delimiter = find_format(edges), find_delimiter(edges._replace(head=edges.head[len(heading) :]))
     described = f"{name} is text{form and f' ({form})'}, one string"
     if delimiter:
         argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
         # Lines without their ends lose the line breaks in quoted cells.
         lines = f'open("/memory/{name}", newline="")' if is_input else "text.splitlines(True)"
+        if skipped := heading.count("\n"):
+            lines += f"{'.readlines()' if is_input else ''}[{skipped}:]"
         return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
+    if only_csv:
+        return None
     if form == JSON_LINES:
         return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines()]."
     if part := _find_json(blob[span.start : span.stop]):
@@ -242,7 +252,7 @@ async def read_inputs(
     values: dict[Pointer, Resolved] = {}
     most, pointers, joined = memory.limits.traffic.max_pointers, Pointers(), 0
     for name, text in members.items():
-        found = await memory.scanner.find(bytes(text), memory.path_slugs, most)
+        found = await memory.find_pointers(call.namespace, bytes(text))
         check_pointer_count(pointers := (*pointers, *found), most)
         described = await loader.describe(found)
         loaded = await loader.load(found, described)

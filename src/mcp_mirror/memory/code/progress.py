@@ -33,7 +33,7 @@ class Progress(msgspec.Struct):
     parsed: dict[str, Buffer] = msgspec.field(default_factory=dict)
     """The JSON text of each input that the script uses and of the first result of each tool."""
     texts: dict[str, Buffer] = msgspec.field(default_factory=dict)
-    """The JSON text of each other input that the script uses, a text."""
+    """The JSON text of each other input that the script uses or opens, mostly a text."""
     names: list[str] = msgspec.field(default_factory=list)
     """The inputs that the script uses and that may be meant as a path, short texts."""
     printed: list[str] = msgspec.field(default_factory=list)

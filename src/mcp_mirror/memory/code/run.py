@@ -101,7 +101,8 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
 
     variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
     progress.parsed |= {name: value for name, value in variables.items() if isinstance(value, bytes)}
-    progress.texts |= {one.name: one.blob for one in used if one.name not in progress.parsed}
+    opened = [one for one in inputs.inputs if f"/memory/{one.name}" in code]
+    progress.texts |= {one.name: one.blob for one in (*used, *opened) if one.name not in progress.parsed}
     progress.names += (one.read_text() for one in used if one.is_name and not one.is_stored)
     prelude, stubs = "", None
     selected = select_tools(code, tools)

@@ -42,10 +42,11 @@ async def edit(call: ToolInput) -> Content:
     if not is_editable:
         raise ToolError("A binary value cannot be edited. Edit a part of it, such as its text (path/key).")
     if isinstance(change, Merge) and found_value.kind != "object":
+        patch = '`patch`, such as [{"op": "replace", "path": "/0/name", "value": "x"}], or '
         raise ToolError(
             f"`merge` changes members of an object, and {found_value.quoted_path} is "
-            f"{found_value.kind}: it would be replaced. Use `patch`, such as "
-            '[{"op": "replace", "path": "/0/name", "value": "x"}], or `old_text` with `new_text`.'
+            f"{found_value.kind}: it would be replaced. "
+            f"Use {'' if found_value.kind == 'text' else patch}`old_text` with `new_text`."
         )
     sent = len(call.arguments.raw) + sum(len(one.blob) for one in used)
     cost = _EDIT_COST * (len(found_value.blob) + sent)
@@ -121,7 +122,7 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
         ToolError: A path has no value, or there are too many paths.
     """
     memory = call.memory
-    pointers = await memory.scanner.find(given, memory.path_slugs, memory.limits.traffic.max_pointers)
+    pointers = await memory.find_pointers(call.namespace, given)
     found = tuple(
         one for one in pointers if not is_patch or not isinstance(one, Pointer) or one.location[1:2] == ("value",)
     )

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from mcp_mirror.core.replies import encode_text_block
+from mcp_mirror.core.resolve import Pointer, Pointers
 from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.scripts import Scripts
@@ -75,6 +76,19 @@ class Memory(msgspec.Struct, frozen=True):
     def can_query(self) -> bool:
         """Whether the client sees `memory_query`."""
         return "memory_query" in self.own_tools
+
+    async def find_pointers(self, namespace: str, text: bytes) -> Pointers:
+        """Find the paths in JSON text, also those to values that other processes with the same store made.
+
+        Raises:
+            StoreError: The store failed.
+            ToolError: There are too many paths.
+        """
+        most = self.limits.traffic.max_pointers
+        found = await self.scanner.find(text, self.path_slugs, most)
+        if all(not isinstance(one, Pointer) or one.is_known for one in found):
+            return found
+        return await self.scanner.find(text, self.path_slugs | await self.store.slugs(namespace), most)
 
     async def unknown_path_error(self, namespace: str, text: str) -> ToolError:
         """Return the error for a path without a value, as the model wrote it."""
