@@ -1,4 +1,4 @@
-"""The contract of all stores; a line in `STORES` adds a store."""
+"""The contract of all stores; lines in `STORES` and `NEEDS` add a store."""
 
 import asyncio
 import errno
@@ -73,9 +73,9 @@ NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {
     "redis": lambda test, folder: {"url": test.getfixturevalue("redis_server").url, "prefix": f"{folder}:"},
     "s3": lambda test, folder: NEEDS["redis"](test, folder) | {"blobs": test.getfixturevalue("bucket").url},
 }
+"""The settings of a kind beside those of a test: the place of the store."""
 
 SEALED = {"encryption": EncryptionPolicy(("an example of a secret of 32 characters",), clear="refuse")}
-"""What the policy of a kind says beside what a test wants of it: where it is."""
 
 OpenStore = Callable[..., AbstractAsyncContextManager[Store]]
 
