@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mcp_mirror.upstreams.transports.http import HttpTransport
 
 _FIRST_DELAY: Final = 0.25
-"""Seconds before the first attempt to reconnect."""
+"""Seconds before each attempt to reconnect, to which the backoff adds its delay, this one at first."""
 _LONGEST_DELAY: Final = 60.0
 """Seconds between two attempts to reconnect, at most."""
 _FALLBACK_WAIT: Final = 3.0
