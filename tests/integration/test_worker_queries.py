@@ -28,17 +28,11 @@ from mcp_mirror.types import Buffer, FileSpan, Span
 from mcp_mirror.workers.queries import QueryRunner
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 SECONDS = 20.0
 LARGE = b'"' + b"line\n".replace(b"\n", b"\\n") * 2_000_000 + b'the needle"'
 NEEDLE = Search("needle", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
-
-
-@pytest.fixture
-def child_watchdog() -> Iterator[RecordingWatchdog]:
-    with RecordingWatchdog() as child_watchdog:
-        yield child_watchdog
 
 
 @pytest.fixture
