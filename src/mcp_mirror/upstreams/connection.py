@@ -166,6 +166,8 @@ class ReconnectingConnection:
             try:
                 return await session.request(request, channel)
             except (SessionLostError, ConnectionLostError) as error:
+                if not session.ended.is_set():  # over HTTP, where the session stays and the state is `ready`
+                    self.settings.log.warning("%s", error.log_message)
                 if isinstance(error, ConnectionLostError) and not request.is_repeatable:
                     raise
             return await (await self.get_session()).request(request, channel)
