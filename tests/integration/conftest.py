@@ -10,10 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from clocks import Clock
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from disk_values import Clock
 from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.memory.tools.tool import Memory

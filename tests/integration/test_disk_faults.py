@@ -339,7 +339,8 @@ async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_d
 FILLED = """
 import asyncio, contextlib, os, sys
 from pathlib import Path
-from disk_values import LARGE, Clock, opened, put, read
+from clocks import Clock
+from disk_values import LARGE, opened, put, read
 from mcp_mirror.errors import StoreError
 
 async def main(disk):

@@ -9,12 +9,12 @@ import threading
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
 import pytest
+from clocks import Clock
 from msgspec.structs import replace
 from samples import sample
 
@@ -45,16 +45,6 @@ TTL = 100.0
 ROOM = 1000
 
 
-@dataclass
-class Clock:
-    now: float = 1_000_000.0
-    step: float = 0.0
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
-
-
 def open_with_bucket(policy: StorePolicy, clock: Clock, folder: Callable[[], Path]) -> RedisStore:
     return RedisStore(replace(policy, kind="redis"), clock, folder, S3Blobs(policy.blobs or ""))
 
@@ -78,11 +68,6 @@ NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {
 SEALED = {"encryption": EncryptionPolicy(("an example of a secret of 32 characters",), clear="refuse")}
 
 OpenStore = Callable[..., AbstractAsyncContextManager[Store]]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture(params=sample(STORES, lambda name: name not in {"sealed redis", "sealed s3"}))
