@@ -135,6 +135,8 @@ class WireError(MirrorError):
 class BusyError(MirrorError):
     """A rate or concurrency limit is reached; the message names the limit."""
 
+    reason = RefusalReason.BUSY
+
     def __init__(self, message: str, retry_after: float) -> None:
         """Create the error.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jwt
 import pytest
+from clocks import Clock
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
 
 from mcp_mirror.server.auth.keys import Issuers, KeysUnavailableError
@@ -22,14 +23,6 @@ KEY = SigningKey("one")
 STRANGER = SigningKey("one")
 STRANGER_TOKEN = SigningKey("none").sign(ISSUER)
 RSA_KEY = SigningKey("two", "RS256")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def issuers(source: str, clock: Callable[[], float] = time.monotonic, **keys: Any) -> Issuers:

@@ -21,6 +21,8 @@ from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, furnish, try_all, visiting
 
 from mcp_mirror.callers import LOCAL
+from mcp_mirror.memory.tools.lookup import PATH
+from mcp_mirror.memory.tools.table import TOOLS as MEMORY_TOOLS
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess
@@ -103,6 +105,10 @@ TOOLS: list[tuple[str, dict[str, Any]]] = [
     ("hear_mirrored", {"x": "{}"}),
     ("hear_mirrored", {"x": ["{}/private/0", "{}"]}),
 ]
+
+
+def test_each_memory_tool_with_a_path_is_among_those_that_are_tried() -> None:
+    assert {name for name, tool in MEMORY_TOOLS.items() if PATH in tool.properties} <= {name for name, _ in TOOLS}
 
 
 async def answers_of(visitor: Visitor, path: str) -> list[str]:

@@ -5,11 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from client_pages import CLIENT_PAGES
 from doc_pages import ROOT
 from generate import GENERATED, layers
 
 from mcp_mirror import errors
 from mcp_mirror.errors import RefusalReason
+from mcp_mirror.memory.tools.table import RUN, TOOLS
 
 SOURCES = ("src", "configs", "evals", "calibration", "docker", "tests", "examples")
 
@@ -17,6 +19,17 @@ SOURCES = ("src", "configs", "evals", "calibration", "docker", "tests", "example
 @pytest.mark.parametrize("file", GENERATED, ids=lambda file: file.name)
 def test_a_generated_file_is_current(file: Path) -> None:
     assert file.read_text(encoding="utf-8") == GENERATED[file](), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", ["zensical.toml", "README.md", "docs/getting-started/index.md"])
+def test_the_page_of_each_client_is_linked(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [file.name for file in CLIENT_PAGES if file.name not in text] == []
+
+
+def test_the_page_of_memory_tools_describes_each() -> None:
+    page = (ROOT / "docs" / "guides" / "memory-tools.md").read_text(encoding="utf-8")
+    assert [name for name in (*TOOLS, RUN) if f"`{name}`" not in page] == []
 
 
 def test_the_architecture_page_describes_every_package() -> None:

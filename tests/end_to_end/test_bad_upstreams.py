@@ -446,8 +446,11 @@ async def test_a_restarted_server_is_found_again(
         assert (
             f"'raw' did not answer 'hear'. The connection to 127.0.0.1:{port} failed: nothing listens there." in answer
         )
+        assert "did not answer 'hear'" in await client.text("hear_mirrored", {"text": "two"})
         async with listening("raw_http.py", port):
             assert "three" in await client.text("hear_mirrored", {"text": "three"})
+    logged = b"".join(client.stderr).decode()
+    assert logged.count(f"'raw' did not answer 'hear'. The connection to 127.0.0.1:{port} failed") == 1
 
 
 @pytest.mark.parametrize("style", ["json", "lf"])

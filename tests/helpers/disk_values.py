@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from clocks import Clock
+
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.types import Descriptor, FileSpan, Provenance
@@ -10,15 +12,6 @@ from mcp_mirror.types import Descriptor, FileSpan, Provenance
 TTL = 1000.0
 BASE = "grid-01234567-89ab-4cde-8f01-23456789abcd"
 SMALL, LARGE = b'{"a":[1]}', b"0123456789abcdef" * 10_000
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def opened(folder: Path, clock: Clock, **policy: Any) -> DiskStore:

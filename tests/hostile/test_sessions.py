@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from http_sessions import META
+from resource_limits import limited
 from tests.end_to_end.conftest import BOUND, until
 from tests.hostile.sessions import NOT_FOUND, Session, children, resident_bytes, threads
 
@@ -212,15 +213,11 @@ async def test_clients_with_different_names_share_one_limit(configured: Configur
 @pytest.mark.executable  # inherits the limit of this process
 async def test_the_gateway_raises_its_own_handle_limit_only(configured: Configured, serve: Serve, raw: Any) -> None:
     soft = 256
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
-    try:
+    with limited(resource.RLIMIT_NOFILE, soft) as hard:
         async with serve(configured({"one": raw()})) as served:
             pid = served.process.pid
-            assert handle_limit(pid) == (before[1], before[1])
-            await until(lambda: [handle_limit(child) for child in children(pid)] == [(soft, before[1])])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            assert handle_limit(pid) == (hard, hard)
+            await until(lambda: [handle_limit(child) for child in children(pid)] == [(soft, hard)])
 
 
 @pytest.mark.slow

@@ -3,17 +3,18 @@
 import datetime as dt
 import ipaddress
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from clocks import Clock
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from disk_values import Clock
+from recording_watchdog import RecordingWatchdog
 
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
@@ -30,6 +31,13 @@ from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 
 MemoryOver = Callable[..., Memory]
+
+
+@pytest.fixture
+def child_watchdog() -> Iterator[RecordingWatchdog]:
+    """A watchdog for worker processes that knows which it has watched."""
+    with RecordingWatchdog() as child_watchdog:
+        yield child_watchdog
 
 
 @pytest.fixture

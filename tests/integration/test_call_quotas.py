@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from clocks import Clock
 
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.errors import RefusalReason, StoreError
@@ -19,13 +20,6 @@ from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.limits import PrincipalLimits, TrafficPolicy, find_limits
 from mcp_mirror.settings.policies import EventsPolicy
 from mcp_mirror.stores.event_log import MemoryEventLog
-
-
-class Clock:
-    now = datetime(2026, 12, 30, 23, 0, tzinfo=UTC).timestamp()
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class FickleLog(MemoryEventLog):
@@ -80,7 +74,7 @@ class Gateway:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(datetime(2026, 12, 30, 23, 0, tzinfo=UTC).timestamp())
 
 
 @pytest.fixture

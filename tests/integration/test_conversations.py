@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from clocks import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import at_most
@@ -22,13 +23,6 @@ from mcp_mirror.gateway.context_budgets import (
 
 CAPACITY = 8_000
 CHAT = Conversation(("harness", "chat"))
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def kept(capacity: int = CAPACITY, clock: Clock | None = None) -> ContextBudgets:

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from resource_limits import limited
 from samples import sample
 
 from mcp_mirror.errors import StoreError
@@ -177,20 +178,18 @@ async def test_no_failing_system_call_loses_an_acknowledged_value(
 @contextmanager
 def few_handles(spare: int) -> Iterator[None]:
     """This process with so many file handles left."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     taken: list[int] = []
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        for file in taken[:spare]:
-            os.close(file)
-        yield
-    finally:
-        for file in taken[spare:]:
-            os.close(file)
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with limited(resource.RLIMIT_NOFILE, 256):
+        try:
+            with suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            for file in taken[:spare]:
+                os.close(file)
+            yield
+        finally:
+            for file in taken[spare:]:
+                os.close(file)
 
 
 async def test_a_check_reports_a_disk_without_room_and_leaves_nothing(small_disk: Path) -> None:
@@ -233,24 +232,13 @@ async def test_without_file_handles_nothing_is_lost_and_the_next_value_is_kept(t
     audit(tmp_path)
 
 
-@contextmanager
-def short_files(limit: int) -> Iterator[None]:
-    """This process unable to make files longer than so many bytes: a write fails in the midst of any file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 async def test_no_failing_write_loses_an_acknowledged_value(tmp_path: Path, audit: Audit) -> None:
     refused: list[str] = []
     for pages in range(1, 80):
         async with opened(tmp_path / "store") as store:
             tried = Attempts()
             await tried.put(store, "before", small_of("before"))
-            with short_files(pages * 2048):
+            with limited(resource.RLIMIT_FSIZE, pages * 2048):
                 await tried.put(store, f"s-{pages}", small_of(f"s-{pages}"))
                 await tried.put(store, f"l-{pages}", blob_of(f"l-{pages}"))
             await tried.put(store, "after", blob_of("after"))
@@ -269,7 +257,7 @@ async def test_values_can_be_deleted_while_the_system_refuses_longer_files(tmp_p
         for base in ("kept", "deleted"):
             await put(store, base, b"text")
     async with DiskStore(policy, time.time, folder) as store:
-        with short_files((folder / "index.sqlite").stat().st_size):
+        with limited(resource.RLIMIT_FSIZE, (folder / "index.sqlite").stat().st_size):
             puts = [put(store, f"v-{number}", b"text") for number in range(100)]
             errors = [str(error) for error in await asyncio.gather(*puts, return_exceptions=True) if error]
             assert 0 < len(errors) < 100
@@ -351,7 +339,8 @@ async def test_on_a_full_disk_nothing_is_lost_and_what_is_stored_is_read(small_d
 FILLED = """
 import asyncio, contextlib, os, sys
 from pathlib import Path
-from disk_values import LARGE, Clock, opened, put, read
+from clocks import Clock
+from disk_values import LARGE, opened, put, read
 from mcp_mirror.errors import StoreError
 
 async def main(disk):

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from disk_values import BASE, LARGE, SMALL, TTL, Clock, opened, put, read
+from clocks import Clock
+from disk_values import BASE, LARGE, SMALL, TTL, opened, put, read
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import Tombstone

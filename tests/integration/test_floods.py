@@ -8,20 +8,14 @@ from time import perf_counter
 
 import anyio
 import pytest
+from clocks import Clock
 
 from mcp_mirror.payload.floods import BURST, RATE, Flood, OutageLog, RepeatedLog
 from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_size, run_by_values
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_connection_within_the_rate_limit_stays_open() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     flood = Flood(clock)
     for _ in range(BURST):
         flood.take()
@@ -35,7 +29,7 @@ def test_a_connection_within_the_rate_limit_stays_open() -> None:
 
 
 def test_responses_do_not_count_as_unsolicited() -> None:
-    flood = Flood(Clock())
+    flood = Flood(Clock(0.0))
     for _ in range(2 * BURST):
         flood.take()
         flood.give_back()
@@ -62,7 +56,7 @@ async def test_the_reader_rests_after_unsolicited_messages_only(*, is_response: 
 
 def test_one_line_of_each_kind_is_logged_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    clock = Clock()
+    clock = Clock(0.0)
     log = RepeatedLog(logging.getLogger("floods"), clock)
     for number in range(100):
         log.warning("line %d of %s", number, "a")
@@ -79,7 +73,7 @@ def test_one_line_of_each_kind_is_logged_per_interval(caplog: pytest.LogCaptureF
 
 
 def test_a_service_that_flaps_is_logged_once_until_it_is_calm(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     log = OutageLog(logging.getLogger("floods"), clock)
     for _ in range(50):
         log.fail("down", "down %d", 1)
@@ -94,7 +88,7 @@ def test_a_service_that_flaps_is_logged_once_until_it_is_calm(caplog: pytest.Log
 
 
 def test_kinds_of_an_outage_that_alternate_are_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     log = OutageLog(logging.getLogger("floods"), clock)
     for _ in range(15):
         log.fail("slow", "slow")

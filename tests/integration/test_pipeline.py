@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
-from mcp_mirror.errors import ConfigError, FlowError, RefusalReason, RefusedError, StoreError, ToolError
+from mcp_mirror.errors import BusyError, ConfigError, FlowError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Next, answer_errors
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
@@ -150,6 +150,7 @@ async def test_custom_stages_run_before_consent_and_their_errors_are_shown() -> 
     [
         (FlowError("No.", "f10w", "May it?"), RefusalReason.FLOW),
         (ToolError("No.", RefusalReason.UNKNOWN_TOOL), RefusalReason.UNKNOWN_TOOL),
+        (BusyError("Too many scripts wait.", 1.0), RefusalReason.BUSY),
         (ToolError("No."), None),
         (StoreError("No."), None),
     ],

@@ -12,7 +12,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from disk_values import BASE, LARGE, SMALL, Clock, opened, put, read
+from clocks import Clock
+from disk_values import BASE, LARGE, SMALL, opened, put, read
 
 from mcp_mirror.errors import StoreError
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from resource_limits import limited
 
 from mcp_mirror.payload.framing import HEAD, DiscardedFrame, LineReader
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id
@@ -54,16 +55,6 @@ def spooling(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
             yield process, Path(process.stdout.readline().strip())
         finally:
             process.kill()
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_the_next_start_removes_the_files_of_a_killed_process_only(tmp_path: Path) -> None:
@@ -229,7 +220,7 @@ def test_a_small_message_needs_no_file(tmp_path: Path, chunk: int) -> None:
 
 def test_a_file_that_ends_within_a_message_discards_it(tmp_path: Path) -> None:
     """The limit of a file's size stands for a disk that becomes full while the message arrives."""
-    with Spool(WirePolicy(spool_bytes=100), tmp_path) as spool, file_size_limit(1000):
+    with Spool(WirePolicy(spool_bytes=100), tmp_path) as spool, limited(resource.RLIMIT_FSIZE, 1000):
         frame, following = read(spool, b"x" * 900, b"y" * 900, b"z" * 900 + b"\nnext\n")
         assert isinstance(frame, DiscardedFrame)
         assert (frame.head[:901], frame.size, following) == (b"x" * 900 + b"y", 2700, b"next")
@@ -292,7 +283,7 @@ def test_a_message_beside_many_others_is_in_a_file_or_in_memory(tmp_path: Path) 
             collector.add(piece)
             with spooled(collector.take()) as frame:
                 assert frame.view == piece
-            with file_size_limit(0):
+            with limited(resource.RLIMIT_FSIZE, 0):
                 collector.add(piece)
             assert collector.take() == piece
             collector.add(piece[: 60 << 10])

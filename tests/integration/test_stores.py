@@ -1,4 +1,4 @@
-"""The contract of all stores; a line in `STORES` adds a store."""
+"""The contract of all stores; lines in `STORES` and `NEEDS` add a store."""
 
 import asyncio
 import errno
@@ -9,12 +9,12 @@ import threading
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
 import pytest
+from clocks import Clock
 from msgspec.structs import replace
 from samples import sample
 
@@ -45,16 +45,6 @@ TTL = 100.0
 ROOM = 1000
 
 
-@dataclass
-class Clock:
-    now: float = 1_000_000.0
-    step: float = 0.0
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
-
-
 def open_with_bucket(policy: StorePolicy, clock: Clock, folder: Callable[[], Path]) -> RedisStore:
     return RedisStore(replace(policy, kind="redis"), clock, folder, S3Blobs(policy.blobs or ""))
 
@@ -73,16 +63,11 @@ NEEDS: dict[str, Callable[[pytest.FixtureRequest, Path], dict[str, Any]]] = {
     "redis": lambda test, folder: {"url": test.getfixturevalue("redis_server").url, "prefix": f"{folder}:"},
     "s3": lambda test, folder: NEEDS["redis"](test, folder) | {"blobs": test.getfixturevalue("bucket").url},
 }
+"""The settings of a kind beside those of a test: the place of the store."""
 
 SEALED = {"encryption": EncryptionPolicy(("an example of a secret of 32 characters",), clear="refuse")}
-"""What the policy of a kind says beside what a test wants of it: where it is."""
 
 OpenStore = Callable[..., AbstractAsyncContextManager[Store]]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture(params=sample(STORES, lambda name: name not in {"sealed redis", "sealed s3"}))

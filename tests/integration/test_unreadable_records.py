@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from disk_values import LARGE, TTL, Clock
+from clocks import Clock
+from disk_values import LARGE, TTL
 from disk_values import opened as open_disk
 from disk_values import put as put_on_disk
 from redis_values import opened as open_redis

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,6 @@ def order(**changes: Any) -> ProcessingOptions:
         "bases": FixedBases("grid-1", "grid-2"), "max_key_bytes": 100,
     }  # fmt: skip
     return ProcessingOptions(**(options | changes))
-
-
-@pytest.fixture
-def child_watchdog() -> Iterator[RecordingWatchdog]:
-    with RecordingWatchdog() as child_watchdog:
-        yield child_watchdog
 
 
 @pytest.fixture

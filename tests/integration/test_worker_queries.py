@@ -15,7 +15,7 @@ import pytest
 from recording_watchdog import RecordingWatchdog
 from refused_processes import refuse_processes
 
-from mcp_mirror.errors import ToolError
+from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.query import Select
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.grep import Search
@@ -28,17 +28,11 @@ from mcp_mirror.types import Buffer, FileSpan, Span
 from mcp_mirror.workers.queries import QueryRunner
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 SECONDS = 20.0
 LARGE = b'"' + b"line\n".replace(b"\n", b"\\n") * 2_000_000 + b'the needle"'
 NEEDLE = Search("needle", 0, 0, 9, Budget(1000, 1000, estimate_tokens))
-
-
-@pytest.fixture
-def child_watchdog() -> Iterator[RecordingWatchdog]:
-    with RecordingWatchdog() as child_watchdog:
-        yield child_watchdog
 
 
 @pytest.fixture
@@ -138,6 +132,25 @@ async def test_a_cancelled_query_does_not_affect_the_next(queries: QueryRunner, 
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(queries.run, LARGE, file, NEEDLE, SECONDS, "alice")
+
+
+async def test_a_query_for_which_no_process_is_free_is_refused_as_busy(
+    queries: QueryRunner, child_watchdog: RecordingWatchdog, tmp_path: Path
+) -> None:
+    file = filed(tmp_path, LARGE)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(queries.run, LARGE, file, NEEDLE, SECONDS, "alice")
+    for pid in child_watchdog.added:
+        os.kill(pid, signal.SIGSTOP)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(queries.run, LARGE, file, NEEDLE, SECONDS, "alice")
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(ToolError, match=r"Other queries have run for 0\.1 s") as refused:
+            await queries.run(LARGE, file, NEEDLE, 0.1, "alice")
+        tasks.cancel_scope.cancel()
+    assert refused.value.reason is RefusalReason.BUSY
 
 
 @pytest.mark.alone

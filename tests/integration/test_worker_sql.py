@@ -35,12 +35,6 @@ COUNT = "SELECT count(*) AS n FROM t"
 
 
 @pytest.fixture
-def child_watchdog() -> Iterator[RecordingWatchdog]:
-    with RecordingWatchdog() as child_watchdog:
-        yield child_watchdog
-
-
-@pytest.fixture
 async def workers(child_watchdog: RecordingWatchdog) -> AsyncIterator[SqlWorkers]:
     async with aclosing(SqlWorkers(child_watchdog)) as opened:
         yield opened

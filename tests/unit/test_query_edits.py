@@ -336,12 +336,10 @@ def test_a_text_is_replaced_by_a_stored_value(value: bytes, changed: bytes, *, i
 def test_a_result_that_does_not_fit_in_memory_is_refused() -> None:
     import resource  # noqa: PLC0415  # missing on Windows
 
-    before = resource.getrlimit(resource.RLIMIT_DATA)
+    from resource_limits import limited  # noqa: PLC0415  # as above
+
     used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     blob, change = b'["a"%b]' % (b',"a"' * 2_000), Replace("a", "x" * 1_000_000, replaces_all=True)
-    resource.setrlimit(resource.RLIMIT_DATA, (used + (500 << 20), before[1]))
-    try:
-        with pytest.raises(ToolError, match=r"The result would have 2 GB, too much to check that it is JSON\. Use a"):
-            change(blob, never)
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+    message = r"The result would have 2 GB, too much to check that it is JSON\. Use a"
+    with limited(resource.RLIMIT_DATA, used + (500 << 20)), pytest.raises(ToolError, match=message):
+        change(blob, never)

@@ -1,85 +1,84 @@
-"""Results as a program passes them to its model."""
+"""Results for clients: the order of their blocks, links to values, and what they cost."""
 
 import json
 from typing import Any
 
 import pytest
 
-from mcp_mirror.functions.reply import read_reply
+from mcp_mirror.core.capture import Captured
+from mcp_mirror.core.replies import (
+    ToolResult,
+    build_content_reply,
+    build_path_reply,
+    build_refusal_result,
+    build_reply,
+    count_hidden_tokens,
+    count_reply_bytes,
+    encode_text_block,
+    read_texts,
+)
+from mcp_mirror.core.result_processing import ProcessedResult
+from mcp_mirror.types import Draft, TextSize
 
-TEXT_BLOCK = {"type": "text", "text": "said"}
-LINK = {"type": "resource_link", "uri": "file:///ä", "name": "a"}
+IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+NOTICE = {"type": "text", "text": "notice"}
+VALUE = Draft(b'{"a":1}', "object", 5)
+TEXT = Draft(b'"\\n"', "text", 1, text=TextSize(1, 2))
+MEDIA = Draft(b'"AAAA"', "binary", 9, media_type="image/png")
+
+
+def processed(**captured: Any) -> ProcessedResult:
+    return ProcessedResult({}, Captured(passed=(json.dumps(IMAGE).encode(),), **captured), "notice")
+
+
+def decoded(reply: ToolResult) -> dict[str, Any]:
+    return {
+        name: json.loads(b"".join(map(bytes, part)) if isinstance(part, tuple) else bytes(part))
+        for name, part in reply.items()
+    }
+
+
+def test_a_notice_precedes_other_blocks_and_follows_a_whole_result() -> None:
+    assert decoded(build_reply(processed(value=VALUE), None)) == {"content": [NOTICE, IMAGE]}
+    assert decoded(build_reply(processed(value=VALUE, shown=""), None)) == {"content": [IMAGE, NOTICE]}
 
 
 @pytest.mark.parametrize(
-    ("blocks", "text"),
+    ("value", "more"),
     [
-        ([TEXT_BLOCK], "said"),
-        ([TEXT_BLOCK, TEXT_BLOCK], "said\nsaid"),
-        ([], ""),
-        ([{"type": "image", "data": "YQ==", "mimeType": "image/png"}], "(image: image/png)"),
-        ([{"type": "audio", "data": "YQ=="}], "(audio: of no named type)"),
-        ([{"type": "resource", "resource": {"uri": "a:b", "text": "held"}}], "held"),
-        ([{"type": "resource", "resource": {"uri": "a:b", "blob": "YQ=="}}], "(file: of no named type)"),
-        ([{"type": "resource", "resource": {"blob": "", "mimeType": "application/pdf"}}], "(file: application/pdf)"),
-        ([LINK], '{"type": "resource_link", "uri": "file:///ä", "name": "a"}'),
-        ([{"type": "text"}], '{"type": "text"}'),
-        ([{"type": "resource", "resource": None}], '{"type": "resource", "resource": null}'),
-        ([{"type": []}], '{"type": []}'),
+        (VALUE, {"size": 7, "mimeType": "application/json"}),
+        (TEXT, {"size": 1, "mimeType": "text/plain"}),
+        (MEDIA, {"mimeType": "image/png"}),
     ],
 )
-def test_the_text_is_what_a_model_reads_of_each_block(blocks: list[Any], text: str) -> None:
-    raw = json.dumps(blocks).encode()
-    reply = read_reply({"content": (raw[:1], raw[1:])})
-    assert (reply.text, str(reply), reply.is_error) == (text, text, False)
-    assert list(reply.content) == blocks
+def test_a_link_names_the_value_and_its_size_if_known(value: Draft, more: dict[str, Any]) -> None:
+    link = decoded(build_reply(processed(value=value), "grid-1"))["content"][-1]
+    assert link == {"type": "resource_link", "uri": link["uri"], "name": "grid-1", **more}
+    assert link["uri"].endswith("grid-1")
+    assert decoded(build_reply(processed(), "grid-1")) == decoded(build_reply(processed(), None))
 
 
-def test_structured_content_is_the_text_without_a_text_block() -> None:
-    assert read_reply({"content": b"[]", "structuredContent": b'{"n": 1.0}'}).text == '{"n": 1.0}'
-    assert read_reply({"content": json.dumps([TEXT_BLOCK]).encode(), "structuredContent": b"{}"}).text == "said"
-    assert read_reply({"structuredContent": b"{}"}).text == "{}"
-    assert read_reply({"structuredContent": b'{"result": [1.0]}'}).text == "[1.0]"
+def test_an_error_stays_an_error() -> None:
+    failed = processed(value=VALUE, is_error=True)
+    assert decoded(build_reply(failed, None)) == {"content": [NOTICE, IMAGE], "isError": True}
+    path = [{"type": "text", "text": "grid-1\n"}]
+    assert decoded(build_path_reply(failed, "grid-1")) == {"content": path, "isError": True}
+    assert decoded(build_path_reply(processed(value=VALUE), "grid-1")) == {"content": path}
+    refused = "long " * 10_000
+    assert decoded(build_refusal_result(refused)) == {"content": [{"type": "text", "text": refused}], "isError": True}
 
 
-def test_what_is_not_a_block_is_left_out() -> None:
-    reply = read_reply({"content": json.dumps([1, None, TEXT_BLOCK]).encode()})
-    assert (reply.text, reply.content) == ("said", (TEXT_BLOCK,))
+def test_hidden_tokens_are_those_of_the_values_that_no_model_saw() -> None:
+    assert count_hidden_tokens(Captured(VALUE)) == 5
+    assert count_hidden_tokens(Captured(VALUE, companion=TEXT)) == 5
+    assert count_hidden_tokens(Captured(VALUE, companion=TEXT, is_named=True)) == 6
+    assert count_hidden_tokens(Captured(MEDIA)) > MEDIA.tokens
+    assert count_hidden_tokens(Captured(VALUE, shown="{}")) == count_hidden_tokens(Captured()) == 0
 
 
-@pytest.mark.parametrize(
-    "meta", [b"null", b"[]", b'{"n": %b}' % (b"1" * 5000), b'{"mcp-mirror/schema": {"type": "x"}}']
-)
-def test_only_the_schema_of_a_table_is_read_from_the_metadata(meta: bytes) -> None:
-    expected = {"type": "x"} if b"schema" in meta else None
-    assert read_reply({"content": b"[]", "_meta": meta}).schema == expected
-    assert read_reply({"content": b"[]"}, PATH, b'{"_meta": %b}' % meta).schema == expected
-
-
-def test_an_error_is_one() -> None:
-    assert read_reply({"content": b"[]", "isError": b"true"}).is_error
-
-
-PATH = "load-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
-PAPER = f'The output was stored in memory under the path "{PATH}". It is a dictionary of one key.'
-
-
-@pytest.mark.parametrize(
-    ("text", "preview"),
-    [
-        (f'"{PATH}"\ntext, 134 kB\nfirst line', "text, 134 kB\nfirst line"),
-        (f'{{"n": 1}}\nStored as "{PATH}".', '{"n": 1}'),
-        (f'"{PATH}"\nimage/png, path "{PATH}/1"', f'image/png, path "{PATH}/1"'),
-        (f"{PATH}\n", ""),
-        (f"{PAPER}\nGive a path.", f"{PAPER}\nGive a path."),
-    ],
-)
-def test_a_preview_is_the_notice_without_its_path(text: str, preview: str) -> None:
-    blocks = [{"type": "text", "text": text}, TEXT_BLOCK]
-    reply = read_reply({"content": json.dumps(blocks).encode()}, PATH)
-    assert (reply.path, reply.preview) == (PATH, f"{preview}\nsaid".lstrip("\n"))
-
-
-def test_a_reply_without_a_stored_value_has_no_path_and_no_preview() -> None:
-    reply = read_reply({"content": json.dumps([TEXT_BLOCK]).encode()})
-    assert (reply.path, reply.preview) == (None, None)
+def test_bytes_and_texts_of_a_result_in_parts() -> None:
+    reply = build_content_reply([(encode_text_block("one"),), (json.dumps(IMAGE).encode(),), (encode_text_block("2"),)])
+    assert read_texts(reply) == "one\n2"
+    assert read_texts({}) == ""
+    whole = {"content": b"".join(map(bytes, reply["content"])), "isError": b"true"}
+    assert count_reply_bytes(whole) == count_reply_bytes(reply) + len(b"true")

@@ -378,7 +378,9 @@ def _read_store(given: object, configured: StorePolicy, environ: Mapping[str, st
         # Texts that are not names are not shown: an address may contain a password.
         shown = f"Mirror(store={given!r})" if isinstance(given, str) and given.isidentifier() else "Mirror(store)"
         got = "" if isinstance(given, str) else f", got {type(given).__name__}"
+        *kinds, last = get_args(StoreKind)
         raise ConfigError(
-            f"{shown}: expected memory, disk or redis, or a mapping such as {{'kind': 'disk', 'path': './store'}}{got}"
+            f"{shown}: expected {', '.join(kinds)} or {last}, or a mapping such as "
+            f"{{'kind': 'disk', 'path': './store'}}{got}"
         )
     return replace(configured, kind=cast("StoreKind", given))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.payload.json_spans import trim
+from mcp_mirror.payload.json_spans import are_equal, trim
 from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.types import Buffer
 
@@ -54,7 +54,7 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
     Returns:
         `SAME`, `ITEMS`, `BLOCKS`, `DIFFERS` or `UNKNOWN`.
     """
-    if _are_equal_bytes(value, content) and bytes(value[:1]) == b"[" and len(value) > len("[]"):
+    if are_equal(value, content) and bytes(value[:1]) == b"[" and len(value) > len("[]"):
         return BLOCKS
     if not texts:
         return UNKNOWN
@@ -91,9 +91,9 @@ def find_member(
     The first 1,000 members are compared by their bytes, the first 32 also by value.
     """
     for key, value in members[:_MAX_MEMBERS_BY_BYTES]:
-        if len(texts) == 1 and _are_equal_bytes(value, texts[0]):
+        if len(texts) == 1 and are_equal(value, texts[0]):
             return key, SAME
-        if _are_equal_bytes(value, content) and bytes(value[:1]) == b"[":
+        if are_equal(value, content) and bytes(value[:1]) == b"[":
             return key, BLOCKS
     first = members[:_MAX_MEMBERS_BY_VALUE]
     if len(texts) != 1 or len(texts[0]) > COMPARED_BYTES or sum(len(value) for _, value in first) > COMPARED_BYTES:
@@ -118,14 +118,6 @@ def _compare(value: Any, texts: Sequence[str]) -> str:
         return SAME
     is_list = isinstance(value, list) and len(value) == len(texts)
     return ITEMS if is_list and all(map(_is_text_of, texts, value)) else DIFFERS
-
-
-def _are_equal_bytes(one: Buffer, other: Buffer) -> bool:
-    """Whether two buffers contain the same bytes; compared in pieces, so that neither is copied whole."""
-    pieces = range(0, len(one), COMPARED_BYTES)
-    return len(one) == len(other) and all(
-        bytes(one[at : at + COMPARED_BYTES]) == bytes(other[at : at + COMPARED_BYTES]) for at in pieces
-    )
 
 
 def _is_json_text_of(literal: Buffer, value: Buffer) -> bool:
@@ -157,7 +149,7 @@ def _are_equal_strings(literal: Buffer, value: Buffer) -> bool:
     """Whether two JSON strings are the same text, with any escapes."""
     if bytes(value[:1]) != b'"':
         return False
-    if _are_equal_bytes(literal, value):
+    if are_equal(literal, value):
         return True
     pieces = (_split_evenly(text_pieces(one, trim(one))) for one in (literal, value))
     return all(one == other for one, other in zip_longest(*pieces))

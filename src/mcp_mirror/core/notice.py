@@ -406,15 +406,11 @@ def _cut_tail(text: str) -> str:
     return end
 
 
-def _write_opaque(stored: NoticeInput) -> str:
-    return f"{stored.path}\n"
-
-
 _STYLES: Final[Mapping[NoticeStyle, Callable[[NoticeInput], str]]] = {
     "compact": _write_compact,
     "paper": _write_paper,
     "json": _write_json,
-    "opaque": _write_opaque,
+    "opaque": lambda stored: f"{stored.path}\n",
 }
 
 

@@ -294,7 +294,9 @@ def _widen_below(schema: Any, depth: int) -> Any:
     """The schema with every subschema widened, itself unchanged."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    inside = {key: _BELOW.get(key, _keep_value)(value, depth + 1) for key, value in schema.items() if key != HEADER}
+    inside = {
+        key: _BELOW[key](value, depth + 1) if key in _BELOW else value for key, value in schema.items() if key != HEADER
+    }
     if "oneOf" not in inside:
         return _share(inside, schema)
     one_of = inside.pop("oneOf")  # a path would match several of them
@@ -307,10 +309,6 @@ def _share(changed: Any, original: Any) -> Any:
     """The original if all members are the same objects: a twin shares most of the memory of its tool's schema."""
     before, after = (one.values() if isinstance(one, dict) else one for one in (original, changed))
     return original if len(before) == len(after) and all(map(is_, before, after)) else changed
-
-
-def _keep_value(value: Any, _depth: int) -> Any:
-    return value
 
 
 def _drop_header_marks(value: Any, _depth: int) -> Any:

@@ -160,10 +160,14 @@ async def answer_errors(call: Call, call_next: Next) -> ToolResult:
     except RefusedError:
         raise
     except MirrorError as error:
-        call.trace.note_refusal(error)
-        reply = build_error_reply(str(error))
-        drop_tracebacks(error)
-        return reply
+        return reply_to_error(call, error)
+
+
+def reply_to_error(call: Call, error: MirrorError) -> ToolResult:
+    """Return the reply of a call that failed, a tool error, and note in the call's trace why it was refused."""
+    call.trace.note_refusal(error)
+    drop_tracebacks(error)
+    return build_error_reply(str(error))
 
 
 async def answer_and_report(

@@ -394,20 +394,18 @@ def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
         if match is None or msgspec.json.decode(match[1], type=str) != key:
             return None
         start, value = match.end(), memoryview(raw)
-        if not _are_equal(view[start : start + len(value)], value):
+        if not are_equal(view[start : start + len(value)], value):
             return None
         found.append(Member(key, Span(start, len(value))))
         position = skip_space(blob, start + len(value))
     return tuple(found) if position == span.stop - 1 else None
 
 
-def _are_equal(one: memoryview, other: memoryview) -> bool:
-    """Compare in pieces of bytes, which is ten times faster than comparing the views."""
-    if len(one) <= _FAST:
-        return bytes(one) == bytes(other)
-    return len(one) == len(other) and all(
-        bytes(one[at : at + _FAST]) == bytes(other[at : at + _FAST]) for at in range(0, len(one), _FAST)
-    )
+def are_equal(one: Buffer, other: Buffer) -> bool:
+    """Whether two buffers have the same bytes: compared in pieces of bytes, ten times faster than views."""
+    if len(one) != len(other) or len(one) <= _FAST:
+        return len(one) == len(other) and bytes(one) == bytes(other)
+    return all(bytes(one[at : at + _FAST]) == bytes(other[at : at + _FAST]) for at in range(0, len(one), _FAST))
 
 
 def _skip_run(blob: Buffer, position: int, stop: int, left: int) -> tuple[int, int]:

@@ -196,7 +196,7 @@ class Sessions:
             self._on_end(key, record.session)
 
     async def run(self) -> NoReturn:
-        """End idle sessions until cancelled."""
+        """End idle sessions, and have the SDK close those that have ended, until cancelled."""
         while True:
             with anyio.move_on_after(min(_MAX_SWEEP_INTERVAL, self._idle_timeout / 4)):
                 await self._wake.wait()

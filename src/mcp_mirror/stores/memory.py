@@ -19,8 +19,8 @@ import msgspec
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone, ValueKey
-from mcp_mirror.stores.disk.failures import as_store_errors
 from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
+from mcp_mirror.stores.failures import as_store_errors
 from mcp_mirror.stores.quotas import (
     BATCH_SECONDS,
     EXPIRED_PER_BATCH,

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mcp_mirror.upstreams.transports.http import HttpTransport
 
 _FIRST_DELAY: Final = 0.25
-"""Seconds before the first attempt to reconnect."""
+"""Seconds before each attempt to reconnect, to which the backoff adds its delay, this one at first."""
 _LONGEST_DELAY: Final = 60.0
 """Seconds between two attempts to reconnect, at most."""
 _FALLBACK_WAIT: Final = 3.0
@@ -166,6 +166,8 @@ class ReconnectingConnection:
             try:
                 return await session.request(request, channel)
             except (SessionLostError, ConnectionLostError) as error:
+                if not session.ended.is_set():  # over HTTP, where the session stays and the state is `ready`
+                    self.settings.log.warning("%s", error.log_message)
                 if isinstance(error, ConnectionLostError) and not request.is_repeatable:
                     raise
             return await (await self.get_session()).request(request, channel)

@@ -1,5 +1,6 @@
 """The settings and helpers that all connections to one upstream share."""
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import msgspec
 
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.core.tool_inspection import InspectedTool
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from mcp_mirror.upstreams.oauth import Authorizer
     from mcp_mirror.upstreams.transports.http import HttpTransport
     from mcp_mirror.upstreams.transports.http_messages import AcceptCookies
+
+_logger = logging.getLogger(__name__)
 
 Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[InspectedTool, ...]]]
 """Examines the tools of a listing, given as JSON text."""
@@ -66,6 +70,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     authorizer: "Authorizer | None" = None
     """Provides OAuth tokens; None if the upstream needs none."""
     counts: ConnectionCounts = msgspec.field(default_factory=ConnectionCounts)
+    log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
+    """Logs requests that the server did not answer."""
     timer: SharedTimer | None = None
     """The timer for requests with the `timeout` of the policy; None: each request has a timer of its own."""
 

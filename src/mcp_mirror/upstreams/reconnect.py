@@ -84,7 +84,7 @@ class Backoff:
     """Exponential backoff that starts again after a connection that was stable."""
 
     def __init__(self, first: float, longest: float) -> None:
-        """Take the first and the longest delay, in seconds."""
+        """Take the delay after a stable connection and the longest one, in seconds. Others double the one before."""
         self._first = self._delay = first
         self._longest = longest
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.errors import MirrorError, RefusalReason, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
@@ -131,24 +131,24 @@ class QueryRunner:
         try:
             answer = await self._pool.run(principal, job, seconds + _GRACE, seconds + _GRACE)
         except PoolError as error:
-            raise ToolError(explain_failure(error, seconds, "Query a smaller part of the value.")) from None
+            raise build_failure(error, seconds, "Query a smaller part of the value.") from None
         if isinstance(answer, MirrorError):
             raise answer
         return answer
 
 
-def explain_failure(error: PoolError, seconds: float, advice: str) -> str:
+def build_failure(error: PoolError, seconds: float, advice: str) -> ToolError:
     """Return the error of a query without a result: the cause, and what to try.
 
     `advice` is a sentence that says how to query less.
     """
     limit = f"{seconds:g} s (`memory_tools.timeout`)"
     if isinstance(error, BusyPoolError):
-        return f"Other queries have run for {limit}. Try again in a moment."
+        return ToolError(f"Other queries have run for {limit}. Try again in a moment.", RefusalReason.BUSY)
     if isinstance(error, PreemptedError):
-        return f"The query was stopped because another principal was waiting. {advice}"
+        return ToolError(f"The query was stopped because another principal was waiting. {advice}")
     if isinstance(error, DeadlineError):
-        return f"The query takes longer than {limit}. {advice}"
+        return ToolError(f"The query takes longer than {limit}. {advice}")
     if isinstance(error, StartError):
-        return f"The worker process for the query cannot start: {error}."
-    return f"The worker process died during the query, perhaps at its memory limit. {advice}"
+        return ToolError(f"The worker process for the query cannot start: {error}.")
+    return ToolError(f"The worker process died during the query, perhaps at its memory limit. {advice}")

@@ -19,7 +19,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import DeadlineError, PoolError, PoolSize, TransientPoolError, WorkerPool
-from mcp_mirror.workers.queries import explain_failure
+from mcp_mirror.workers.queries import build_failure
 from mcp_mirror.workers.transfer import TransferFiles
 
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
@@ -90,10 +90,11 @@ class SqlWorkers:
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)
         except PoolError as error:
-            message = explain_failure(error, call.seconds, _ADVICE)
+            failure = build_failure(error, call.seconds, _ADVICE)
             if isinstance(error, TransientPoolError):
-                raise ToolError(message) from None
-            return SqlFailure(message, "Timeout" if isinstance(error, DeadlineError) else "WorkerDied", is_limit=True)
+                raise failure from None
+            kind = "Timeout" if isinstance(error, DeadlineError) else "WorkerDied"
+            return SqlFailure(str(failure), kind, is_limit=True)
 
 
 async def _place_values(tables: Sequence[TableValue], files: TransferFiles) -> tuple[TableSource, ...]:

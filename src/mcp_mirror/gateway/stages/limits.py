@@ -12,7 +12,7 @@ import msgspec
 from mcp_mirror.core.budgets import estimate_wanted_tokens
 from mcp_mirror.core.replies import EMPTY_ERROR, ToolResult, build_error_reply, count_result_tokens
 from mcp_mirror.errors import BusyError, RefusalReason, RefusedError, StoreError, ToolError
-from mcp_mirror.gateway.call import Call, Next
+from mcp_mirror.gateway.call import Call, Next, reply_to_error
 from mcp_mirror.gateway.context_budgets import ContextBudgets, Reservation
 from mcp_mirror.gateway.tool_search import choose_listing
 from mcp_mirror.memory.tools.table import RETRIEVE
@@ -68,8 +68,7 @@ class CallQuotas:
         try:
             await self._begin(call.namespace)
         except ToolError as error:
-            call.trace.reason = error.reason
-            return build_error_reply(str(error))
+            return reply_to_error(call, error)
         try:
             return await call_next(call)
         finally:
@@ -157,8 +156,7 @@ class ConcurrencyStage(msgspec.Struct, frozen=True):
             else:
                 await self.limiter.enter(namespace)
         except BusyError as error:
-            call.trace.reason = RefusalReason.BUSY
-            return build_error_reply(str(error))
+            return reply_to_error(call, error)
         try:
             return await call_next(call)
         finally:
@@ -188,11 +186,11 @@ class ContextBudgetStage(msgspec.Struct, frozen=True):
             call.namespace, call.conversation, wanted, lambda: self._count_definition_tokens(call)
         ) as held:
             if held.is_exhausted:
-                call.trace.reason = RefusalReason.CONTEXT_FULL
-                reply = build_error_reply(
+                full = (
                     f"This conversation's context is full: {held.left:,} tokens are left for tool results. Nothing was "
                     "called. Compact the conversation, or start a new one."
                 )
+                reply = reply_to_error(call, ToolError(full, RefusalReason.CONTEXT_FULL))
             else:
                 try:
                     reply = await call_next(replace(call, reservation=held))

@@ -21,9 +21,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.stores.disk.failures import as_store_errors, is_damage
 from mcp_mirror.stores.disk.process_dir import lock_folder
 from mcp_mirror.stores.event_log import DAY, HOUR, KEPT_SECONDS, SumKey, Sums, count_daily_calls, fair_share
+from mcp_mirror.stores.failures import as_store_errors, is_damage
 from mcp_mirror.system.files import create_mapped, create_private, identify_file
 
 _logger = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone, ValueKey
 from mcp_mirror.stores.disk.blobs import BlobDraft, Blobs, name_of
 from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
-from mcp_mirror.stores.disk.failures import is_busy
 from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
+from mcp_mirror.stores.failures import is_busy
 from mcp_mirror.stores.quotas import BATCH_SECONDS, EXPIRED_PER_BATCH
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.system.files import create_mapped, create_private, identify_file

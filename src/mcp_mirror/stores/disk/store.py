@@ -26,12 +26,12 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone, cut_into_pieces
 from mcp_mirror.stores.disk.blobs import PIECE, BlobRemovedError, Blobs, compute_fingerprint
 from mcp_mirror.stores.disk.event_log import DiskEventLog
-from mcp_mirror.stores.disk.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.disk.index import Index, ValueLocation
 from mcp_mirror.stores.disk.listings import DiskListings
 from mcp_mirror.stores.disk.process_dir import PROCESS_DIR_NAMES, ProcessDir, lock_folder
 from mcp_mirror.stores.encryption import CHANGED, EncryptedEventLog, Encryptor, RangeReader, clamp_span, sealed_span
 from mcp_mirror.stores.event_log import EventLog
+from mcp_mirror.stores.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.quotas import ExpirySweeper, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
 from mcp_mirror.system.files import UnsafePathError, atomic_write, map_file, open_folder

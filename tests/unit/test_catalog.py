@@ -1,6 +1,7 @@
 """The catalog of all tools: names, order, and changes by the configuration."""
 
 import gc
+import json
 import re
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog, join_cache_hints
+from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, ToolPolicy, UpstreamPolicy
 from mcp_mirror.system.slices import finish
@@ -33,6 +35,12 @@ def test_clients_that_see_the_same_tools_share_a_view() -> None:
     assert [list(view.entries) for view in views] == [["m_mirrored", "n_mirrored"]] * 2 + [["n_mirrored"]] * 3
     assert views[0] is views[1]
     assert views[2] is views[3] is views[4]
+    assert catalog.visible_to(Caller("me", scopes=None)) is catalog
+    for number in range(300):  # more than are kept
+        assert list(catalog.visible_to(Caller("me", scopes=frozenset({str(number)}))).entries) == ["n_mirrored"]
+    again = [catalog.visible_to(Caller("me", scopes=frozenset("y"))) for _ in range(2)]
+    assert again[0] is again[1]
+    assert again[0].entries == views[2].entries
 
 
 def test_tools_are_listed_in_configuration_and_upstream_order() -> None:
@@ -253,6 +261,36 @@ def test_problems_name_the_upstream_and_the_tool() -> None:
         "Upstream 'up' lists a tool without a usable name. The gateway does not serve the tool.",
         "Tool 'z' of upstream 'up': its annotations cannot be passed on.",
     )
+
+
+def test_tools_that_cannot_be_served_or_are_too_many_are_problems() -> None:
+    served = policy("up", bounds=UpstreamBounds(max_tools=1, max_name_bytes=3))
+    catalog = build((served, [tool("long"), tool("x"), tool("y"), tool("z")]))
+    assert list(catalog.entries) == ["x_mirrored"]
+    first, second = catalog.problems
+    assert first.startswith("Upstream 'up' lists tool 'long', which the gateway does not serve: ")
+    assert second == "Upstream 'up' lists more tools than `limits.max_tools` (1). The gateway does not serve the rest."
+
+
+def test_definitions_are_encoded_counted_and_indexed_once() -> None:
+    listing = [tool(f"t{number}", description="x" * 100_000) for number in range(4)]
+    catalog = build((policy("up", overrides=(("t1", ToolPolicy(listed=True)),)), listing))
+    pieces = finish(catalog.encode_adverts())
+    assert len(pieces) == 2
+    adverts = json.loads(b"[%b]" % b",".join(pieces))
+    assert adverts == [entry.advert for entry in catalog.entries.values()]
+    assert finish(catalog.encode_adverts()) is pieces
+    assert finish(catalog.count_tokens("default")) == finish(catalog.count_tokens("default")) > 10_000
+    assert finish(catalog.build_index({})) is finish(catalog.build_index({}))
+    assert list(catalog.always_listed.entries) == ["t1_mirrored"]
+    assert finish(build().encode_adverts()) == ()
+
+
+def test_only_tools_that_say_that_they_change_nothing_are_repeated() -> None:
+    said: list[object] = [{"readOnlyHint": True}, {"readOnlyHint": "yes"}, {}, []]
+    listing = [tool(f"t{at}", annotations=one) for at, one in enumerate(said)]
+    entries = build((policy("up", repeat_read_only=True), listing)).entries.values()
+    assert [entry.is_repeatable for entry in entries] == [True, False, False, False]
 
 
 def test_a_denied_tool_is_never_reported_as_a_problem() -> None:
