@@ -73,6 +73,18 @@ async def test_a_list_keeps_only_the_items_of_its_pages(
         await until(lambda: b"lists more resources than `limits.max_listing_pages`" in b"".join(client.stderr))
 
 
+@pytest.mark.parametrize("cursor", ["", None])
+async def test_a_list_with_an_empty_cursor_is_complete(
+    configured: Configured, run: Run, odd: Odd, cursor: str | None
+) -> None:
+    page = {"tools": [{"name": "hear", "inputSchema": {"type": "object"}}], "nextCursor": cursor}
+    checked = await run(
+        "check", "--config", str(configured({"odd": odd(OLD, **{"tools/list": [result(json.dumps(page))]})}))
+    )
+    assert "hear_mirrored" in checked.out
+    assert "limits" not in checked.err
+
+
 DEEP: Final = "[" * 600 + "]" * 600
 ERRORS: Final = {
     '"error":{"code":"ENOENT","message":"no such file"}': "refused 'odd': no such file (error -32603).",
