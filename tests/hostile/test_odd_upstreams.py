@@ -56,6 +56,21 @@ async def test_a_subscription_that_ends_with_an_odd_result_ends_nothing_else(
         assert b"is down" not in b"".join(client.stderr)
 
 
+async def test_an_update_names_the_uri_of_its_subscription(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    template = '{"resourceTemplates":[{"uriTemplate":"odd://x/{id}","name":"x"}]}'
+    updated = '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"odd://x/1"}}'
+    upstream = odd(OLD, odd=[updated, result('{"content":[]}')], **{"resources/templates/list": [result(template)]})
+    async with open_lines(configured({"one": upstream, "two": upstream})) as client:
+        await client.greet()
+        await client.request("resources/subscribe", '{"uri":"two+odd://x/1"}')
+        await client.send('{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"two_odd_mirrored"}}')
+        while b"notifications/resources/updated" not in (line := await client.receive()):
+            assert line, b"".join(client.stderr)
+        assert json.loads(line)["params"]["uri"] == "two+odd://x/1"
+
+
 @pytest.mark.parametrize("member", ["nextCursor", "other"])
 async def test_a_list_keeps_only_the_items_of_its_pages(
     configured: Configured, open_lines: OpenLines, odd: Odd, budget: Budget, member: str

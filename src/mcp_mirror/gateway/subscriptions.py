@@ -38,8 +38,8 @@ class _Subscription(msgspec.Struct):
 
     origin: ResourceOrigin
     connection: ReconnectingConnection
-    subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel]] = msgspec.field(default_factory=dict)
-    """The channel determines the connection and the scopes of a subscriber."""
+    subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel, str]] = msgspec.field(default_factory=dict)
+    """The channel determines the connection and the scopes of a subscriber. The text is the URI of its request."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
 
 
@@ -96,7 +96,7 @@ class Subscriptions:
                 self._tasks.start_soon(self._keep, subscription, session)
             else:  # another client subscribed while this one waited
                 subscription = concurrent
-        subscription.subscribers[subscriber] = listener, channel
+        subscription.subscribers[subscriber] = listener, channel, uri
         self._namespaces[subscriber] = channel.caller.namespace
 
     async def unsubscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable) -> None:
@@ -160,10 +160,13 @@ class Subscriptions:
         upstream = subscription.origin.upstream
         if not self._relay.gateway.may_show(upstream):
             uri, params = subscription.origin.key, {}
-        for listener, channel in self._select_entitled(subscription):
-            listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _read_current_caller(channel)), params)
+        for listener, channel, requested in self._select_entitled(subscription):
+            if prefix := requested.removesuffix(subscription.origin.key):  # also of a URI that only a template matches
+                listener(f"{prefix}{uri}", params)
+            else:
+                listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _read_current_caller(channel)), params)
 
-    def _select_entitled(self, subscription: _Subscription) -> Sequence[tuple[UpdateListener, ClientChannel]]:
+    def _select_entitled(self, subscription: _Subscription) -> Sequence[tuple[UpdateListener, ClientChannel, str]]:
         """The subscribers that may see the upstream now: its scopes or theirs may have changed since they began."""
         try:
             required = self._upstreams[subscription.origin.upstream].policy.required_scopes
