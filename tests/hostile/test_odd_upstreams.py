@@ -71,6 +71,24 @@ async def test_an_update_names_the_uri_of_its_subscription(
         assert json.loads(line)["params"]["uri"] == "two+odd://x/1"
 
 
+async def test_requests_for_one_subscription_take_effect_in_order(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    updated = '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"odd://%s"}}'
+    lines = {"resources/unsubscribe": [result("{}")], "odd": [updated % "a", updated % "b", result('{"content":[]}')]}
+    async with open_lines(configured({"odd": odd(OLD, **lines)})) as client:
+        await client.greet()
+        for number, method in enumerate(("subscribe", "unsubscribe"), 100):
+            request = f'"id":{number},"method":"resources/{method}","params":{{"uri":"odd://a"}}'
+            await client.send(f'{{"jsonrpc":"2.0",{request}}}')
+        assert {json.loads(await client.receive())["id"] for _ in range(2)} == {100, 101}
+        await client.request("resources/subscribe", '{"uri":"odd://b"}')
+        await client.send('{"jsonrpc":"2.0","id":102,"method":"tools/call","params":{"name":"odd_mirrored"}}')
+        while b"resources/updated" not in (line := await client.receive()):
+            assert line, b"".join(client.stderr)
+        assert json.loads(line)["params"]["uri"] == "odd://b"
+
+
 @pytest.mark.parametrize("member", ["nextCursor", "other"])
 async def test_a_list_keeps_only_the_items_of_its_pages(
     configured: Configured, open_lines: OpenLines, odd: Odd, budget: Budget, member: str

@@ -5,7 +5,7 @@ open.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -54,6 +54,8 @@ class Subscriptions:
         self._relay = relay
         self._tasks = tasks
         self._subscriptions: dict[_Key, _Subscription] = {}
+        self._locks: dict[Hashable, anyio.Lock] = {}
+        """Held by a request of a subscriber, for which the next one waits."""
 
     async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         """Pass each update of a resource to a listener from now on.
@@ -76,11 +78,23 @@ class Subscriptions:
                 "`limits.subscriptions_per_principal` allows. End one first (resources/unsubscribe)."
             )
         self._namespaces[subscriber] = namespace  # counts while concurrent requests are checked
+        async with self._take_turn(subscriber):
+            try:
+                await self._add(channel, uri, subscriber, listener)
+            finally:
+                if not any(subscriber in one.subscribers for one in self._subscriptions.values()):
+                    self._namespaces.pop(subscriber, None)
+
+    @contextlib.asynccontextmanager
+    async def _take_turn(self, subscriber: Hashable) -> AsyncIterator[None]:
+        """Wait until earlier requests of a subscriber have taken effect."""
+        lock = self._locks.setdefault(subscriber, anyio.Lock())
         try:
-            await self._add(channel, uri, subscriber, listener)
+            async with lock:
+                yield
         finally:
-            if not any(subscriber in one.subscribers for one in self._subscriptions.values()):
-                self._namespaces.pop(subscriber, None)
+            if not lock.locked():
+                self._locks.pop(subscriber, None)
 
     async def _add(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         origin = await self._relay.find_resource(uri, channel)
@@ -106,11 +120,12 @@ class Subscriptions:
             RefusedError: The client is not subscribed, and its upstreams do not have the resource.
             UpstreamError: The upstream refused.
         """
-        if subscriber not in self._namespaces:
-            await self._relay.find_resource(uri, channel)
-        for key, subscription in tuple(self._subscriptions.items()):
-            if self._remove(key, subscription, subscriber):
-                await self._end(subscription, channel)
+        async with self._take_turn(subscriber):
+            if subscriber not in self._namespaces:
+                await self._relay.find_resource(uri, channel)
+            for key, subscription in tuple(self._subscriptions.items()):
+                if self._remove(key, subscription, subscriber):
+                    await self._end(subscription, channel)
 
     def drop(self, subscriber: Hashable) -> None:
         """End the subscription of a client that has disconnected; its upstream is notified in a task."""
