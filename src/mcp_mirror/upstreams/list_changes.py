@@ -7,6 +7,8 @@ from typing import Final
 import anyio
 
 _TOOLS: Final = "tools"
+_LONGEST_WAIT: Final = 2.0
+"""Seconds from the beginning of a reading in which clients wait for it: a server may not answer."""
 
 
 class ListChanges:
@@ -16,6 +18,8 @@ class ListChanges:
         self._noted: set[str] = set()
         """Changes that nothing reads yet."""
         self._reading = frozenset[str]()
+        self._began = 0.0
+        """When the last reading began."""
         self._has_noted = anyio.Event()
         self._is_read = anyio.Event()
         """Set when the changes that are being read now have been read."""
@@ -32,7 +36,7 @@ class ListChanges:
         await self._has_noted.wait()
         self._has_noted = anyio.Event()
         kinds, self._noted = self._noted, set()
-        self._reading = frozenset(kinds)
+        self._reading, self._began = frozenset(kinds), anyio.current_time()
         try:
             yield kinds
         finally:
@@ -50,5 +54,8 @@ class ListChanges:
 
     async def settle_tools(self) -> None:
         """Wait while changes of the tools are being read; those that wait for the end of a pause do not count."""
-        if _TOOLS in self._reading or (_TOOLS in self._noted and not self._is_pausing):
-            await self._is_read.wait()
+        is_reading = _TOOLS in self._reading
+        if is_reading or (_TOOLS in self._noted and not self._is_pausing):
+            began = self._began if is_reading else anyio.current_time()
+            with anyio.CancelScope(deadline=began + _LONGEST_WAIT):
+                await self._is_read.wait()

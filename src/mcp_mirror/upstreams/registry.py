@@ -23,8 +23,6 @@ Upstream = ServerUpstream | LocalUpstream
 
 _MAX_NAMED: Final = 20
 """Upstreams that a sentence names."""
-_CHANGE_WAIT: Final = 2.0
-"""Seconds that a list of tools, and a call of an unknown one, waits while announced changes are being read."""
 _DRAIN_INTERVAL: Final = 0.05
 """Seconds between two checks whether the calls of a removed upstream have ended."""
 
@@ -163,10 +161,9 @@ class UpstreamRegistry:
         await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
     async def settle_changes(self, caller: Caller) -> None:
-        """Wait, for a short time, while announced changes of the tools that a caller sees are being read."""
-        with anyio.move_on_after(_CHANGE_WAIT):
-            for upstream in self.visible_to(caller):
-                await upstream.settle_changes(caller.connection_key)
+        """Wait while announced changes of the tools that a caller sees are being read, for two seconds at most."""
+        for upstream in self.visible_to(caller):
+            await upstream.settle_changes(caller.connection_key)
 
     async def settle_one(self, name: str, seconds: float) -> bool:
         """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
