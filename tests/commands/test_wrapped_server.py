@@ -88,9 +88,11 @@ def test_the_first_listing_waits_while_a_server_is_installed() -> None:
 
 @pytest.mark.parametrize("server", [{"command": "npx"}, {"url": "http://x/mcp"}])
 def test_a_call_may_take_as_long_as_the_client_waits(server: dict[str, str]) -> None:
-    [upstream] = build_wrap_config("any", server, {}, None, {}).upstreams
+    config = build_wrap_config("any", server, {}, None, {})
+    [upstream] = config.upstreams
     assert upstream.tool_policy("build").timeout == 86_400
     assert upstream.timeout == 60  # other requests
+    assert config.server.answer_timeout == 86_400  # requests to the user during a call
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the current folder of a process")

@@ -102,6 +102,25 @@ async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Confi
         assert "Unknown tool" in str((await other.call_tool("sprout_mirrored", {})).content)
 
 
+async def test_tools_that_a_call_adds_are_in_the_next_list(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"one": raw()})) as client:
+        await client.greet()
+        assert await client.text("grow_mirrored", {"name": "sprout"}) == "grown"
+        listed = json.loads(await client.request("tools/list"))["result"]["tools"]
+        assert "sprout_mirrored" in [tool["name"] for tool in listed]
+
+
+async def test_a_tool_that_a_call_adds_can_be_called_at_once(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"one": raw()})) as client:
+        await client.greet()
+        assert await client.text("grow_mirrored", {"name": "sprout"}) == "grown"
+        assert "Unknown tool" not in await client.text("sprout_mirrored")
+
+
 @pytest.mark.parametrize("style", ["json", "lf"])
 async def test_a_server_gets_the_end_of_its_session(
     style: str, configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path

@@ -41,6 +41,7 @@ SESSION: Final = "mcp-session-id: s\r\n"
 EVENTS: Final = "text/event-stream"
 RESUMED: Final = b"id: 7\nretry: 0\ndata:\n\n"
 """An event after which the client opens the stream again at once."""
+NOTE: Final = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
 
 
 def head(kind: str = "application/json", status: int = 200, extra: str = "") -> bytes:
@@ -311,13 +312,34 @@ async def test_a_stream_is_not_resumed_after_its_call(configured: Configured, op
 
 
 async def test_a_stream_is_resumed_after_the_last_message(configured: Configured, open_lines: OpenLines) -> None:
-    note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
     async with (
-        listening(Upstream(GET=head(EVENTS) + b"id: first\nretry: 0\ndata: %b\n\n" % note)) as upstream,
+        listening(Upstream(GET=head(EVENTS) + b"id: first\nretry: 0\ndata: %b\n\n" % NOTE)) as upstream,
         open_lines(configured({"bad": {"url": upstream.url}})) as client,
     ):
         await client.greet()
         await until(lambda: "first" in upstream.resumed)
+
+
+async def test_a_delay_applies_to_all_further_events_of_a_stream(configured: Configured, open_lines: OpenLines) -> None:
+    stream = head(EVENTS) + b"id: 1\nretry: 60000\ndata:\n\nid: 2\ndata: %b\n\n" % NOTE
+    async with (
+        listening(Upstream(stream)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url, "timeout": 2}})) as client,
+    ):
+        await client.greet()
+        assert "did not answer 'odd' within 2 s" in await client.text("odd_mirrored")
+        assert "2" not in upstream.resumed
+
+
+async def test_an_event_without_an_id_keeps_the_id_before_it(configured: Configured, open_lines: OpenLines) -> None:
+    stream = head(EVENTS) + b"id: 1\ndata:\n\nretry: 0\ndata: %b\n\n" % NOTE
+    async with (
+        listening(Upstream(stream)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url, "timeout": 2}})) as client,
+    ):
+        await client.greet()
+        await client.text("odd_mirrored")
+        assert "1" in upstream.resumed
 
 
 async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> None:

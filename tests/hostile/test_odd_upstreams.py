@@ -56,6 +56,39 @@ async def test_a_subscription_that_ends_with_an_odd_result_ends_nothing_else(
         assert b"is down" not in b"".join(client.stderr)
 
 
+async def test_an_update_names_the_uri_of_its_subscription(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    template = '{"resourceTemplates":[{"uriTemplate":"odd://x/{id}","name":"x"}]}'
+    updated = '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"odd://x/1"}}'
+    upstream = odd(OLD, odd=[updated, result('{"content":[]}')], **{"resources/templates/list": [result(template)]})
+    async with open_lines(configured({"one": upstream, "two": upstream})) as client:
+        await client.greet()
+        await client.request("resources/subscribe", '{"uri":"two+odd://x/1"}')
+        await client.send('{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"two_odd_mirrored"}}')
+        while b"notifications/resources/updated" not in (line := await client.receive()):
+            assert line, b"".join(client.stderr)
+        assert json.loads(line)["params"]["uri"] == "two+odd://x/1"
+
+
+async def test_requests_for_one_subscription_take_effect_in_order(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    updated = '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"odd://%s"}}'
+    lines = {"resources/unsubscribe": [result("{}")], "odd": [updated % "a", updated % "b", result('{"content":[]}')]}
+    async with open_lines(configured({"odd": odd(OLD, **lines)})) as client:
+        await client.greet()
+        for number, method in enumerate(("subscribe", "unsubscribe"), 100):
+            request = f'"id":{number},"method":"resources/{method}","params":{{"uri":"odd://a"}}'
+            await client.send(f'{{"jsonrpc":"2.0",{request}}}')
+        assert {json.loads(await client.receive())["id"] for _ in range(2)} == {100, 101}
+        await client.request("resources/subscribe", '{"uri":"odd://b"}')
+        await client.send('{"jsonrpc":"2.0","id":102,"method":"tools/call","params":{"name":"odd_mirrored"}}')
+        while b"resources/updated" not in (line := await client.receive()):
+            assert line, b"".join(client.stderr)
+        assert json.loads(line)["params"]["uri"] == "odd://b"
+
+
 @pytest.mark.parametrize("member", ["nextCursor", "other"])
 async def test_a_list_keeps_only_the_items_of_its_pages(
     configured: Configured, open_lines: OpenLines, odd: Odd, budget: Budget, member: str
@@ -71,6 +104,18 @@ async def test_a_list_keeps_only_the_items_of_its_pages(
             row.outcome = "cut"
         assert sum(resource["uri"].startswith("odd://") for resource in listed) == 200
         await until(lambda: b"lists more resources than `limits.max_listing_pages`" in b"".join(client.stderr))
+
+
+@pytest.mark.parametrize("cursor", ["", None])
+async def test_a_list_with_an_empty_cursor_is_complete(
+    configured: Configured, run: Run, odd: Odd, cursor: str | None
+) -> None:
+    page = {"tools": [{"name": "hear", "inputSchema": {"type": "object"}}], "nextCursor": cursor}
+    checked = await run(
+        "check", "--config", str(configured({"odd": odd(OLD, **{"tools/list": [result(json.dumps(page))]})}))
+    )
+    assert "hear_mirrored" in checked.out
+    assert "limits" not in checked.err
 
 
 DEEP: Final = "[" * 600 + "]" * 600

@@ -1,5 +1,6 @@
 """The response to a direct call over HTTP."""
 
+import json
 from typing import Any
 
 import anyio
@@ -8,6 +9,7 @@ import pytest
 from starlette.types import Message, Send
 
 from mcp_mirror.callers import Caller
+from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.direct_http import ResponseStream
 from mcp_mirror.server.direct_path import Sender
 from mcp_mirror.system.shared_timer import SharedTimer
@@ -116,3 +118,23 @@ async def test_a_call_without_an_outcome_ends_with_an_empty_event_stream() -> No
     recorder = Recorder()
     await open_response(recorder).end()
     assert (recorder.media_type, recorder.body, recorder.is_complete) == (b"text/event-stream", b"", True)
+
+
+async def test_after_its_call_a_request_is_cancelled_on_the_sessions_stream() -> None:
+    sent = list[tuple[str, Any, object]]()
+
+    class ServerSession:
+        async def send_notification(self, notification: Any, related_request_id: object) -> None:
+            sent.append((notification.method, notification.params["requestId"], related_request_id))
+
+    recorder, caller, server_session = Recorder(), Caller("local", session="s"), ServerSession()
+    session = Session(caller, server_session, anyio.Event(), 60, 0)  # type: ignore[arg-type]  # no SDK
+    sender = Sender(caller, "2025-11-25", session, server_session)  # type: ignore[arg-type]  # no SDK
+    response = ResponseStream(recorder.send, sender, "s", SharedTimer(15))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(response.request, "roots/list", {}, 60)
+        await anyio.wait_all_tasks_blocked()
+        await response.send_outcome(1, RESULT)
+        tasks.cancel_scope.cancel()
+    request = json.loads(recorder.body.split(b"\r\n")[1].removeprefix(b"data: "))
+    assert sent == [("notifications/cancelled", request["id"], None)]

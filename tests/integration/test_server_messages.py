@@ -623,6 +623,31 @@ async def test_a_server_request_that_the_server_cancels_is_not_answered() -> Non
         assert setup.sink.answers.empty()
 
 
+async def test_a_result_waits_until_the_client_knows_of_a_cancellation() -> None:
+    class Withdrawing(Client):
+        """A client that learns of a cancelled request once it accepts notifications."""
+
+        async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+            try:
+                return await super().request(method, params)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self.notify("notifications/cancelled", {})
+
+    client = Withdrawing()
+    async with dispatching() as setup:
+        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False) as inflight:
+            setup.receive("elicitation/create", {"message": "?"}, id=5)
+            await client.was_requested.wait()
+            setup.receive("notifications/cancelled", {"requestId": 5})
+            await anyio.wait_all_tasks_blocked()
+            assert inflight.is_delivering
+            client.accepts.set()
+            await inflight.queue.drain()
+            assert client.received[-1] == ("notifications/cancelled", {})
+            assert not inflight.is_delivering
+
+
 async def test_an_answer_to_a_closed_connection_is_dropped() -> None:
     owner_client = ready()
     async with dispatching(owner_client) as setup:

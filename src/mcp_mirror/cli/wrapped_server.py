@@ -133,7 +133,9 @@ def build_wrap_config(
         endpoint = replace(endpoint, env=dict(environ), is_wrapped=True)
     elif isinstance(endpoint, HttpEndpoint):
         endpoint = replace(endpoint, is_wrapped=True)
-    server_policy = replace(config.server, wraps=name, awaits_start=AWAIT_VARIABLE in environ)
+    server_policy = replace(
+        config.server, wraps=name, awaits_start=AWAIT_VARIABLE in environ, answer_timeout=_CALL_TIMEOUT
+    )
     return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=server_policy)
 
 

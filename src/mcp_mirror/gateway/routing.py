@@ -55,8 +55,9 @@ class Router(msgspec.Struct, frozen=True):
                 entry = find_entry(catalog, call)
             if entry is None and (error := self._explain_state(listed.upstream)):
                 raise error
-        if entry is None:  # its upstream may be starting
+        if entry is None:  # its upstream may be starting, or may just have announced it
             await self.upstreams.settle(wait, caller)
+            await self.upstreams.settle_changes(caller)
             catalog = self.runtime.state.catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:  # its upstream may be available again

@@ -5,7 +5,7 @@ open.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -38,8 +38,8 @@ class _Subscription(msgspec.Struct):
 
     origin: ResourceOrigin
     connection: ReconnectingConnection
-    subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel]] = msgspec.field(default_factory=dict)
-    """The channel determines the connection and the scopes of a subscriber."""
+    subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel, str]] = msgspec.field(default_factory=dict)
+    """The channel determines the connection and the scopes of a subscriber. The text is the URI of its request."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
 
 
@@ -54,6 +54,8 @@ class Subscriptions:
         self._relay = relay
         self._tasks = tasks
         self._subscriptions: dict[_Key, _Subscription] = {}
+        self._locks: dict[Hashable, anyio.Lock] = {}
+        """Held by a request of a subscriber, for which the next one waits."""
 
     async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         """Pass each update of a resource to a listener from now on.
@@ -76,11 +78,23 @@ class Subscriptions:
                 "`limits.subscriptions_per_principal` allows. End one first (resources/unsubscribe)."
             )
         self._namespaces[subscriber] = namespace  # counts while concurrent requests are checked
+        async with self._take_turn(subscriber):
+            try:
+                await self._add(channel, uri, subscriber, listener)
+            finally:
+                if not any(subscriber in one.subscribers for one in self._subscriptions.values()):
+                    self._namespaces.pop(subscriber, None)
+
+    @contextlib.asynccontextmanager
+    async def _take_turn(self, subscriber: Hashable) -> AsyncIterator[None]:
+        """Wait until earlier requests of a subscriber have taken effect."""
+        lock = self._locks.setdefault(subscriber, anyio.Lock())
         try:
-            await self._add(channel, uri, subscriber, listener)
+            async with lock:
+                yield
         finally:
-            if not any(subscriber in one.subscribers for one in self._subscriptions.values()):
-                self._namespaces.pop(subscriber, None)
+            if not lock.locked():
+                self._locks.pop(subscriber, None)
 
     async def _add(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         origin = await self._relay.find_resource(uri, channel)
@@ -96,7 +110,7 @@ class Subscriptions:
                 self._tasks.start_soon(self._keep, subscription, session)
             else:  # another client subscribed while this one waited
                 subscription = concurrent
-        subscription.subscribers[subscriber] = listener, channel
+        subscription.subscribers[subscriber] = listener, channel, uri
         self._namespaces[subscriber] = channel.caller.namespace
 
     async def unsubscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable) -> None:
@@ -106,11 +120,12 @@ class Subscriptions:
             RefusedError: The client is not subscribed, and its upstreams do not have the resource.
             UpstreamError: The upstream refused.
         """
-        if subscriber not in self._namespaces:
-            await self._relay.find_resource(uri, channel)
-        for key, subscription in tuple(self._subscriptions.items()):
-            if self._remove(key, subscription, subscriber):
-                await self._end(subscription, channel)
+        async with self._take_turn(subscriber):
+            if subscriber not in self._namespaces:
+                await self._relay.find_resource(uri, channel)
+            for key, subscription in tuple(self._subscriptions.items()):
+                if self._remove(key, subscription, subscriber):
+                    await self._end(subscription, channel)
 
     def drop(self, subscriber: Hashable) -> None:
         """End the subscription of a client that has disconnected; its upstream is notified in a task."""
@@ -160,10 +175,13 @@ class Subscriptions:
         upstream = subscription.origin.upstream
         if not self._relay.gateway.may_show(upstream):
             uri, params = subscription.origin.key, {}
-        for listener, channel in self._select_entitled(subscription):
-            listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _read_current_caller(channel)), params)
+        for listener, channel, requested in self._select_entitled(subscription):
+            if prefix := requested.removesuffix(subscription.origin.key):  # also of a URI that only a template matches
+                listener(f"{prefix}{uri}", params)
+            else:
+                listener(self._relay.uri_for(ResourceOrigin(upstream, uri), _read_current_caller(channel)), params)
 
-    def _select_entitled(self, subscription: _Subscription) -> Sequence[tuple[UpdateListener, ClientChannel]]:
+    def _select_entitled(self, subscription: _Subscription) -> Sequence[tuple[UpdateListener, ClientChannel, str]]:
         """The subscribers that may see the upstream now: its scopes or theirs may have changed since they began."""
         try:
             required = self._upstreams[subscription.origin.upstream].policy.required_scopes

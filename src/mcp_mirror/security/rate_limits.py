@@ -234,3 +234,11 @@ class UpstreamLimiter:
         """Free the place of a request."""
         if channel is not None:
             self._limiter.release(channel.caller.namespace)
+
+
+def explain_too_many_requests(limit: int) -> str:
+    """Return the part of an error that follows the name of a server which exceeded `max_input_requests_per_call`."""
+    return (
+        f"asked for input more than `limits.max_input_requests_per_call` ({limit:,}) times in one call, so it was "
+        "ended. Raise the limit if the server needs more."
+    )

@@ -26,6 +26,8 @@ from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
 from mcp_mirror.server.client_channel import (
     ClientResponse,
+    SdkStream,
+    Session,
     read_client_result,
     refused_error,
     timeout_error,
@@ -95,10 +97,10 @@ class ResponseStream:
             with anyio.fail_after(seconds):
                 response = await future
         except TimeoutError:
-            await self._cancel_request(request_id, f"timed out after {seconds}s")
+            await self._cancel_request(session, request_id, f"timed out after {seconds}s")
             raise timeout_error(seconds) from None
         except anyio.get_cancelled_exc_class():
-            await self._cancel_request(request_id, "caller cancelled")
+            await self._cancel_request(session, request_id, "caller cancelled")
             raise
         finally:
             del session.client_responses[request_id]
@@ -106,9 +108,11 @@ class ResponseStream:
             raise refused_error(MCPError.from_error_data(response.error))
         return read_client_result(method, self._sender.protocol_version, response.result)
 
-    async def _cancel_request(self, request_id: str, reason: str) -> None:
+    async def _cancel_request(self, session: Session, request_id: str, reason: str) -> None:
+        """Cancel a request to the client, after the outcome of the call on the stream of the session."""
+        stream = SdkStream(session.server_session, None) if self._is_closed else self
         with anyio.move_on_after(_LAST_WRITE, shield=True):
-            await self.notify(CANCELLED, {"requestId": request_id, "reason": reason})
+            await stream.notify(CANCELLED, {"requestId": request_id, "reason": reason})
 
     async def send_outcome(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
         """Send the result or the error of the call, and end the response."""

@@ -126,6 +126,7 @@ class Handlers(msgspec.Struct):
         """Return the tools that a client sees."""
         upstreams, state = self.gateway.upstreams, self.gateway.state
         await upstreams.settle_listings(state.config.mirror.startup_wait, caller)
+        await upstreams.settle_changes(caller)
         state = self.gateway.state
         listings = [one.listing for one in upstreams.visible_to(caller)]
         hints = [hint for one in listings for hint in (one.hints if one else _INCOMPLETE)]

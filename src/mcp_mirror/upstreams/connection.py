@@ -22,6 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, unwrap_error_group
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
+from mcp_mirror.upstreams.list_changes import ListChanges
 from mcp_mirror.upstreams.listing import Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import (
@@ -97,7 +98,8 @@ class ReconnectingConnection:
             earlier_lists: The lists of the connection that serves the owner until this one is ready.
         """
         self.settings = settings
-        self.owner: ConnectionOwner = msgspec.structs.replace(owner, on_change=self._note_change)
+        self.list_changes: ListChanges = ListChanges()
+        self.owner: ConnectionOwner = msgspec.structs.replace(owner, on_change=self.list_changes.note)
         self.status: Status = Status("starting")
         self.listing: Listing | None = None
         """The last listing; it stays while the upstream is down, so that tools keep their names."""
@@ -118,8 +120,6 @@ class ReconnectingConnection:
         self._expired = set[UpstreamSession]()
         """Sessions that the server does not know any more, in which requests still run."""
         self._state_changed = anyio.Event()
-        self._changed_lists: set[str] = set()
-        self._lists_changed = anyio.Event()
         self._reconnect_requested = anyio.Event()
         self._circuit_breaker = CircuitBreaker()
         self._failed_attempts = 0
@@ -454,11 +454,6 @@ class ReconnectingConnection:
         for kind in await self.served_lists.find_changed(session):
             await self._announce_change(kind)
 
-    def _note_change(self, kind: str) -> None:
-        """Note that a list changed; `_relist` reads it. However many announcements come, this starts no tasks."""
-        self._changed_lists.add(kind)
-        self._lists_changed.set()
-
     async def _subscribe_to_changes(self, session: UpstreamSession) -> None:
         """Subscribe to list changes of a 2026-07-28 upstream, and subscribe again with backoff when the stream ends."""
         wanted = {
@@ -480,16 +475,14 @@ class ReconnectingConnection:
     async def _relist(self, session: UpstreamSession) -> None:
         """Read changed lists again, at most once a second."""
         while True:
-            await self._lists_changed.wait()
-            self._lists_changed = anyio.Event()
-            changed, self._changed_lists = self._changed_lists, set()
-            try:
-                if "tools" in changed:
-                    self.listing = await session.list_tools()
-                    await self._save_listing()
-            except UpstreamError as error:
-                _logger.warning("%s", error.log_message)
-                changed.discard("tools")
-            for kind in sorted(changed):
-                await self._announce_change(kind)
-            await anyio.sleep(_RELIST_INTERVAL)
+            async with self.list_changes.reading() as changed:
+                try:
+                    if "tools" in changed:
+                        self.listing = await session.list_tools()
+                        await self._save_listing()
+                except UpstreamError as error:
+                    _logger.warning("%s", error.log_message)
+                    changed.discard("tools")
+                for kind in sorted(changed):
+                    await self._announce_change(kind)
+            await self.list_changes.pause(_RELIST_INTERVAL)

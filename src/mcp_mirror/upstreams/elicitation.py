@@ -23,8 +23,8 @@ from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.security.rate_limits import explain_too_many_requests
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.notifications import explain_too_many_requests
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_request
 from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.requests import RawResponse

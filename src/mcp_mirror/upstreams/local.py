@@ -142,6 +142,9 @@ class LocalUpstream:
         del owner
         return self.listing
 
+    async def settle_changes(self, owner: str | None) -> None:
+        """Return at once: changes are known at once."""
+
     def offers(self, capability: str, detail: str = "") -> bool:
         """Return False: local functions are only tools."""
         del capability, detail

@@ -26,7 +26,7 @@ from mcp_mirror.errors import BusyError, RefusedError, summarize_traceback
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import MessageSink
-from mcp_mirror.security.rate_limits import Limit, TokenBucket
+from mcp_mirror.security.rate_limits import Limit, TokenBucket, explain_too_many_requests
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog
@@ -67,6 +67,8 @@ class NotificationQueue:
         self._part = backlog.new_part()
         self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
         self._idle: anyio.Event | None = None
+        self.cancellations: list[asyncio.Event] = []
+        """One for each request of the server that it has cancelled: set when the client has been notified."""
 
     def post(self, method: str, params: Mapping[str, Any], size: int = 0) -> None:
         """Queue a notification that takes `size` bytes in memory; drop it if the queue is full."""
@@ -90,13 +92,15 @@ class NotificationQueue:
 
     @property
     def is_delivering(self) -> bool:
-        """Whether the queue is not empty, or a notification is being delivered."""
-        return self._idle is not None
+        """Whether the queue is not empty, or a notification or a cancellation is being delivered."""
+        return self._idle is not None or not all(one.is_set() for one in self.cancellations)
 
     async def drain(self) -> None:
-        """Wait until the queue is empty."""
+        """Wait until the queue is empty and all cancellations are delivered."""
         if self._idle is not None:
             await self._idle.wait()
+        for cancellation in self.cancellations:
+            await cancellation.wait()
 
     async def _deliver(self, idle: anyio.Event) -> None:
         pacer = Pacer()
@@ -143,7 +147,7 @@ class InflightRequest(msgspec.Struct):
 
     @property
     def is_delivering(self) -> bool:
-        """Whether notifications about the request wait for the caller."""
+        """Whether messages about the request wait for the caller."""
         return self._queue is not None and self._queue.is_delivering
 
     @property
@@ -194,6 +198,7 @@ class _AcceptedRequest(msgspec.Struct, eq=False):
     cost: int
     """Bytes that it takes of the backlog; 0 once they are given back."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
+    ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
 class NotificationDispatcher:
@@ -311,6 +316,9 @@ class NotificationDispatcher:
         identity = as_request_id(message.params.get("requestId"))
         if identity is not None and (scope := self._server_requests.get(identity)):
             scope.cancel()
+            for inflight, request in self._waiting.values():
+                if request.scope is scope:
+                    inflight.queue.cancellations.append(request.ended)
 
     def _confirm_subscription(self, _message: ServerMessage) -> None:
         """Announce the lists that may have changed before this subscription, or since the last one ended."""
@@ -384,6 +392,7 @@ class NotificationDispatcher:
         finally:
             self._answering -= 1
             self._release(request)
+            request.ended.set()
 
     async def _build_response(self, request: _AcceptedRequest) -> types.JSONRPCResponse | types.JSONRPCError:
         identity = request.id
@@ -481,14 +490,6 @@ class NotificationDispatcher:
         "notifications/tasks/status": _drop,
     }
     """The handler of each notification; all others are relayed as they are."""
-
-
-def explain_too_many_requests(limit: int) -> str:
-    """Return the part of an error that follows the name of a server which exceeded `max_input_requests_per_call`."""
-    return (
-        f"asked for input more than `limits.max_input_requests_per_call` ({limit:,}) times in one call, so it was "
-        "ended. Raise the limit if the server needs more."
-    )
 
 
 _LOGGED: Final = frozenset({*NotificationDispatcher.HANDLERS, *CAPABILITY_OF, "notifications/message", "ping"})

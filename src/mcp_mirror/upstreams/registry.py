@@ -160,6 +160,11 @@ class UpstreamRegistry:
         """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
         await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
+    async def settle_changes(self, caller: Caller) -> None:
+        """Wait while announced changes of the tools that a caller sees are being read, for two seconds at most."""
+        for upstream in self.visible_to(caller):
+            await upstream.settle_changes(caller.connection_key)
+
     async def settle_one(self, name: str, seconds: float) -> bool:
         """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
         settled = self[name].settled

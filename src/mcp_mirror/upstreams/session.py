@@ -205,7 +205,7 @@ class UpstreamSession:
                 (decode_as(members.get("ttlMs"), int), decode_as(members.get("cacheScope"), CacheScope))
             )
             cursor = decode_as(members.get("nextCursor"), str)
-            if cursor is None or listed.cut:
+            if not cursor or listed.cut:  # some servers end a list with an empty cursor
                 return listed
         listed.cut = f"`limits.max_listing_pages` ({bounds.max_listing_pages:,})"
         return listed

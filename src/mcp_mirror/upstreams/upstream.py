@@ -137,8 +137,18 @@ class ServerUpstream:
 
     def listing_for(self, owner: str | None) -> Listing | None:
         """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
+        return self._listed_connection(owner).listing
+
+    async def settle_changes(self, owner: str | None) -> None:
+        """Wait while announced changes of an owner's tools are being read; see `ListChanges.settle_tools`."""
+        connection = self._listed_connection(owner)
+        if connection.current_session is not None:
+            await connection.list_changes.settle_tools()
+
+    def _listed_connection(self, owner: str | None) -> ReconnectingConnection:
+        """Return the connection whose tools an owner sees."""
         dedicated = self._dedicated.get(owner) if owner else None
-        return dedicated.connection.listing if dedicated and dedicated.connection.listing else self.listing
+        return dedicated.connection if dedicated and dedicated.connection.listing else self._shared
 
     @property
     def inflight_count(self) -> int:

@@ -7,6 +7,7 @@ the SDK's transport, which handles it as the response to a request of its own. N
 """
 
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -59,6 +60,8 @@ DELETE_TIMEOUT: Final = 2.0
 _END_TIMEOUT: Final = 1.0
 """Seconds after its result in which an event stream may end, so that its connection stays open. The same for a body
 that nothing reads."""
+_RESUMING: Final = re.compile(rb"(?:id|retry)(?::|\Z)")
+"""The lines of an event that apply to the whole stream: where and when to resume it."""
 _OPENED_AT_ONCE: Final = 10
 """How often an event stream is opened again at once. A server may end it each time, and set a delay of zero."""
 _OPEN_INTERVAL: Final = 1.0
@@ -301,13 +304,13 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     ) -> httpx2.Response | None:
         """Take the response to a request of the gateway; return a response for the SDK's transport if it is unusual.
 
-        If an event stream ends too early, that response has the last event that the SDK's transport would have seen.
-        The SDK's transport resumes the stream, or reports its end.
+        If an event stream ends too early, that response has the last event that the SDK's transport would have seen,
+        after the last id and delay of the stream. The SDK's transport resumes the stream, or reports its end.
         """
         read = self._bodies.find_reader(response)
         if response.status_code != _OK or read is None:
             return response
-        last, chunks = b"", read(response, identity)
+        last, fields, chunks = b"", dict[bytes, bytes](), read(response, identity)
         is_left_open = False
         try:
             async for chunk in chunks:
@@ -316,6 +319,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                     is_left_open = True
                     return None
                 last = chunk
+                fields |= {line.partition(b":")[0]: line for line in chunk.split(b"\n") if _RESUMING.match(line)}
         except httpx2.TransportError as error:
             _logger.debug("a response broke off: %s", type(error).__name__)
         finally:
@@ -324,7 +328,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 await response.aclose()
         if self._bypass.has_ended(identity):
             return None
-        return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=last)
+        content = encode_event(tuple(fields.values()), None) + last
+        return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=content)
 
     def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
         """Cancel a request that has ended: neither wait for its response nor read on."""

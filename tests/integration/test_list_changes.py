@@ -1,0 +1,67 @@
+"""Clients that list tools wait while announced changes are being read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from mcp_mirror.upstreams.list_changes import ListChanges
+
+BOUND = 30
+
+
+@asynccontextmanager
+async def settling(changes: ListChanges) -> AsyncIterator[anyio.Event]:
+    """A client that waits; the event is set when it waits no longer."""
+    settled = anyio.Event()
+
+    async def settle() -> None:
+        await changes.settle_tools()
+        settled.set()
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(settle)
+            await anyio.wait_all_tasks_blocked()
+            yield settled
+
+
+async def test_a_client_waits_until_a_change_is_read() -> None:
+    changes = ListChanges()
+    changes.note("tools")
+    async with settling(changes) as settled, changes.reading() as kinds:
+        assert kinds == {"tools"}
+        await anyio.wait_all_tasks_blocked()
+        assert not settled.is_set()
+    assert settled.is_set()
+
+
+async def test_a_client_does_not_wait_for_other_lists_or_without_a_change() -> None:
+    changes = ListChanges()
+    await changes.settle_tools()
+    changes.note("resources")
+    async with changes.reading():
+        await changes.settle_tools()
+
+
+async def test_a_client_does_not_wait_for_the_end_of_a_pause() -> None:
+    changes = ListChanges()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(changes.pause, BOUND)
+        await anyio.wait_all_tasks_blocked()
+        changes.note("tools")
+        await changes.settle_tools()
+        tasks.cancel_scope.cancel()
+
+
+async def test_clients_do_not_wait_for_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, changes = asyncio.get_running_loop(), ListChanges()
+    changes.note("tools")
+    read_clock = loop.time
+    async with changes.reading(), settling(changes) as settled:
+        assert not settled.is_set()
+        monkeypatch.setattr(loop, "time", lambda: read_clock() + 3)
+        with anyio.fail_after(1):
+            await changes.settle_tools()
