@@ -64,6 +64,11 @@ _OPENED_AT_ONCE: Final = 10
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between the next attempts."""
 
+MAX_COOKIES: Final = 50
+"""Cookies of one response, and of one connection: as many as RFC 6265, section 6.1, requires of a browser."""
+_MAX_COOKIE: Final = 1 << 12
+"""Characters of one cookie with its attributes."""
+
 AcceptCookies = Callable[[str | None], bool]
 """Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
 
@@ -251,8 +256,14 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response to a request without cookies that the connection must not keep."""
         response = await self._inner.handle_async_request(request)
-        if "set-cookie" in response.headers and not self._accept_cookies(request.headers.get("mcp-protocol-version")):
+        if "set-cookie" in response.headers:
+            is_kept = self._accept_cookies(request.headers.get("mcp-protocol-version"))
+            cookies = (
+                [one for one in response.headers.get_list("set-cookie") if len(one) <= _MAX_COOKIE] if is_kept else ()
+            )
             del response.headers["set-cookie"]
+            lines = (("set-cookie", one) for one in cookies[:MAX_COOKIES])
+            response.headers = httpx2.Headers([*response.headers.multi_items(), *lines])
         return response
 
     async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
