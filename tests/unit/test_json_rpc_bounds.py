@@ -89,9 +89,14 @@ def test_other_members_are_written_unchanged() -> None:
         (b'{"id":1,"params":{"name":"%b","arguments":{%b}}}' % (b",[" * 9000, MEMBERS), None),
         (b'{"id":1,"params":{"\\ud800":[%b]}}' % MANY, None),
         (b'{"id":1,"params":{"a":1}}', None),
+        (b'{"id":"%b","method":"x","params":{}}' % (b"x" * (1 << 18)), "Send a shorter `id`"),
+        (b'{"id":1,"method":"%b","params":[]}' % (b"x" * (1 << 18)), "outside of `params` and `result`"),
+        (b'{"id":1,"a":"%b"}' % (b"x" * (1 << 18)), "no members that JSON-RPC does not have"),
+        (b'{"id":1,"error":{"code":1,"message":"%b"}}' % (b"x" * (1 << 18)), "outside of `params` and `result`"),
+        (b'{"id":1,"result":{"content":{"type":"image","data":"%b"}}}' % (b"x" * (1 << 19)), None),
     ],
 )
-def test_large_params_beside_arguments_are_rejected(message: bytes, wrong: str | None) -> None:
+def test_large_parts_beside_arguments_and_results_are_rejected(message: bytes, wrong: str | None) -> None:
     if wrong is None:
         check_request(message)
     else:

@@ -18,7 +18,7 @@ MAX_VALUES: Final = 20_000
 _MAX_LOCATED: Final = 1 << 16
 """Strings and brackets that are searched for the place of an excess depth, in about 20 ms."""
 _MAX_BESIDE: Final = 1 << 18
-"""Bytes of a client's `params` without its arguments."""
+"""Bytes of a client's `params` without its arguments, and of its message without `params` and `result`."""
 _MAX_VALUES_BESIDE: Final = 1_200
 """Members and items of a client's `params` without its arguments, enough for a thousand subscribed resources. The SDK
 keeps them parsed in all open requests and sessions, up to 600 bytes for each."""
@@ -75,12 +75,19 @@ def check_request(frame: Buffer) -> None:
     """Check that everything in a client's message except its arguments is small, without parsing it.
 
     Raises:
-        WireError: `params` has too many bytes or values outside of its arguments, or `result` too many values.
+        WireError: `params` has too many bytes or values outside of its arguments, `result` too many values, or the
+            message too many bytes outside of both.
     """
     if len(frame) <= 2 * _MAX_VALUES_BESIDE:  # too short for so many values
         return
     try:
         outline = _OUTLINE.decode(frame)
+        around = len(frame) - len(memoryview(outline.params)) - len(memoryview(outline.result))
+        if around > _MAX_BESIDE:
+            raise WireError(
+                f"The message has {around:,} bytes outside of `params` and `result`; the limit is {_MAX_BESIDE:,}. "
+                "Send a shorter `id`, and no members that JSON-RPC does not have."
+            )
         large = _PARAMETERS.decode(outline.params)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return  # `open_message` reports the error
