@@ -67,7 +67,8 @@ _OPEN_INTERVAL: Final = 1.0
 MAX_COOKIES: Final = 50
 """Cookies of one response, and of one connection: as many as RFC 6265, section 6.1, requires of a browser."""
 _MAX_COOKIE: Final = 1 << 12
-"""Characters of one cookie with its attributes."""
+"""Bytes of one cookie with its attributes."""
+_SET_COOKIE: Final = b"set-cookie"
 
 AcceptCookies = Callable[[str | None], bool]
 """Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
@@ -258,12 +259,10 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if "set-cookie" in response.headers:
             is_kept = self._accept_cookies(request.headers.get("mcp-protocol-version"))
-            cookies = (
-                [one for one in response.headers.get_list("set-cookie") if len(one) <= _MAX_COOKIE] if is_kept else ()
-            )
-            del response.headers["set-cookie"]
-            lines = (("set-cookie", one) for one in cookies[:MAX_COOKIES])
-            response.headers = httpx2.Headers([*response.headers.multi_items(), *lines])
+            headers = response.headers.raw  # of any encoding
+            cookies = [one for one in headers if one[0].lower() == _SET_COOKIE and len(one[1]) <= _MAX_COOKIE]
+            others = [one for one in headers if one[0].lower() != _SET_COOKIE]
+            response.headers = httpx2.Headers([*others, *(cookies[:MAX_COOKIES] if is_kept else ())])
         return response
 
     async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
