@@ -392,10 +392,16 @@ async def test_check_and_doctor_report_a_gateway_behind_the_gateway(
 
 async def test_check_prints_the_words_of_servers_without_control_characters(configured: Configured, run: Run) -> None:
     named = handshaking(serverInfo={"name": "x\x1b]0;title\x07", "version": "1\n2\u202e"})
+    unlisted = handshaking(capabilities={"tools": {}})
+    long = unlisted["args"][1].replace('"no"', "'no \x1b[31mkey\\n\u202eat all' + 10_000 * 'x'")
+    unlisted["args"][1] = long.replace("print(", "'id' in request and print(")
     refusing = ANSWERS.replace("is_handshake else", "None else").replace('"no"', "'no \x1b[31mkey\\n\u202eat all'")
-    upstreams = {"named": named, "refusing": {"command": sys.executable, "args": ["-c", f"RESULT = 0\n{refusing}"]}}
+    program = {"command": sys.executable, "args": ["-c", f"RESULT = 0\n{refusing}"]}
+    upstreams = {"named": named, "unlisted": unlisted, "refusing": program}
     checked = await run("check", "--config", str(configured(upstreams)))
     assert "named: ready, x\\u001b]0;title\\u0007 1\\u000a2\\u202e, protocol" in checked.out
+    assert "unlisted: It refused tools/list: no \\u001b[31mkey \\u202eat allxxx" in checked.err
+    assert len(checked.err) < 4_000
     assert "refusing: It refused to connect: no \\u001b[31mkey \\u202eat all (error -32601)." in checked.err
 
 

@@ -148,6 +148,22 @@ async def test_a_result_sends_a_terminal_no_control_characters(configured: Confi
     assert shown.decode().replace("\r\n", "\n") == "]52;c;bWluZQ==red [31mto\n\tline2J two"
 
 
+async def test_a_change_sends_a_terminal_no_control_characters(tmp_path: Path) -> None:
+    file = tmp_path / "client.json"
+    server = {"command": "python3", "args": ["a\u202eb\x9b31m"]}
+    file.write_text(json.dumps({"mcpServers": {"one": server}}, ensure_ascii=False, indent="\t"), encoding="utf-8")
+    arguments = ("install", str(file), "--dry-run")
+    async with start(*arguments) as process:
+        output, _ = await asyncio.wait_for(process.communicate(), BOUND)
+    assert "a\u202eb\x9b31m" in output.decode()
+    async with open_terminal() as terminal, start(*arguments, stdout=terminal.device) as process:
+        await asyncio.wait_for(process.communicate(), BOUND)
+        shown = (await terminal.read_rest()).decode()
+    assert "\\u202eb\\u009b31m" in shown
+    assert "\\u0009" not in shown
+    assert not {"\u202e", "\x9b"} & set(shown)
+
+
 @pytest.mark.parametrize("env", sample([{}, {"FORCE_COLOR": "1"}], bool), ids=["plain", "colors"])
 async def test_call_on_a_pipe_prints_only_the_result(call: list[str], tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "gate").touch()

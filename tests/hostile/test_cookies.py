@@ -41,6 +41,8 @@ class Baker(ThreadingHTTPServer):
         """The caller and the names of the cookies of each tool call."""
         self.gets: list[str] = []
         """The cookies of each GET request."""
+        self.more = 0
+        """The number of further cookies that each response sets, with other names each time."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -92,6 +94,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.send_header("set-cookie", f"{caller or f'handshake_{next(self.server.numbers)}'}=1; Path=/")
         self.send_header("set-cookie", f"second_{caller}=1; Path=/; HttpOnly")
+        self.send_header("x-name", "caf\xe9")
+        for _ in range(self.server.more):
+            self.send_header("set-cookie", f"more_{next(self.server.numbers)}=1; Path=/")
         self.end_headers()
         self.wfile.write(body)
 
@@ -140,6 +145,22 @@ async def test_cookies_return_only_with_requests_of_their_owner(
         assert not handshakes[0] & handshakes[1]
     else:
         assert not any(cookies for _, cookies in upstream.calls), upstream.calls
+
+
+async def test_a_connection_keeps_few_cookies_and_renews_them(configured: Configured) -> None:
+    async with AsyncExitStack() as stack:
+        upstream = stack.enter_context(baking(OLD))
+        upstream.more = 1000
+        url = f"http://127.0.0.1:{upstream.server_port}/mcp"
+        config = configured({"up": {"url": url}}, auth={"tokens": HASHES}, mirror={"capture": "never"})
+        gateway = await stack.enter_async_context(serving_gateway(config))
+        visitor = await stack.enter_async_context(visiting(gateway.url, "alice"))
+        for _ in range(3):
+            call = {"name": "hear_mirrored", "arguments": {"caller": "alice"}}
+            assert "heard" in await visitor.ask("tools/call", call, modern=False)
+    counts = [len(cookies) for _, cookies in upstream.calls]
+    assert counts == [50, 50, 50]
+    assert all("second_" in cookies for _, cookies in upstream.calls)
 
 
 async def test_requests_for_public_keys_send_no_cookies() -> None:

@@ -144,6 +144,23 @@ async def test_a_value_that_would_be_too_large_is_refused_before_it_is_written()
         assert _count_written_bytes() - before < 1 << 20
 
 
+async def test_arguments_that_would_be_too_large_are_refused_before_the_call() -> None:
+    mirror = Mirror(upstreams={"upstreams": {}, "limits": {"max_message_bytes": "64MiB"}})
+    calls = []
+
+    @mirror.tool
+    def count(texts: list[str]) -> int:
+        calls.append(len(texts))
+        return len(texts)
+
+    async with mirror:
+        path = await mirror.put("x" * (1 << 20))
+        refused = await mirror.call("count_mirrored", {"texts": [path] * 200})
+        assert "the limit is 67,108,864 (`limits.max_message_bytes`). Pass fewer or smaller values." in refused.text
+        assert (await mirror.call("count_mirrored", {"texts": [path] * 20})).text == "20"
+    assert calls == [20]
+
+
 FAILING: dict[str, dict[str, Any]] = {
     "double_mirrored": {"number": "PATH"},
     "fail_mirrored": {"text": "PATH"},

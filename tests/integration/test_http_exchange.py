@@ -4,7 +4,7 @@ import asyncio
 import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -157,6 +157,23 @@ async def test_a_body_is_taken_only_if_it_is_complete() -> None:
         writer.write(b"hi")
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
         assert found == [None, None]
+
+
+async def test_a_client_that_has_just_disconnected_needs_no_response(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        connection = find_connection(scope)
+        assert connection
+        connection.transport.abort()  # as asyncio does when the client resets the connection
+        connection.watch_disconnect(lambda: calls.append("disconnected"))
+
+    async with serving(app) as (reader, writer):
+        writer.write(b"GET" + HEAD + b"\r\n")
+        with suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), BOUND)
+    assert calls[0] == "disconnected"
+    assert not caplog.records
 
 
 async def test_many_small_chunks_are_read_in_small_parts() -> None:

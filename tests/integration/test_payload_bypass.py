@@ -257,6 +257,12 @@ def test_other_unreadable_frames_are_errors() -> None:
             bypass.inbound(broken)
 
 
+@pytest.mark.parametrize(("identity", "is_passed"), [("1", True), ('"1"', True), ("null", True), ('"x"', False)])
+def test_the_sdk_sees_only_responses_with_ids_of_its_own_form(identity: str, is_passed: bool) -> None:  # noqa: FBT001
+    frame = b'{"jsonrpc":"2.0","id":%b,"result":{}}' % identity.encode()
+    assert PayloadBypass().inbound(frame) == (frame if is_passed else None)
+
+
 def test_messages_on_a_requests_stream_are_about_that_request() -> None:
     dispatched: list[ServerMessage] = []
     bypass = PayloadBypass(dispatch=dispatched.append)

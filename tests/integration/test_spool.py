@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -120,6 +121,20 @@ def test_a_growing_message_is_written_in_small_parts(tmp_path: Path, size: int) 
         data = bytes(message.view if isinstance(message, SpooledFrame) else message)
         assert data == b"".join(b"%d" % (at % 10) for at in range(size))
         assert len(list(spool.directory.iterdir())) == (size > 100)
+
+
+def test_a_message_of_tiny_pieces_takes_little_more_than_its_bytes(tmp_path: Path) -> None:
+    count, piece = 300_000, memoryview(b"xy")
+    with Spool(WirePolicy(), tmp_path) as spool:
+        collector = spool.collector()
+        tracemalloc.start()
+        try:
+            for _ in range(count):
+                collector.add(piece)
+            assert collector.take() == bytes(piece) * count
+            assert tracemalloc.get_traced_memory()[1] < 8 * count * len(piece)
+        finally:
+            tracemalloc.stop()
 
 
 def test_only_the_owner_can_read_a_spool_file(tmp_path: Path) -> None:

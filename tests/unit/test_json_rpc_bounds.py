@@ -73,25 +73,49 @@ def test_other_members_are_written_unchanged() -> None:
 @pytest.mark.parametrize(
     ("message", "wrong"),
     [
-        (b'{"id":1,"method":"x","params":{"name":"y","arguments":{%b}}}' % MEMBERS, None),
-        (b'{"id":1,"method":"x","params":{"inputResponses":{%b}}}' % MEMBERS, None),
-        (b'{"id":1,"method":"x","params":{"requestState":"%b"}}' % (b"x" * (1 << 20)), None),
-        (b'{"id":1,"method":"x","params":{"requestState":"%b"}}' % (b"x" * (1 << 21)), "`requestState` has 2,097,154"),
-        (b'{"id":1,"method":"x","params":{%b,"a":"%b"}}' % (MEMBERS, b"x" * (1 << 18)), "outside of `arguments`"),
-        (b'{"id":1,"method":"x","params":{"_meta":{"a":[%b]}}}' % (MANY * 8), "outside of `arguments`"),
+        (b'{"id":1,"method":"tools/call","params":{"name":"y","arguments":{%b}}}' % MEMBERS, None),
+        (b'{"id":1,"method":"tools/call","params":{"inputResponses":{%b}}}' % MEMBERS, None),
+        (b'{"id":1,"method":"tools/call","params":{"requestState":"%b"}}' % (b"x" * (1 << 20)), None),
+        (
+            b'{"id":1,"method":"tools/call","params":{"requestState":"%b"}}' % (b"x" * (1 << 21)),
+            "`requestState` has 2,097,154",
+        ),
+        (
+            b'{"id":1,"method":"tools/call","params":{%b,"a":"%b"}}' % (MEMBERS, b"x" * (1 << 18)),
+            "outside of `arguments`",
+        ),
+        (b'{"id":1,"method":"tools/call","params":{"_meta":{"a":[%b]}}}' % (MANY * 8), "outside of `arguments`"),
         (b'{"id":1,"result":{"content":"%b"}}' % (b"," * (1 << 19)), None),
         (b'{"id":1,"result":{"content":[%b]}}' % (MANY * 8), "`result` has more than 20,000 members"),
         (b'{"id":1,"params":[%b]}' % (MANY * 8), None),
         (b'{"id":1,"params":[%b' % (MANY * 8), None),
         (b'{"id":1,"params":{"_meta":{%b}}}' % FEW, None),
-        (b'{"id":1,"params":{"_meta":{%b},"a":[%b],"arguments":{%b}}}' % (FEW, FEW_ITEMS, MEMBERS), None),
+        (
+            b'{"id":1,"method":"tools/call","params":{"_meta":{%b},"a":[%b],"arguments":{%b}}}'
+            % (FEW, FEW_ITEMS, MEMBERS),
+            None,
+        ),
         (b'{"id":1,"params":{"_meta":{%b},"a":[%b]}}' % (FEW, FEW_ITEMS * 2), "`params` has more than 1,200 members"),
-        (b'{"id":1,"params":{"name":"%b","arguments":{%b}}}' % (b",[" * 9000, MEMBERS), None),
+        (b'{"id":1,"method":"tools/call","params":{"name":"%b","arguments":{%b}}}' % (b",[" * 9000, MEMBERS), None),
         (b'{"id":1,"params":{"\\ud800":[%b]}}' % MANY, None),
         (b'{"id":1,"params":{"a":1}}', None),
+        (b'{"id":1,"method":"tools\\/call","params":{"arguments":{"a":"%b"}}}' % (b"x" * (1 << 22)), None),
+        (b'{"id":1,"method":"prompts/get","params":{"arguments":{"a":"%b"}}}' % (b"x" * (1 << 20)), None),
+        (b'{"id":1,"method":"prompts/get","params":{"arguments":{"a":"%b"}}}' % (b"x" * (1 << 21)), "`arguments` has"),
+        (
+            b'{"id":1,"method":"ping","params":{"arguments":"%b"}}' % (b"x" * (1 << 18)),
+            "the limit is 262,144. Send less",
+        ),
+        (b'{"method":"x","params":{"requestState":[%b]}}' % MANY, "more than 1,200 members and items. Send"),
+        (b'{"id":1,"method":1,"params":{"a":"%b"}}' % (b"x" * (1 << 18)), None),
+        (b'{"id":"%b","method":"x","params":{}}' % (b"x" * (1 << 18)), "Send a shorter `id`"),
+        (b'{"id":1,"method":"%b","params":[]}' % (b"x" * (1 << 18)), "outside of `params` and `result`"),
+        (b'{"id":1,"a":"%b"}' % (b"x" * (1 << 18)), "no members that JSON-RPC does not have"),
+        (b'{"id":1,"error":{"code":1,"message":"%b"}}' % (b"x" * (1 << 18)), "outside of `params` and `result`"),
+        (b'{"id":1,"result":{"content":{"type":"image","data":"%b"}}}' % (b"x" * (1 << 19)), None),
     ],
 )
-def test_large_params_beside_arguments_are_rejected(message: bytes, wrong: str | None) -> None:
+def test_large_parts_beside_arguments_and_results_are_rejected(message: bytes, wrong: str | None) -> None:
     if wrong is None:
         check_request(message)
     else:

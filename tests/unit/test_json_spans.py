@@ -1,6 +1,7 @@
 """Spans of a JSON text agree with a JSON parser."""
 
 import json
+import time
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -302,6 +303,19 @@ def test_deep_text_is_searched_in_linear_time(opening: bytes, closing: bytes, to
     ((span, at),) = strings_at(text, [text.index(b"here")])
     assert (text[span.start : span.stop], len(at)) == (b'"here"', 691)
     assert locate(text, (*[token] * 690, "path")) == span
+
+
+def test_a_key_of_a_large_object_is_found_without_a_step_for_each() -> None:
+    count = 100_000
+    text = json.dumps({f"key {number}": number for number in range(count)}).encode()
+    expected = b"%d" % (count - 1)
+    began = time.thread_time()
+    assert json.loads(text)[f"key {count - 1}"] == count - 1
+    parsed = time.thread_time()
+    found = locate(text, (f"key {count - 1}",))
+    assert time.thread_time() - parsed < 3 * (parsed - began)
+    assert isinstance(found, Span)
+    assert text[found.start : found.stop] == expected
 
 
 @pytest.mark.alone

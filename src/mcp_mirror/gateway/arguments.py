@@ -134,11 +134,22 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
     async def _substitute(
         self, call: Call, entry: CatalogEntry, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
     ) -> Segments:
-        """Replace pointers by their values, which may need to be parsed or quoted."""
+        """Replace pointers by their values, which may need to be parsed or quoted.
+
+        Raises:
+            ToolError: A value does not fit, or the arguments are too large with the values.
+        """
         arguments, types_of = call.arguments, types_at(entry.schema)
         converted = await self._convert_large_texts(call, found, values, types_of)
         size = measure_substitution(found, values)
-        return await run_by_size(size, substitute_pointers, arguments, found, values, types_of, converted)
+        sent = await run_by_size(size, substitute_pointers, arguments, found, values, types_of, converted)
+        limit = self.services.limits.max_message_bytes
+        if (total := sum(map(len, sent))) > limit:  # a call can name a large value many times
+            raise ToolError(
+                f"The arguments would have {total:,} bytes with their values; the limit is {limit:,} "
+                "(`limits.max_message_bytes`). Pass fewer or smaller values."
+            )
+        return sent
 
     async def _convert_large_texts(
         self, call: Call, found: tuple[Found, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt

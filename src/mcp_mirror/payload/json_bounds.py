@@ -4,7 +4,7 @@ All functions scan the text without parsing it, which would create an object for
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import accumulate, islice
 from typing import Final
 
@@ -18,12 +18,12 @@ MAX_VALUES: Final = 20_000
 _MAX_LOCATED: Final = 1 << 16
 """Strings and brackets that are searched for the place of an excess depth, in about 20 ms."""
 _MAX_BESIDE: Final = 1 << 18
-"""Bytes of a client's `params` without its arguments."""
+"""Bytes of a client's `params` without its arguments, and of its message without `params` and `result`."""
 _MAX_VALUES_BESIDE: Final = 1_200
 """Members and items of a client's `params` without its arguments, enough for a thousand subscribed resources. The SDK
 keeps them parsed in all open requests and sessions, up to 600 bytes for each."""
 _MAX_STATE: Final = 1 << 21
-"""Bytes of the state that a client brings back with its answers."""
+"""Bytes of the state that a client brings back with its answers, and of the arguments of a prompt."""
 
 
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -56,12 +56,18 @@ class _Parameters(msgspec.Struct):
     state: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="requestState")
 
 
-_LARGE: Final = frozenset(("arguments", "inputResponses", "requestState"))
+_LARGE: Final = {
+    "tools/call": ("arguments", "inputResponses", "requestState"),
+    "prompts/get": ("arguments", "inputResponses", "requestState"),
+    "resources/read": ("inputResponses", "requestState"),
+}
+"""The parameters that may be large, by method."""
 
 
 class _Outline(msgspec.Struct):
     """A message whose members stay bytes."""
 
+    method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
     result: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -75,34 +81,48 @@ def check_request(frame: Buffer) -> None:
     """Check that everything in a client's message except its arguments is small, without parsing it.
 
     Raises:
-        WireError: `params` has too many bytes or values outside of its arguments, or `result` too many values.
+        WireError: `params` has too many bytes or values outside of its arguments, `result` too many values, or the
+            message too many bytes outside of both.
     """
     if len(frame) <= 2 * _MAX_VALUES_BESIDE:  # too short for so many values
         return
     try:
         outline = _OUTLINE.decode(frame)
-        large = _PARAMETERS.decode(outline.params)
+        around = len(frame) - len(memoryview(outline.params)) - len(memoryview(outline.result))
+        if around > _MAX_BESIDE:
+            raise WireError(
+                f"The message has {around:,} bytes outside of `params` and `result`; the limit is {_MAX_BESIDE:,}. "
+                "Send a shorter `id`, and no members that JSON-RPC does not have."
+            )
+        _check_params(outline.method, outline.params)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return  # `open_message` reports the error
-    state = len(memoryview(large.state))
-    if state > _MAX_STATE:
-        raise WireError(f"`requestState` has {state:,} bytes; the limit is {_MAX_STATE:,}. Make the call again.")
-    apart = (large.arguments, large.responses, large.state)
-    size = len(memoryview(outline.params)) - sum(len(memoryview(raw)) for raw in apart)
-    if size > _MAX_BESIDE:
-        raise WireError(
-            f"`params` has {size:,} bytes outside of `arguments`; the limit is {_MAX_BESIDE:,}. Use `arguments`."
-        )
-    if size > 2 * _MAX_VALUES_BESIDE and _has_many_values_beside(outline.params):
-        raise WireError(
-            f"`params` has more than {_MAX_VALUES_BESIDE:,} members and items outside of `arguments`. Send fewer."
-        )
     if has_more_values(outline.result, MAX_VALUES):
         raise WireError(f"`result` has more than {MAX_VALUES:,} members and items. Send fewer.")
 
 
-def _has_many_values_beside(params: msgspec.Raw) -> bool:
-    beside = [memoryview(raw) for key, raw in _MEMBERS.decode(params).items() if key not in _LARGE]
+def _check_params(method: str, params: msgspec.Raw) -> None:
+    """Check the parameters of a client's message.
+
+    Raises:
+        WireError: They have too many bytes or values outside of the parameters that may be large.
+    """
+    given = _PARAMETERS.decode(params)
+    large = {"arguments": given.arguments, "inputResponses": given.responses, "requestState": given.state}
+    sizes = {name: len(memoryview(large[name])) for name in _LARGE.get(method, ())}
+    for name, advice in (("requestState", "Make the call again"), ("arguments", "Send less")):
+        if sizes.get(name, 0) > _MAX_STATE and (method, name) != ("tools/call", "arguments"):
+            raise WireError(f"`{name}` has {sizes[name]:,} bytes; the limit is {_MAX_STATE:,}. {advice}.")
+    size = len(memoryview(params)) - sum(sizes.values())
+    place, advice = (" outside of `arguments`", "Use `arguments`") if "arguments" in sizes else ("", "Send less")
+    if size > _MAX_BESIDE:
+        raise WireError(f"`params` has {size:,} bytes{place}; the limit is {_MAX_BESIDE:,}. {advice}.")
+    if size > 2 * _MAX_VALUES_BESIDE and _has_many_values_beside(params, sizes):
+        raise WireError(f"`params` has more than {_MAX_VALUES_BESIDE:,} members and items{place}. Send fewer.")
+
+
+def _has_many_values_beside(params: msgspec.Raw, large: Container[str]) -> bool:
+    beside = [memoryview(raw) for key, raw in _MEMBERS.decode(params).items() if key not in large]
     return has_more_values(b"[%b]" % b",".join(beside), _MAX_VALUES_BESIDE)
 
 

@@ -41,6 +41,8 @@ _logger = logging.getLogger(__name__)
 _PREFIX: Final = "mcp-mirror-spool-"
 _SMALL: Final = 1 << 16
 """Bytes up to which the values of a message are not counted, and up to which it stays in memory in any case."""
+_JOINED: Final = 1 << 12
+"""Bytes up to which small pieces of a message are joined as they arrive."""
 _MAX_IN_MEMORY: Final = 64 << 20
 """Bytes of larger messages that all connections together keep in memory. Further messages go to files."""
 _AHEAD: Final = 3
@@ -217,6 +219,7 @@ class SpoolCollector:
         policy = spool.policy
         self.whole_bytes: Final = min(_SMALL, policy.spool_bytes // 2, policy.max_message_bytes)
         """Bytes of the largest message that needs no buffer if it arrives in one piece."""
+        self._joined_bytes: Final = min(_JOINED, policy.spool_bytes >> 8)
         self._pieces: list[bytes] = []
         """The message in memory; its head if the message is only in the file, or discarded."""
         self._end = b""
@@ -248,7 +251,11 @@ class SpoolCollector:
         elif self._is_spooled or self.size > policy.spool_bytes:
             self._write(piece)
         else:
-            self._pieces.append(bytes(piece))
+            # Many small pieces would take a multiple of their bytes, and a write to the file each.
+            if self._written < len(self._pieces) and len(self._pieces[-1]) + len(piece) <= self._joined_bytes:
+                self._pieces[-1] += bytes(piece)
+            else:
+                self._pieces.append(bytes(piece))
             if self.size > min(_SMALL, policy.spool_bytes // 2):
                 self._limit_memory(len(piece))
 
@@ -292,7 +299,7 @@ class SpoolCollector:
             if self._spool.in_memory > _MAX_IN_MEMORY:
                 self._end = _read_end(self._pieces)
                 self._move_to_file()
-            elif self.size > self._spool.policy.spool_bytes // 2:
+            elif self.size > self._spool.policy.spool_bytes // 2 and len(self._pieces[-1]) > self._joined_bytes // 2:
                 self._write_ahead(_AHEAD * size)
 
     def _count(self, size: int) -> None:

@@ -404,6 +404,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Set the function that is called if the client disconnects, and call it if it has; None: no function."""
         self.on_disconnect = callback
         if callback is not None and self.transport.is_closing():
+            if self.cycle is not None:  # asyncio reports the end in a later pass
+                self.cycle.disconnected = True
             callback()
 
     def shutdown(self) -> None:

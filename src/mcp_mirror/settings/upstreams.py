@@ -143,7 +143,7 @@ class UpstreamPolicy(Section, frozen=True):
     """Restart a request's timeout at each progress notification."""
     max_request_bytes: Annotated[Bytes | None, Example("32MiB")] = None
     """Bytes of the largest arguments to send. Default: the known limit of its kind: 4 MiB over HTTP, 10 MiB for a
-    program that Node runs, none for other programs."""
+    program that Node runs, `limits.max_message_bytes` for other programs."""
     lock: Annotated[LockMode | None, Example("block")] = None
     """As `lock.mode`, for this upstream."""
     preview: bool = True

@@ -214,7 +214,8 @@ def check_protocol(oldest: str | None, version: str) -> None:
 def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
     """Return a sentence without headers and URLs, and one for the log without the server's own words."""
     if isinstance(error, MirrorError):
-        return redactor.clean(str(error)), redactor.clean(error.log_message)
+        words = sanitize(" ".join(redactor.quote(str(error), _QUOTED).split()))
+        return words, redactor.clean(error.log_message)
     if own := _explain_without_words(error):
         return own, omit_scopes(own)
     if isinstance(error, MCPError) and not is_closed(error):

@@ -1,6 +1,7 @@
 """The commands `mcp-mirror install` and `uninstall`."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -15,6 +16,7 @@ from mcp_mirror.cli.install.plans import Plan, apply_installation, apply_removal
 from mcp_mirror.cli.install.targets import Target, find_named, find_targets
 from mcp_mirror.cli.run import print_note, reads_terminal
 from mcp_mirror.errors import ConfigError, MirrorError
+from mcp_mirror.security.sanitize import sanitize
 
 _CLIENT: Final = "A client's name, such as claude-code, or the path of a client's file."
 Change = TypeVar("Change", Plan, Target)
@@ -279,8 +281,9 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _print_diff(plan: Plan) -> None:
+    # A terminal gets no characters that control it or hide a part of the change: a project's file may be another's.
     for line in plan.diff():
-        print(line)
+        print("\t".join(map(sanitize, line.split("\t"))) if sys.stdout.isatty() else line)
 
 
 def uninstall(

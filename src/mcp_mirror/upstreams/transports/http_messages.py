@@ -67,6 +67,12 @@ _OPENED_AT_ONCE: Final = 10
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between the next attempts."""
 
+MAX_COOKIES: Final = 50
+"""Cookies of one response, and of one connection: as many as RFC 6265, section 6.1, requires of a browser."""
+_MAX_COOKIE: Final = 1 << 12
+"""Bytes of one cookie with its attributes."""
+_SET_COOKIE: Final = b"set-cookie"
+
 AcceptCookies = Callable[[str | None], bool]
 """Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
 
@@ -254,8 +260,12 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response to a request without cookies that the connection must not keep."""
         response = await self._inner.handle_async_request(request)
-        if "set-cookie" in response.headers and not self._accept_cookies(request.headers.get("mcp-protocol-version")):
-            del response.headers["set-cookie"]
+        if "set-cookie" in response.headers:
+            is_kept = self._accept_cookies(request.headers.get("mcp-protocol-version"))
+            headers = response.headers.raw  # of any encoding
+            cookies = [one for one in headers if one[0].lower() == _SET_COOKIE and len(one[1]) <= _MAX_COOKIE]
+            others = [one for one in headers if one[0].lower() != _SET_COOKIE]
+            response.headers = httpx2.Headers([*others, *(cookies[:MAX_COOKIES] if is_kept else ())])
         return response
 
     async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:

@@ -6,6 +6,7 @@ the bytes that the server sent. Notifications and requests of the server go to t
 such as responses to the SDK's own requests, reach the SDK.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ _UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LI
 """Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
 _FIRST_ID: Final = 1_000_000_000
 """The id of the first request. The SDK counts its own requests from 1."""
+_NUMBER: Final = re.compile("[0-9]{1,19}")
+"""A number as a text, as which some servers return an id."""
 _CANCEL_TIMEOUT: Final = 5.0
 """Seconds for sending a cancellation."""
 _INITIALIZE: Final = b'"initialize"'
@@ -283,6 +286,8 @@ class PayloadBypass:
         try:
             message, frame = open_server_message(frame, self._limits.max_depth)
             identity = message.id if isinstance(message.id, int | str) else None
+            if isinstance(identity, str) and not _NUMBER.fullmatch(identity):
+                identity = None  # neither the gateway nor the SDK has made a request with this id
             if not isinstance(message.result, dict) or self.find(identity) is None:
                 check_envelope(frame, self._limits.max_envelope_bytes)
         except WireError as error:
@@ -309,7 +314,9 @@ class PayloadBypass:
                 raise WireError(NOT_JSON_RPC)  # noise before the response
             self._answer(expected, MisdirectedResponseError())
             return None
-        return None if request is not None or self._has_issued(identity) else frame
+        # The SDK would parse a response that it does not expect once more, and log its id.
+        is_foreign = identity is None and isinstance(message.id, str)
+        return None if request is not None or is_foreign or self._has_issued(identity) else frame
 
     def _answer(self, request: PendingRequest, outcome: Outcome) -> None:
         self.flood.give_back()
