@@ -1,5 +1,6 @@
 """The contract of all event logs; a line in `LOGS` adds one."""
 
+import gc
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +21,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.stores.event_log import EventLog, Sums, fair_share
+from mcp_mirror.stores.event_log import EventLog, MemoryEventLog, Sums, fair_share
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.types import Descriptor, Provenance
@@ -331,3 +332,13 @@ async def test_an_unreachable_redis_server_is_an_error(own_redis: RedisProcess, 
         own_redis.start()
         await add(store.events, b"3")
         assert await entries_of(store.events) == [b"3", b"1"]
+
+
+async def test_calls_in_memory_are_nothing_for_the_garbage_collector() -> None:
+    log = MemoryEventLog(time.time)
+    entries = [b"%d" % number for number in range(5000)]
+    gc.collect()
+    before = len(gc.get_objects())
+    await log.append("me", entries, {}, keep=9000)
+    assert len(gc.get_objects()) < before + 100
+    assert len(await log.read("me", limit=9000)) == 5000

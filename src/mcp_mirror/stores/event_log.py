@@ -5,7 +5,7 @@ An entry is a record in bytes; this module does not know its content. The log in
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice
 from operator import add
 from typing import Final, Protocol
 
@@ -19,6 +19,7 @@ DAY: Final = HOUR * HOURS_PER_DAY
 _FULL_SHARES: Final = 10
 """Namespaces that keep as many entries as the configuration permits for one."""
 _CURSOR_DIGITS: Final = 16
+"""Digits of the cursors of the log in memory."""
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -114,11 +115,28 @@ def count_daily_calls(sums: Mapping[SumKey, Sums]) -> dict[int, int]:
 
 
 class _Share(msgspec.Struct):
-    """The entries and sums of one namespace."""
+    """The entries and sums of one namespace. The garbage collector would visit tuples, but not bytes."""
 
-    entries: deque[tuple[str, float, bytes]] = msgspec.field(default_factory=deque)
-    """Cursor, time of the append and entry, the oldest first."""
+    first: int
+    """The number of the first entry; those of the others follow it."""
+    entries: deque[bytes] = msgspec.field(default_factory=deque)
+    """The oldest first."""
+    appended: deque[tuple[float, int]] = msgspec.field(default_factory=deque)
+    """The time of each append, and the number after its last entry."""
     sums: dict[SumKey, Sums] = msgspec.field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """The number after the last entry."""
+        return self.first + len(self.entries)
+
+    def remove_before(self, number: int) -> None:
+        """Remove the entries before the one with this number."""
+        for _ in range(number - self.first):
+            self.entries.popleft()
+        self.first = max(self.first, number)
+        while self.appended and self.appended[0][1] <= self.first:
+            self.appended.popleft()
 
 
 class MemoryEventLog:
@@ -128,6 +146,7 @@ class MemoryEventLog:
         """Create an empty log; the clock returns seconds since the epoch."""
         self._clock = clock
         self._count = 0
+        """Entries so far."""
         self._shares: dict[str, _Share] = {}
         self._swept_at = 0.0
         """When old entries were last removed, in seconds since the epoch."""
@@ -135,12 +154,11 @@ class MemoryEventLog:
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
         """Append entries and add to the sums."""
         now = self._clock()
-        share = self._shares.setdefault(namespace, _Share())
-        for entry in entries:
-            self._count += 1
-            share.entries.append((f"{self._count:0{_CURSOR_DIGITS}}", now, entry))
-        while len(share.entries) > fair_share(keep, len(self._shares)):
-            share.entries.popleft()
+        share = self._shares.setdefault(namespace, _Share(self._count))
+        self._count += len(entries)
+        share.entries.extend(entries)
+        share.appended.append((now, share.end))
+        share.remove_before(share.end - fair_share(keep, len(self._shares)))
         for key, added in sums.items():
             share.sums[key] = share.sums.get(key, Sums()).plus(added)
         if abs(self._swept_at - now) > HOUR:  # a sweep looks at the calls of all namespaces
@@ -151,18 +169,18 @@ class MemoryEventLog:
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
     ) -> tuple[tuple[str, bytes], ...]:
         """The newest entries with their cursors, newest first."""
-        entries = reversed(self._shares.get(namespace, _Share()).entries)
-        selected = (
-            (cursor, entry)
-            for cursor, _, entry in entries
-            if (before is None or cursor < before) and (after is None or cursor > after)
+        share = self._shares.get(namespace, _Share(0))
+        end = share.end if before is None else min(int(before), share.end)
+        first = max(share.first if after is None else int(after) + 1, end - limit)
+        selected = islice(reversed(share.entries), share.end - end, share.end - min(first, end))
+        return tuple(
+            (f"{number:0{_CURSOR_DIGITS}}", entry) for number, entry in zip(count(end - 1, -1), selected, strict=False)
         )
-        return tuple(islice(selected, limit))
 
     async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
         """The sums of a namespace."""
         first = int(since) // HOUR
-        share = self._shares.get(namespace, _Share())
+        share = self._shares.get(namespace, _Share(0))
         return {key: one for key, one in share.sums.items() if key[0] >= first}
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
@@ -176,8 +194,8 @@ class MemoryEventLog:
     def _remove_old(self, last: float) -> None:
         """Remove entries and sums until `last`, in seconds since the epoch."""
         for namespace, share in [*self._shares.items()]:
-            while share.entries and share.entries[0][1] <= last:
-                share.entries.popleft()
+            while share.appended and share.appended[0][0] <= last:
+                share.remove_before(share.appended[0][1])
             if share.sums and next(iter(share.sums))[0] * HOUR <= last:
                 share.sums = {key: one for key, one in share.sums.items() if key[0] * HOUR > last}
             if not share.entries and not share.sums:
