@@ -166,6 +166,11 @@ def test_json_after_a_heading_is_a_table() -> None:
     assert rows("SELECT count(*) AS n FROM t", t="[true]\n[false]\n") == [{"n": 2}]
 
 
+def test_dictionaries_in_lines_as_python_prints_them_are_rows() -> None:
+    printed = [{"id": 1, "name": None}, {"id": 2, "name": "it's"}]
+    assert rows("FROM t ORDER BY id", t="\n".join(map(str, printed))) == printed
+
+
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     text = '| id | text |\n|---|---|\n| 1 | a \\| b |\n| 2 | a, b |\n| 3 | "c" |\n| 4 | |\n| 5 |\n'
     assert [row["text"] for row in rows("FROM t ORDER BY id", t=text)] == ["a | b", "a, b", '"c"', None, None]

@@ -112,7 +112,7 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         start = data[:_HEAD]
         has_text = _has_heading(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
         is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
-        inner = find_embedded_json(blob) if is_embedded else None
+        inner = find_embedded_json(blob, include_lines=True) if is_embedded else None
         if inner is None:
             _load_bytes(database, table.name, data)
         else:
