@@ -667,6 +667,12 @@ async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: 
         ("id;name\n" + "1;Ada\n" * 3000, "text (CSV, 2 columns)", 3000),
         ("id\tname\n" + "1\tAda\n" * 20, "text (TSV, 2 columns)", 20),
         ("[Reading 21 lines]\r\n\r\nid;name\r\n" + "1;Ada\r\n" * 20, "text (CSV, 2 columns after a heading)", 20),
+        (
+            "Rows:\n\n```csv\nid,name\n" + "1,Ada\n" * 3000 + "```\n\nEnd.",
+            "text (CSV, 2 columns after a heading)",
+            3000,
+        ),
+        ("# daily\nid,name\n" + "1,Ada\n" * 3000, "text (CSV, 2 columns after a heading)", 3000),
         ('{"id": "1", "name": "Ada"}\n' * 20, "text (JSON lines)", 20),
     ],
 )

@@ -155,6 +155,32 @@ def test_a_few_lines_below_a_csv_text_are_not_rows(footer: str) -> None:
     assert rows("SELECT count(*) AS n FROM t", t=text + "x\n" * 6) == [{"n": len((text + "x\n" * 6).splitlines())}]
 
 
+@pytest.mark.parametrize("last", ["60,n 60", "Total: 60 rows", "60,n 60\n\n(61 rows)\n"])
+@pytest.mark.parametrize("count", [60, 900])
+def test_a_row_with_fewer_cells_than_the_others_is_a_row(last: str, count: int) -> None:
+    text = "id;name;note\n" + "".join(f"{number};n {number};a\n" for number in range(count))
+    assert [*types(text + last)] == ["id", "name", "note"]
+    assert rows("SELECT count(*) AS n FROM t WHERE note IS NULL", t=text + last) == [{"n": 1}]
+    assert types(f"{text}60;n 60;a;b\n{last}") == {"line": "VARCHAR"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("```csv\n", "```\n"),
+        ("The rows:\n\n```csv\n", "\n```\n\nSee the notes.\n"),
+        ("# exported 2026\n# by a tool, daily\n", ""),
+        ("\n\n", ""),
+    ],
+    ids=["code block", "code block in words", "comments", "empty lines"],
+)
+@pytest.mark.parametrize("count", [3, 900])
+def test_csv_in_a_code_block_or_below_comments_has_its_columns(before: str, after: str, count: int) -> None:
+    text = f"{before}id,name\n" + "".join(f"{number},n {number}\n" for number in range(count)) + after
+    assert types(text) == {"id": "BIGINT", "name": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": count}]
+
+
 def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS

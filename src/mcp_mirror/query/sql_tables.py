@@ -11,7 +11,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from mcp_mirror.core.embedded_json import find_embedded_json, read_json_containe
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
-from mcp_mirror.core.text_format import FOOTER, Edges, find_format, has_false_columns, measure_heading
+from mcp_mirror.core.text_format import FOOTER, Edges, find_delimiter, find_format, has_false_columns, measure_heading
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string
@@ -81,6 +81,10 @@ _MARKUP: Final = ("XML", "HTML", "diff")
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
 _MAX_FOOTER: Final = 1000
 """Bytes of a footer."""
+_FILLED_BYTES: Final = 1 << 25
+"""The largest CSV in which rows with too few cells are filled."""
+_SHORT_SHARE: Final = 0.05
+"""The largest share of such rows."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -177,32 +181,72 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
     edges = Edges(head, head if is_whole else "", is_whole)
     form = find_format(edges)
-    if has_false_columns(edges) or form in _MARKUP:
-        _load_lines(database, name, data)
-    elif not form.startswith("table"):
-        body = data[len(head[: measure_heading(edges)].encode()) :]
-        _load_csv(database, name, body, may_have_footer=form.startswith(("CSV", "TSV")))
-    elif drawn := find_pipe_table(data.decode(errors="replace")):
-        rows = io.StringIO()
-        csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))
-        data = rows.getvalue().encode()
-        with open_as_file(data) as path:
-            _read_csv(database, name, data, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
-    else:
-        _load_lines(database, name, data)
-
-
-def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes, *, may_have_footer: bool) -> None:
-    if _has_long_line(data) or (len(data) > _NAMES_BYTES and _ONE_LINE.fullmatch(data)):
-        _load_lines(database, name, data)
-        return
-    is_loaded = _try_csv(database, name, data)
-    if not is_loaded and may_have_footer and (footer := _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0))):
-        is_loaded = _try_csv(database, name, data[: footer.start() + 1])
-    if not is_loaded and _has_mixed_ends(data):
-        is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
+    is_loaded = False
+    if form.startswith("table"):
+        if drawn := find_pipe_table(data.decode(errors="replace")):
+            rows = _write_csv((drawn.header, *drawn.rows), ",")
+            with open_as_file(rows) as path:
+                _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
+            is_loaded = True
+    elif not (has_false_columns(edges) or form in _MARKUP):
+        heading = measure_heading(edges)
+        body = data[len(head[:heading].encode()) :]
+        if form.startswith(("CSV", "TSV")):
+            delimiter = find_delimiter(edges._replace(head=head[heading:]))
+            is_loaded = _load_rows(database, name, body.lstrip(b"\r\n"), delimiter)
+        else:
+            is_loaded = _load_csv(database, name, body)
     if not is_loaded:
         _load_lines(database, name, data)
+
+
+def _write_csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
+    written = io.StringIO()
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return written.getvalue().encode()
+
+
+def _load_rows(database: "DuckDBPyConnection", name: str, data: bytes, delimiter: str) -> bool:
+    """Make a table of CSV, without the lines below it. Return whether the text is such a table.
+
+    Args:
+        database: The database.
+        name: The name of the table.
+        data: A text that begins as CSV.
+        delimiter: Its delimiter; empty if it is not known.
+    """
+    if _load_csv(database, name, data):
+        return True
+    if footer := _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0)):
+        data = data[: footer.start() + 1]
+        if _load_csv(database, name, data):
+            return True
+    filled = _fill_rows(data, delimiter) if delimiter and len(data) <= _FILLED_BYTES else b""
+    return filled != b"" and _load_csv(database, name, filled)
+
+
+def _fill_rows(data: bytes, delimiter: str) -> bytes:
+    """Fill rows of CSV that have fewer cells than the first one; empty if they are many, or a row has more cells."""
+    try:
+        text = io.StringIO(data.decode(errors="replace"), newline="")
+        rows = [row for row in csv.reader(text, delimiter=delimiter, strict=True) if row]
+    except csv.Error:
+        return b""
+    width = len(rows[0])
+    short = sum(len(row) < width for row in rows)
+    if short > _SHORT_SHARE * len(rows) or any(len(row) > width for row in rows):
+        return b""
+    return _write_csv((row + [""] * (width - len(row)) for row in rows), delimiter)
+
+
+def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
+    """Make a table of CSV. Return whether the text is such a table."""
+    if _has_long_line(data) or (len(data) > _NAMES_BYTES and _ONE_LINE.fullmatch(data)):
+        return False
+    is_loaded = _try_csv(database, name, data)
+    if not is_loaded and _has_mixed_ends(data):
+        is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
+    return is_loaded
 
 
 def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
