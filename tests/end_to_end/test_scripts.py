@@ -600,6 +600,7 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
         ("for row in rows: n = row; n", ""),
         ("import pandas", "A script can import asyncio, base64, collections, csv, "),
         ("import csv, io\ncsv.reader(io.StringIO(rows))", 'csv.DictReader(open("/memory/NAME", newline=""))'),
+        ("list(enumerate(open('/memory/rows')))", "Write open(path).readlines() in place of open(path)."),
         ("total = 0 for row in rows: total += row", "Write each statement on a line of its own."),
         ("total = 0; for row in rows: total += row", "Write each statement on a line of its own."),
     ],

@@ -76,6 +76,8 @@ _COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
 _DIGIT: Final = re.compile(r"\d", re.ASCII)
 _MIN_DIGITS: Final = 4
 """Digits of a number or date in the first row that is not the name of a column."""
+_HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}"
+"""A hash or a UUID, with the braces of a format doubled."""
 _MARKUP: Final = ("XML", "HTML", "diff")
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
@@ -390,7 +392,7 @@ def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> st
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
-    """Whether the first row has a number or date, such as one with a time zone, of the form that the other rows have.
+    """Whether the first row has a number, date or hash of the form that the other rows have.
 
     Args:
         database: The database.
@@ -400,7 +402,8 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()
     cells = zip(describe_columns(database, table), first, strict=True)
     numbered = [one for one, cell in cells if cell and len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
-    form = r"regexp_replace(replace({0}, '-', '+'), '\d', '0', 'g')"
+    plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
+    form = rf"regexp_replace(replace({plain}, '-', '+'), '\d', '0', 'g')"
     return bool(_test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1"))
 
 
