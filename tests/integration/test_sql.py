@@ -283,6 +283,8 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ("<a b='1', c='2'/>\n" * 3, {"line": "VARCHAR"}, [{"line": "<a b='1', c='2'/>"}]),
         ('[{"a":1},{"a":2},]', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2},]'}]),
         ('[{"a":1},{"a":2}', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2}'}]),
+        ('{"a":1}\n{"a":2}\n{"a":3}\n{"a"', {"line": "VARCHAR"}, [{"line": '{"a":1}'}]),
+        ('{"a":1,"b":2}\n' * 900 + "end", {"line": "VARCHAR"}, [{"line": '{"a":1,"b":2}'}]),
         ('{"broken\nlines"', {"line": "VARCHAR"}, None),
         ("", {"line": "VARCHAR"}, []),
     ],

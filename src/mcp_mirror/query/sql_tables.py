@@ -20,7 +20,15 @@ from mcp_mirror.core.embedded_json import find_embedded_json, read_json_containe
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
-from mcp_mirror.core.text_format import FOOTER, Edges, find_delimiter, find_format, has_false_columns, measure_heading
+from mcp_mirror.core.text_format import (
+    FOOTER,
+    JSON_LINES,
+    Edges,
+    find_delimiter,
+    find_format,
+    has_false_columns,
+    measure_heading,
+)
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string
@@ -78,7 +86,7 @@ _MIN_DIGITS: Final = 4
 """Digits of a number or date in the first row that is not the name of a column."""
 _HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}"
 """A hash or a UUID, with the braces of a format doubled."""
-_MARKUP: Final = ("XML", "HTML", "diff")
+_LINE_FORMATS: Final = ("XML", "HTML", "diff", JSON_LINES)
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
 _MAX_FOOTER: Final = 1000
@@ -157,17 +165,18 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
     data = data.removeprefix(codecs.BOM_UTF8)
     start = data[:_HEAD].lstrip()
+    is_object = re.match(rb'\{\s*["}]', start) is not None
     if data.startswith(_PARQUET):
         with open_as_file(data) as path:
             create_table(database, name, f"read_parquet({path})")
-    elif re.match(rb'\{\s*["}]', start):
-        load_json(database, name, _clear_nan(data))
-    elif start.startswith(b"[") and data.rstrip().endswith(b"]"):  # DuckDB accepts arrays without an end
+    elif is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
         try:
             load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
             raise
-        except duckdb.Error:  # a line of a log may begin so
+        except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
+            if is_object and find_format(_read_edges(data)) != JSON_LINES:
+                raise
             _load_text(database, name, data)
     else:
         _load_text(database, name, data)
@@ -178,11 +187,15 @@ def _clear_nan(data: bytes) -> bytes:
     return _JSON_NAN.sub(lambda match: match[1] or b"null", data) if b"NaN" in data else data
 
 
+def _read_edges(data: bytes) -> Edges:
+    head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
+    return Edges(head, head if is_whole else "", is_whole)
+
+
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
-    head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
-    edges = Edges(head, head if is_whole else "", is_whole)
-    form = find_format(edges)
+    edges = _read_edges(data)
+    head, form = edges.head, find_format(edges)
     is_loaded = False
     if form.startswith("table"):
         if drawn := find_pipe_table(data.decode(errors="replace")):
@@ -190,7 +203,7 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
             with open_as_file(rows) as path:
                 _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
             is_loaded = True
-    elif not (has_false_columns(edges) or form in _MARKUP):
+    elif not (has_false_columns(edges) or form in _LINE_FORMATS):
         heading = measure_heading(edges)
         body = data[len(head[:heading].encode()) :]
         if form.startswith(("CSV", "TSV")):
