@@ -305,6 +305,7 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
         ("ORD-{:06},open,Bonn\n", None),
         ("e{0}f,Ann,2026-11-28 00:05:{0:02} +0100,change {0}\n", None),
         ("28/Nov/2026:10:00:{:02};closed\n", None),
+        ("10.0.0.{0}\thost {0}\n", None),
         ("100644 blob {1}\tdocs/{2}\n", None),
         ("{2},open,Bonn\n", None),
         ("{2},open,Bonn\n", "id2026,status,name"),

@@ -416,7 +416,7 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     cells = zip(describe_columns(database, table), first, strict=True)
     numbered = [one for one, cell in cells if cell and len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
     plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
-    form = rf"regexp_replace(replace({plain}, '-', '+'), '\d', '0', 'g')"
+    form = rf"regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g')"
     return bool(_test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1"))
 
 
