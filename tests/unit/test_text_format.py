@@ -200,7 +200,8 @@ def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
         "PID: 1, Name: a\n" * 3,
     ):
         assert has_false_columns(whole(text))
-    for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n"):
+    said = "#name,words\n" + "Ann, she went to the town.\n" * 5
+    for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n", said):
         assert not has_false_columns(whole(text))
 
 

@@ -190,7 +190,8 @@ def has_false_columns(edges: Edges) -> bool:
     headings = filter(None, (pattern.match(edges.head) for pattern in _HEADINGS))
     starts = (0, *(heading.end() for heading in headings))
     found = (_find_columns(_read_lines(edges.head[start:], is_whole=edges.is_whole)) for start in starts)
-    return any(columns is not None and columns.are_false for columns in found)
+    columns = next(filter(None, found), None)
+    return columns is not None and columns.are_false
 
 
 def _read_lines(head: str, *, is_whole: bool) -> list[str]:
