@@ -600,6 +600,7 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
         ("for row in rows: n = row; n", ""),
         ("import pandas", "A script can import asyncio, base64, collections, csv, "),
         ("import csv, io\ncsv.reader(io.StringIO(rows))", 'csv.DictReader(open("/memory/NAME", newline=""))'),
+        ("list(enumerate(open('/memory/rows')))", "Write open(path).readlines() in place of open(path)."),
         ("total = 0 for row in rows: total += row", "Write each statement on a line of its own."),
         ("total = 0; for row in rows: total += row", "Write each statement on a line of its own."),
     ],
@@ -667,6 +668,12 @@ async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: 
         ("id;name\n" + "1;Ada\n" * 3000, "text (CSV, 2 columns)", 3000),
         ("id\tname\n" + "1\tAda\n" * 20, "text (TSV, 2 columns)", 20),
         ("[Reading 21 lines]\r\n\r\nid;name\r\n" + "1;Ada\r\n" * 20, "text (CSV, 2 columns after a heading)", 20),
+        (
+            "Rows:\n\n```csv\nid,name\n" + "1,Ada\n" * 3000 + "```\n\nEnd.",
+            "text (CSV, 2 columns after a heading)",
+            3000,
+        ),
+        ("# daily\nid,name\n" + "1,Ada\n" * 3000, "text (CSV, 2 columns after a heading)", 3000),
         ('{"id": "1", "name": "Ada"}\n' * 20, "text (JSON lines)", 20),
     ],
 )

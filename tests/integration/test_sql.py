@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ import tempfile
 import time
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 import pytest
@@ -155,6 +157,32 @@ def test_a_few_lines_below_a_csv_text_are_not_rows(footer: str) -> None:
     assert rows("SELECT count(*) AS n FROM t", t=text + "x\n" * 6) == [{"n": len((text + "x\n" * 6).splitlines())}]
 
 
+@pytest.mark.parametrize("last", ["60,n 60", "Total: 60 rows", "60,n 60\n\n(61 rows)\n"])
+@pytest.mark.parametrize("count", [60, 900])
+def test_a_row_with_fewer_cells_than_the_others_is_a_row(last: str, count: int) -> None:
+    text = "id;name;note\n" + "".join(f"{number};n {number};a\n" for number in range(count))
+    assert [*types(text + last)] == ["id", "name", "note"]
+    assert rows("SELECT count(*) AS n FROM t WHERE note IS NULL", t=text + last) == [{"n": 1}]
+    assert types(f"{text}60;n 60;a;b\n{last}") == {"line": "VARCHAR"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("```csv\n", "```\n"),
+        ("The rows:\n\n```csv\n", "\n```\n\nSee the notes.\n"),
+        ("# exported 2026\n# by a tool, daily\n", ""),
+        ("\n\n", ""),
+    ],
+    ids=["code block", "code block in words", "comments", "empty lines"],
+)
+@pytest.mark.parametrize("count", [3, 900])
+def test_csv_in_a_code_block_or_below_comments_has_its_columns(before: str, after: str, count: int) -> None:
+    text = f"{before}id,name\n" + "".join(f"{number},n {number}\n" for number in range(count)) + after
+    assert types(text) == {"id": "BIGINT", "name": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": count}]
+
+
 def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS
@@ -164,6 +192,11 @@ def test_json_after_a_heading_is_a_table() -> None:
     }
     assert types('[INFO] sent\n{"id": 1}\n[INFO] got\n{"id": 2}\n') == {"line": "VARCHAR"}
     assert rows("SELECT count(*) AS n FROM t", t="[true]\n[false]\n") == [{"n": 2}]
+
+
+def test_dictionaries_in_lines_as_python_prints_them_are_rows() -> None:
+    printed = [{"id": 1, "name": None}, {"id": 2, "name": "it's"}]
+    assert rows("FROM t ORDER BY id", t="\n".join(map(str, printed))) == printed
 
 
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
@@ -250,6 +283,8 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ("<a b='1', c='2'/>\n" * 3, {"line": "VARCHAR"}, [{"line": "<a b='1', c='2'/>"}]),
         ('[{"a":1},{"a":2},]', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2},]'}]),
         ('[{"a":1},{"a":2}', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2}'}]),
+        ('{"a":1}\n{"a":2}\n{"a":3}\n{"a"', {"line": "VARCHAR"}, [{"line": '{"a":1}'}]),
+        ('{"a":1,"b":2}\n' * 900 + "end", {"line": "VARCHAR"}, [{"line": '{"a":1,"b":2}'}]),
         ('{"broken\nlines"', {"line": "VARCHAR"}, None),
         ("", {"line": "VARCHAR"}, []),
     ],
@@ -270,14 +305,20 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
         ("ORD-{:06},open,Bonn\n", None),
         ("e{0}f,Ann,2026-11-28 00:05:{0:02} +0100,change {0}\n", None),
         ("28/Nov/2026:10:00:{:02};closed\n", None),
+        ("10.0.0.{0}\thost {0}\n", None),
+        ("100644 blob {1}\tdocs/{2}\n", None),
+        ("{2},open,Bonn\n", None),
+        ("{2},open,Bonn\n", "id2026,status,name"),
         ("{:x},open,Bonn\n", "code,status,in 2026"),
-        ("b{:04},c{:02}\n", "a2026,name"),
+        ("b{0:04},c{0:02}\n", "a2026,name"),
         ("x{:04},true\n", "x2026,is_open"),
         ("Ann,\n", "name,in 2026"),
     ],
 )
 def test_texts_with_numbers_like_those_below_are_no_header(line: str, header: str | None) -> None:
-    text = (f"{header}\n" if header else "") + "".join(line.format(number, number) for number in range(40))
+    text = f"{header}\n" if header else ""
+    for number in range(40):
+        text += line.format(number, hashlib.sha1(b"%d" % number).hexdigest(), uuid5(NAMESPACE_URL, str(number)))  # noqa: S324
     assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": 40}]
     assert "column0" in types(text) if header is None else set(types(text)) == set(header.split(","))
 

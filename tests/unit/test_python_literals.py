@@ -1,7 +1,7 @@
 """Lists and dictionaries as Python prints them, translated into JSON."""
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -33,6 +33,10 @@ def test_rows_that_python_prints_have_the_same_values(rows: list[dict[str, Any]]
         ({"at": date(2026, 1, 2)}, {"at": "2026-01-02"}),
         ({"at": datetime(2026, 1, 2, 3, 4)}, {"at": "2026-01-02T03:04:00"}),  # noqa: DTZ001  # as a server prints it
         ({"at": datetime(2026, 1, 2, 3, 4, 5, 6, UTC)}, {"at": "2026-01-02T03:04:05.000006+00:00"}),
+        ({"at": datetime(2026, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=-5)))}, {"at": "2026-01-02T03:04:00-05:00"}),
+        ({"a": timedelta(days=1, hours=2), "b": timedelta(0)}, {"a": "1 day 2:00:00", "b": "0:00:00"}),
+        ({"a": timedelta(seconds=-1, microseconds=5)}, {"a": "-1 day 23:59:59.000005"}),
+        ({"at": time(9, 30)}, {"at": "09:30:00"}),
         ({"id": UUID(int=5)}, {"id": "00000000-0000-0000-0000-000000000005"}),
         ({"a": float("nan"), "b": float("-inf")}, {"a": None, "b": None}),
         ({"text": "datetime.date(2026, 1, 2), None (a)"}, {"text": "datetime.date(2026, 1, 2), None (a)"}),
@@ -54,6 +58,8 @@ def test_values_of_databases_have_a_form_in_json(value: object, expected: object
         ("[{'a': Timestamp('2024-01-02 03:04:05')}]", b'[{"a": "2024-01-02 03:04:05"}]'),
         ("[{'a': Timestamp('2024-01-02 03:04:05+0000', tz='UTC')}]", b'[{"a": "2024-01-02 03:04:05+0000"}]'),
         ("[{'a': NaT, 'b': <NA>}]", b'[{"a": null, "b": null}]'),
+        ("[{'_id': ObjectId('65a1'), 'p': PosixPath('/a')}]", b'[{"_id": "65a1", "p": "/a"}]'),
+        ("[{'a': 'b '\n  'c\\n'\n  \"d'\", 'e': f('g')}]", b'[{"a": "b c\\nd\'", "e": "g"}]'),
     ],
 )
 def test_missing_values_and_scalars_of_pandas_have_a_form_in_json(text: str, expected: bytes) -> None:
@@ -72,6 +78,14 @@ def test_missing_values_and_scalars_of_pandas_have_a_form_in_json(text: str, exp
 )
 def test_json_with_nan_is_recognized_by_its_beginning(head: str, expected: bool) -> None:  # noqa: FBT001
     assert has_nan(head) is expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"), [("Etc/UTC", "2026-01-02T03:04:00+00:00"), ("Asia/Tokyo", "2026-01-02T03:04:00 Asia/Tokyo")]
+)
+def test_the_name_of_a_time_zone_follows_the_time(zone: str, expected: str) -> None:
+    text = f"[{{'at': datetime.datetime(2026, 1, 2, 3, 4, tzinfo=zoneinfo.ZoneInfo(key='{zone}'))}}]"
+    assert json.loads(translate_python_literal(text) or b"") == [{"at": expected}]
 
 
 def test_a_decimal_keeps_its_digits() -> None:
@@ -107,6 +121,9 @@ def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> N
         "[{'a': '\\x'}]",
         "[{'at': datetime.date(2026, 13, 1)}]",
         "[{'at': datetime.date(99999999999999999999, 1, 1)}]",
+        "[{'at': datetime.timedelta(days=99999999999999999999)}]",
+        "[{'at': datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.timezone(datetime.timedelta(days=2)))}]",
+        "[{'a': Decimal('NaN')}]",
         "['a', " + "[" * 10_000,
         '[{"a": NaN',
         '[{"a": NaNs}]',

@@ -341,6 +341,11 @@ def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | No
     [
         ('{"a": 1.50}\n{"a": NaN}\r\n\n{"a": "\u2028"}\n', b'[{"a": 1.50},{"a": null},{"a": "\xe2\x80\xa8"}]'),
         ("[1]\n[2]", b"[[1],[2]]"),
+        ('{\n  "a": [\n    {}\n  ]\n}\n{\n  "a": 2.0\n}\n', b'[{\n  "a": [\n    {}\n  ]\n},{\n  "a": 2.0\n}]'),
+        ("{'a': None}\n\n{'a': 'b'}\n", b'[{"a": null},{"a": "b"}]'),
+        ("[(1, 'a')]\n['b', 2]", b'[[[1, "a"]],["b", 2]]'),
+        ("{'a': 1}\n{'a': 2}\nend", None),
+        ("{'a': 1}\n{'a': b'c'}", None),
         ('{"a": 1}\n{"a": 2}\nend', None),
         ('{"a": 1}\n{"a": 2} {"a": 3}', None),
         ('{"a": 1}\n{"a": 2}\n5', None),
@@ -349,7 +354,7 @@ def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | No
         ('{"a": 1}', b'{"a": 1}'),
     ],
 )
-def test_json_lines_are_the_array_of_their_values(text: str, expected: bytes | None) -> None:
+def test_several_objects_are_the_array_of_their_values(text: str, expected: bytes | None) -> None:
     assert find_embedded_json(msgspec.json.encode(text), include_lines=True) == expected
 
 

@@ -102,6 +102,8 @@ def whole(text: str) -> Edges:
         (PYTHON_LOG, "log"),
         (SERVER_LOG, "log"),
         (ACCESS_LOG, ""),
+        (" src/a.py     |  12 +++--\n src/b.py     |   2 +-\n docs/c.webp  | Bin 0 -> 512 bytes\n", ""),
+        ("a.py | 12\nb.py | 3\nc.py | 4\n", "CSV, 2 columns"),
         ('name,size\n"1/2"" pipe","3"" x"\n"1/4"" pipe","5"" x"\n', "CSV, 2 columns"),
         ("10:00:01,500,ok\n10:00:02,501,ok\n10:00:03,502,ok\n", "CSV, 3 columns"),
         ("2026-11-21 10:00:01, 3\n2026-11-21 10:00:02, 4\n2026-11-21 10:00:03, 5\n", "CSV, 2 columns"),
@@ -169,8 +171,10 @@ def test_a_python_literal_ends_with_its_bracket() -> None:
         "[a](" * 25_000,
         "[" + " " * 100_000,
         "|a|b|\n|-|-|\n" + "+-+-+\n" * 20_000,
+        "#\n" * 50_000,
+        "```\n" * 25_000,
     ],
-    ids=["empty lines", "empty lines at the end", "brackets", "links", "spaces", "rules"],
+    ids=["empty lines", "empty lines at the end", "brackets", "links", "spaces", "rules", "comments", "code blocks"],
 )
 def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
     assert find_format(whole(text)) == ""
@@ -180,6 +184,8 @@ def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
 def test_a_heading_ends_where_a_table_begins() -> None:
     assert measure_heading(whole("[Reading]\nof 2\n\nid,name\n1,a\n2,b\n")) == len("[Reading]\nof 2\n\n")
     assert measure_heading(whole("Started\nOutput:\nid,name\n1,a\n2,b\n")) == len("Started\nOutput:\n")
+    assert measure_heading(whole("Rows:\n\n```csv\nid,name\n1,a\n2,b\n```\n")) == len("Rows:\n\n```csv\n")
+    assert measure_heading(whole("# 1\n# 2\nid,name\n1,a\n2,b\n")) == len("# 1\n# 2\n")
     assert measure_heading(whole("id,name\n1,a\n2,b\n\n3,c\n")) == 0
 
 
@@ -194,7 +200,8 @@ def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
         "PID: 1, Name: a\n" * 3,
     ):
         assert has_false_columns(whole(text))
-    for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n"):
+    said = "#name,words\n" + "Ann, she went to the town.\n" * 5
+    for text in (PROSE, "id,name\n1,a\n2,b\n", "id\n1\n2\n", "", "a,b\n1,2\n", said):
         assert not has_false_columns(whole(text))
 
 
@@ -205,6 +212,9 @@ def test_lines_with_equally_many_commas_may_have_no_columns() -> None:
         ("a;b\n" + "1;2\n" * 9000, ";", "CSV, 2 columns"),
         ("a\tb\n1\t2\n3\t4\n", "\t", "TSV, 2 columns"),
         ("Rows\n\na,b\n1,2\n3,4\n", "", "CSV, 2 columns after a heading"),
+        ("Rows\n\n```csv\na,b\n1,2\n3,4\n```\n", "", "CSV, 2 columns after a heading"),
+        ("```\na,b\n" + "1,2\n" * 9000 + "```\n", "", "CSV, 2 columns after a heading"),
+        ("# 2026\n" * 9 + "a;b\n" + "1;2\n" * 9000, "", "CSV, 2 columns after a heading"),
         ("| a | b |\n|---|---|\n| 1 | 2 |\n", "", "table, 2 columns"),
         ('{"a": 1, "b": 2}\n' * 9, "", "JSON lines"),
         ("id,note\n" + '1,"first\nsecond, ""third"""\n' * 900, ",", "CSV, 2 columns"),

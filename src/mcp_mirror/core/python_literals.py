@@ -7,7 +7,7 @@ Python's `json.dumps` makes `[{"id": NaN}]`, which is not JSON.
 import ast
 import json
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Final
 
 import msgspec
@@ -21,14 +21,21 @@ _START: Final = re.compile(
     rf"|\[\s*+\(\s*+(?:{_SINGLE}|-?\d[\d.]*|None|True|False)\s*+,)"
 )
 """The beginning of dictionaries or lists with a text in single quotes, or of a list of tuples."""
-_TIME: Final = r"datetime\((?P<time>\d+(?:, \d+){4,6})(?P<utc>, tzinfo=datetime\.timezone\.utc)?\)"
+_DELTA: Final = r"datetime\.timedelta\((?:0|(?:days=-?\d+)?(?:, )?(?:seconds=\d+)?(?:, )?(?:microseconds=\d+)?)\)"
+_ZONE: Final = r"(?:zoneinfo\.)?ZoneInfo\(key='(?:(?:Etc/)?UTC|(?P<zone>[\w/+-]+))'\)"
+_TIME: Final = (
+    r"datetime\((?P<time>\d+(?:, \d+){4,6})"
+    rf"(?:, tzinfo=(?P<utc>datetime\.timezone\.utc|datetime\.timezone\((?P<offset>{_DELTA})\)|{_ZONE}))?\)"
+)
+_UNIT: Final = re.compile(r"(\w+)=(-?\d+)")
 _TOKEN: Final = re.compile(
     rf"(?P<plain>(?:[\s\d.:+\[\]{{}}]++|,(?!\s*+\))|-(?=\d)){{1,{_MAX_PARTS}}}+)"
-    rf"|(?P<text>{_STRING})|(?P<word>-?\b(?:None|True|False|nan|inf|NaT)\b|<NA>)"
+    rf"|(?P<text>(?:{_STRING})(?:\s++(?:{_STRING})){{0,{_MAX_PARTS}}}+)|(?P<word>-?\b(?:None|True|False|nan|inf|NaT)\b|<NA>)"
     r"|\bnp\.(?:float|u?int)\d+\((?:(?P<scalar>-?\d[\d.e+-]*)|(?P<no_scalar>nan|-?inf))\)"
     rf"|\bTimestamp\((?P<stamp>{_SINGLE})(?:, tz={_SINGLE})?\)|(?P<open>\()|(?P<close>,\s*+\)|\))"
-    rf"|\bDecimal\('(?P<number>-?\d+(?:\.\d+)?)'\)|\bUUID\((?P<uuid>{_SINGLE})\)"
-    rf"|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})"
+    rf"|\bDecimal(?:128)?\('(?P<number>-?\d+(?:\.\d+)?)'\)|\b(?!Decimal)[A-Za-z_][\w.]*+\((?P<only>{_SINGLE})\)"
+    rf"|(?P<delta>\b{_DELTA})|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME}"
+    r"|time\((?P<clock>\d+(?:, \d+){1,3})\))"
     r"|(?P<json>-|[eE](?=[-+\d])|\b(?:true|false|null)\b)|(?P<other>(?s:.))"
 )
 """A part of a literal, `plain` and `json` as in JSON; `other`: the text is not a literal."""
@@ -64,7 +71,8 @@ def replace_nan(text: str) -> str:
 def translate_python_literal(text: str) -> bytes | None:
     """Translate a text that is one list, tuple or dictionary of Python, or JSON with NaN or Infinity, into JSON.
 
-    Tuples become arrays. Decimals keep their digits; dates, times and UUIDs become texts. NaN and infinity become null.
+    Tuples become arrays. Decimals keep their digits. Dates, times, intervals, and objects that are made of one text
+    (UUIDs, ids of MongoDB, paths) become texts. NaN and infinity become null.
 
     Returns:
         None if the text is anything else, or has values without a counterpart in JSON, such as bytes.
@@ -86,7 +94,7 @@ def translate_python_literal(text: str) -> bytes | None:
 
 def _translate(token: re.Match[str]) -> str:
     match token.lastgroup:
-        case "text" | "uuid" | "stamp" as kind:
+        case "text" | "only" | "stamp" as kind:
             return _translate_text(token[kind])
         case "word" | "no_scalar" as kind:
             return _WORDS.get(token[kind], "null")
@@ -98,14 +106,31 @@ def _translate(token: re.Match[str]) -> str:
             return "]"
         case "other":
             raise ValueError("a string without an end, or an object that is not a value")
-    numbers = [int(number) for number in (token["date"] or token["time"]).split(", ")]
-    zone = UTC if token["utc"] else None
-    at = date(*numbers) if token["date"] else datetime(*numbers, tzinfo=zone)  # type: ignore[misc, arg-type]  # 5 to 7
-    return f'"{at.isoformat()}"'
+    return f'"{_format_time(token)}"'
+
+
+def _format_time(token: re.Match[str]) -> str:
+    """A date, a time or an interval; the name of a zone other than UTC follows the time."""
+    if token["delta"]:
+        return str(_read_delta(token["delta"])).replace(", ", " ")  # as databases write intervals
+    numbers = [int(number) for number in (token["date"] or token["time"] or token["clock"]).split(", ")]
+    if token["date"]:
+        return date(*numbers).isoformat()
+    if token["clock"]:
+        return time(*numbers).isoformat()  # type: ignore[arg-type]  # 2 to 4 numbers
+    zone = timezone(_read_delta(token["offset"])) if token["offset"] else UTC
+    at = datetime(*numbers, tzinfo=zone if token["utc"] and not token["zone"] else None)  # type: ignore[misc, arg-type]  # 5 to 7
+    return f"{at.isoformat()} {token['zone']}" if token["zone"] else at.isoformat()
+
+
+def _read_delta(printed: str) -> timedelta:
+    return timedelta(**{unit: int(number) for unit, number in _UNIT.findall(printed)})
 
 
 def _translate_text(quoted: str) -> str:
     plain = quoted[1:-1]
-    if not ('"' in plain or "\\" in plain):  # most texts, in a quarter of the time
+    if not ('"' in plain or "'" in plain or "\\" in plain):  # most texts, in a quarter of the time
         return f'"{plain}"'
-    return json.dumps(ast.literal_eval(quoted), ensure_ascii=False)
+    return json.dumps(
+        ast.literal_eval(f"({quoted})"), ensure_ascii=False
+    )  # `pprint` writes long texts in several lines

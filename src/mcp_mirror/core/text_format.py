@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -28,13 +28,21 @@ _LINE_END: Final = re.compile(r"\r\n?|\n")
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
-_HEADING: Final = re.compile(
-    r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"
-    r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?![^\n]*[,;] )"
+_HEADINGS: Final = (
+    re.compile(
+        r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"
+        r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?![^\n]*[,;] )"
+    ),
+    re.compile(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
+    re.compile(r"(?:#[^\n]*+\n)++"),
 )
-"""A few lines before an empty one, or up to one that ends with a colon, if no list or prose follows."""
-FOOTER: Final = re.compile(r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z")
-"""An empty line and a few lines at the end."""
+"""A few lines before an empty one, or up to one that ends with a colon, if no list or prose follows; a few lines up to
+the beginning of a code block; comments."""
+FOOTER: Final = re.compile(
+    r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
+    r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
+)
+"""An empty line, or the end of a code block, and a few lines at the end."""
 _CUT_ROW: Final = "unexpected end of data"
 """The error of Python's parser at the end of the lines."""
 _AFTER_HEADING: Final = " after a heading"
@@ -51,6 +59,8 @@ _SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
 _LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
 _TIME_WITH_COMMA: Final = re.compile(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
 """A time with milliseconds, as Python's logging writes it."""
+_CHANGES: Final = re.compile(r" +(?:\d+ [-+]+|Bin .*)")
+"""The end of a line of `git diff --stat`."""
 _TABLES: Final = ("CSV", "TSV", "table")
 _BRACKETS: Final = ("()", "[]", "{}")
 
@@ -117,11 +127,23 @@ def find_format(edges: Edges) -> str:
     is_closed = last in ("", _CLOSING.get(head.lstrip()[:1]))
     if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
         return form
-    heading = _HEADING.match(head)
-    if heading and (form := _detect_csv(_read_lines(head[heading.end() :], is_whole=is_whole))):
-        return form + _AFTER_HEADING
+    _, form = _find_csv_after_heading(edges)
+    return form + _AFTER_HEADING if form else _detect_csv_and_footer(head, is_whole=is_whole)
+
+
+def _find_csv_after_heading(edges: Edges) -> tuple[int, str]:
+    """The characters of the heading before a CSV text, and the format of that text; 0 and an empty format without."""
+    for heading in filter(None, (pattern.match(edges.head) for pattern in _HEADINGS)):
+        if form := _detect_csv_and_footer(edges.head[heading.end() :], is_whole=edges.is_whole):
+            return heading.end(), form
+    return 0, ""
+
+
+def _detect_csv_and_footer(head: str, *, is_whole: bool) -> str:
+    """The format of CSV, below which lines may follow if the text is whole; empty for any other text."""
     footer = FOOTER.search(head) if is_whole else None
-    return _detect_csv(_read_lines(head[: footer.start()], is_whole=is_whole)) if footer else ""
+    bodies = (head, head[: footer.start()]) if footer else (head,)
+    return next(filter(None, (_detect_csv(_read_lines(body, is_whole=is_whole)) for body in bodies)), "")
 
 
 def has_columns(form: str) -> bool:
@@ -160,16 +182,16 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
 
 def measure_heading(edges: Edges) -> int:
     """Count the characters of the heading before a CSV or TSV text; 0 if a text is not of this form."""
-    heading = _HEADING.match(edges.head) if find_format(edges).endswith(_AFTER_HEADING) else None
-    return heading.end() if heading else 0
+    return _find_csv_after_heading(edges)[0] if find_format(edges).endswith(_AFTER_HEADING) else 0
 
 
 def has_false_columns(edges: Edges) -> bool:
     """Whether lines have as many commas or semicolons each without being CSV: prose, a log, a list or code."""
-    heading = _HEADING.match(edges.head)
-    starts = (0, heading.end()) if heading else (0,)
+    headings = filter(None, (pattern.match(edges.head) for pattern in _HEADINGS))
+    starts = (0, *(heading.end() for heading in headings))
     found = (_find_columns(_read_lines(edges.head[start:], is_whole=edges.is_whole)) for start in starts)
-    return any(columns is not None and columns.are_false for columns in found)
+    columns = next(filter(None, found), None)
+    return columns is not None and columns.are_false
 
 
 def _read_lines(head: str, *, is_whole: bool) -> list[str]:
@@ -226,11 +248,13 @@ class _Columns(msgspec.Struct, frozen=True):
         return (
             _repeats_labels(self.rows)
             or _are_numbered_lines(self.rows)
-            or (
-                self.delimiter in _PUNCTUATION
-                and any(test(self.rows[0]) and 2 * sum(map(test, self.rows)) > len(self.rows) for test in tests)
-            )
+            or (self.delimiter in _PUNCTUATION and any(map(self._are_most, tests)))
+            or (self.delimiter == "|" and self._are_most(_has_changes))
         )
+
+    def _are_most(self, test: Callable[[Sequence[str]], bool]) -> bool:
+        """Whether the first row and most others pass a test."""
+        return test(self.rows[0]) and 2 * sum(map(test, self.rows)) > len(self.rows)
 
     def _has_open_brackets(self, row: Sequence[str]) -> bool:
         """Whether brackets or quotes open in one cell and close in another, as in a call with two arguments."""
@@ -275,6 +299,10 @@ def _read_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 def _has_one_cell(row: Sequence[str]) -> bool:
     """Whether only the first cell has a text, as in a line that ends with a semicolon."""
     return not any(map(str.strip, row[1:]))
+
+
+def _has_changes(row: Sequence[str]) -> bool:
+    return _CHANGES.fullmatch(row[-1]) is not None
 
 
 def _is_spaced(row: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,7 +20,15 @@ from mcp_mirror.core.embedded_json import find_embedded_json, read_json_containe
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
-from mcp_mirror.core.text_format import FOOTER, Edges, find_format, has_false_columns, measure_heading
+from mcp_mirror.core.text_format import (
+    FOOTER,
+    JSON_LINES,
+    Edges,
+    find_delimiter,
+    find_format,
+    has_false_columns,
+    measure_heading,
+)
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string
@@ -76,11 +84,17 @@ _COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
 _DIGIT: Final = re.compile(r"\d", re.ASCII)
 _MIN_DIGITS: Final = 4
 """Digits of a number or date in the first row that is not the name of a column."""
-_MARKUP: Final = ("XML", "HTML", "diff")
+_HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}"
+"""A hash or a UUID, with the braces of a format doubled."""
+_LINE_FORMATS: Final = ("XML", "HTML", "diff", JSON_LINES)
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
 _MAX_FOOTER: Final = 1000
 """Bytes of a footer."""
+_FILLED_BYTES: Final = 1 << 25
+"""The largest CSV in which rows with too few cells are filled."""
+_SHORT_SHARE: Final = 0.05
+"""The largest share of such rows."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -112,7 +126,7 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         start = data[:_HEAD]
         has_text = _has_heading(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
         is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
-        inner = find_embedded_json(blob) if is_embedded else None
+        inner = find_embedded_json(blob, include_lines=True) if is_embedded else None
         if inner is None:
             _load_bytes(database, table.name, data)
         else:
@@ -151,17 +165,18 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
     data = data.removeprefix(codecs.BOM_UTF8)
     start = data[:_HEAD].lstrip()
+    is_object = re.match(rb'\{\s*["}]', start) is not None
     if data.startswith(_PARQUET):
         with open_as_file(data) as path:
             create_table(database, name, f"read_parquet({path})")
-    elif re.match(rb'\{\s*["}]', start):
-        load_json(database, name, _clear_nan(data))
-    elif start.startswith(b"[") and data.rstrip().endswith(b"]"):  # DuckDB accepts arrays without an end
+    elif is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
         try:
             load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
             raise
-        except duckdb.Error:  # a line of a log may begin so
+        except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
+            if is_object and find_format(_read_edges(data)) != JSON_LINES:
+                raise
             _load_text(database, name, data)
     else:
         _load_text(database, name, data)
@@ -172,37 +187,81 @@ def _clear_nan(data: bytes) -> bytes:
     return _JSON_NAN.sub(lambda match: match[1] or b"null", data) if b"NaN" in data else data
 
 
+def _read_edges(data: bytes) -> Edges:
+    head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
+    return Edges(head, head if is_whole else "", is_whole)
+
+
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
-    head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
-    edges = Edges(head, head if is_whole else "", is_whole)
-    form = find_format(edges)
-    if has_false_columns(edges) or form in _MARKUP:
-        _load_lines(database, name, data)
-    elif not form.startswith("table"):
-        body = data[len(head[: measure_heading(edges)].encode()) :]
-        _load_csv(database, name, body, may_have_footer=form.startswith(("CSV", "TSV")))
-    elif drawn := find_pipe_table(data.decode(errors="replace")):
-        rows = io.StringIO()
-        csv.writer(rows, lineterminator="\n").writerows((drawn.header, *drawn.rows))
-        data = rows.getvalue().encode()
-        with open_as_file(data) as path:
-            _read_csv(database, name, data, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
-    else:
-        _load_lines(database, name, data)
-
-
-def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes, *, may_have_footer: bool) -> None:
-    if _has_long_line(data) or (len(data) > _NAMES_BYTES and _ONE_LINE.fullmatch(data)):
-        _load_lines(database, name, data)
-        return
-    is_loaded = _try_csv(database, name, data)
-    if not is_loaded and may_have_footer and (footer := _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0))):
-        is_loaded = _try_csv(database, name, data[: footer.start() + 1])
-    if not is_loaded and _has_mixed_ends(data):
-        is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
+    edges = _read_edges(data)
+    head, form = edges.head, find_format(edges)
+    is_loaded = False
+    if form.startswith("table"):
+        if drawn := find_pipe_table(data.decode(errors="replace")):
+            rows = _write_csv((drawn.header, *drawn.rows), ",")
+            with open_as_file(rows) as path:
+                _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
+            is_loaded = True
+    elif not (has_false_columns(edges) or form in _LINE_FORMATS):
+        heading = measure_heading(edges)
+        body = data[len(head[:heading].encode()) :]
+        if form.startswith(("CSV", "TSV")):
+            delimiter = find_delimiter(edges._replace(head=head[heading:]))
+            is_loaded = _load_rows(database, name, body.lstrip(b"\r\n"), delimiter)
+        else:
+            is_loaded = _load_csv(database, name, body)
     if not is_loaded:
         _load_lines(database, name, data)
+
+
+def _write_csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
+    written = io.StringIO()
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return written.getvalue().encode()
+
+
+def _load_rows(database: "DuckDBPyConnection", name: str, data: bytes, delimiter: str) -> bool:
+    """Make a table of CSV, without the lines below it. Return whether the text is such a table.
+
+    Args:
+        database: The database.
+        name: The name of the table.
+        data: A text that begins as CSV.
+        delimiter: Its delimiter; empty if it is not known.
+    """
+    if _load_csv(database, name, data):
+        return True
+    if footer := _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0)):
+        data = data[: footer.start() + 1]
+        if _load_csv(database, name, data):
+            return True
+    filled = _fill_rows(data, delimiter) if delimiter and len(data) <= _FILLED_BYTES else b""
+    return filled != b"" and _load_csv(database, name, filled)
+
+
+def _fill_rows(data: bytes, delimiter: str) -> bytes:
+    """Fill rows of CSV that have fewer cells than the first one; empty if they are many, or a row has more cells."""
+    try:
+        text = io.StringIO(data.decode(errors="replace"), newline="")
+        rows = [row for row in csv.reader(text, delimiter=delimiter, strict=True) if row]
+    except csv.Error:
+        return b""
+    width = len(rows[0])
+    short = sum(len(row) < width for row in rows)
+    if short > _SHORT_SHARE * len(rows) or any(len(row) > width for row in rows):
+        return b""
+    return _write_csv((row + [""] * (width - len(row)) for row in rows), delimiter)
+
+
+def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
+    """Make a table of CSV. Return whether the text is such a table."""
+    if _has_long_line(data) or (len(data) > _NAMES_BYTES and _ONE_LINE.fullmatch(data)):
+        return False
+    is_loaded = _try_csv(database, name, data)
+    if not is_loaded and _has_mixed_ends(data):
+        is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
+    return is_loaded
 
 
 def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
@@ -346,7 +405,7 @@ def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> st
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
-    """Whether the first row has a number or date, such as one with a time zone, of the form that the other rows have.
+    """Whether the first row has a number, date or hash of the form that the other rows have.
 
     Args:
         database: The database.
@@ -356,7 +415,8 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()
     cells = zip(describe_columns(database, table), first, strict=True)
     numbered = [one for one, cell in cells if cell and len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
-    form = r"regexp_replace(replace({0}, '-', '+'), '\d', '0', 'g')"
+    plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
+    form = rf"regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g')"
     return bool(_test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1"))
 
 

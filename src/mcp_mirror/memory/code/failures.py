@@ -48,6 +48,7 @@ _LIBRARIES: Final = ("np", "pd")
 """Names of libraries that a script does not have."""
 _IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
 _FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", newline="")).'
+_UNREAD: Final = "Write open(path).readlines() in place of open(path)."
 _EPOCH: Final = "Write datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(number))."
 _ADVICE: Final[Mapping[str, str]] = {
     "the JSON object must be str": _PARSED,  # json.loads(value)
@@ -57,6 +58,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "No module named 'ast'": _PRINTED,
     "No module named 'io'": _FILES,  # io.StringIO(text)
     "No module named": _IMPORTABLE,
+    "iterating an unread": _UNREAD,  # list(open(path))
     "must be separated by newlines": _ONE_LINE,
     "not allowed on the same line": _ONE_LINE,
 }

@@ -34,6 +34,7 @@ _MAX_NAME: Final = 200
 """Characters of the name of an input."""
 _MAX_PATH: Final = 400
 """Bytes of a text that may be meant as a memory path."""
+_CODE_BLOCKS: Final = ("```", "~~~")
 _MAX_FIELDS: Final = 20
 """Fields of a value that an error names."""
 _MAX_FIELD: Final = 60
@@ -165,7 +166,8 @@ def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | N
         # Lines without their ends lose the line breaks in quoted cells.
         lines = f'open("/memory/{name}", newline="")' if is_input else "text.splitlines(True)"
         if skipped := heading.count("\n"):
-            lines += f"{'.readlines()' if is_input else ''}[{skipped}:]"
+            below = _count_lines_below(heading, edges.end)
+            lines += f"{'.readlines()' if is_input else ''}[{skipped}:{-below or ''}]"
         return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
     if only_csv:
         return None
@@ -174,6 +176,12 @@ def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | N
     if part := _find_json(blob[span.start : span.stop]):
         return f"{described}: after `import json`, its JSON is json.loads({variable}[{part.start}:{part.stop}])."
     return f"{described}: its lines are {variable}.splitlines()."
+
+
+def _count_lines_below(heading: str, end: str) -> int:
+    """The lines from the end of a code block that begins in a heading; 0 without one."""
+    mark = next((mark for mark in _CODE_BLOCKS if mark in heading), None)
+    return len(end[end.rfind(f"\n{mark}") + 1 :].splitlines()) if mark and f"\n{mark}" in end else 0
 
 
 def _find_json(literal: Buffer) -> Span | None:
