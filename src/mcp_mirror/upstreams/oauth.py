@@ -233,7 +233,7 @@ class Authorizer:
                 outgoing = await flow.asend(answer)
         except StopAsyncIteration:  # the flow has ended
             return
-        except (OAuthFlowError, MirrorError, httpx2.HTTPError, OSError, ValueError) as error:
+        except (OAuthFlowError, MirrorError, httpx2.HTTPError, OSError, ValueError, OverflowError) as error:
             self._provider = None
             raise self._build_failure(error) from None
         finally:

@@ -19,6 +19,7 @@ _FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
     ),
     (OAuthFlowError, "returned an invalid response"),
     (ValueError, "returned an invalid response"),
+    (OverflowError, "returned an invalid response"),
     (TimeoutError, "did not answer in time"),
     (httpx2.TimeoutException, "did not answer in time"),
 )
