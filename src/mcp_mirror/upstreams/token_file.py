@@ -20,7 +20,15 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.system.files import NO_LOCKS, UnsafePathError, atomic_write, open_lock, open_secret, try_lock
+from mcp_mirror.system.files import (
+    NO_LOCKS,
+    UnsafePathError,
+    atomic_write,
+    create_folder,
+    open_lock,
+    open_secret,
+    try_lock,
+)
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""
@@ -173,7 +181,7 @@ class TokenFile(TokenStorage):
         )
         text = json.dumps(stored.model_dump(mode="json", exclude_none=True))
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            create_folder(self._path.parent)
             atomic_write(self._path, (text.encode(),))
         except OSError as error:
             raise UpstreamError(f"Tokens cannot be written to {self._path}: {error.strerror}.") from None
