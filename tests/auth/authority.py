@@ -42,6 +42,8 @@ class Authority:
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """The requests to the token endpoint: the grant and all parameters of each."""
     expires_in: int = 3600
+    granted: dict[str, Any] = field(default_factory=dict)
+    """Changes to what the token endpoint grants."""
     status: int = 200
     """Of the token endpoint's answers."""
     denied: str = "access_denied"
@@ -134,7 +136,7 @@ class Authority:
         self.refresh.add(refresh)
         if self.rights in self.scopes.split():
             self.entitled.add(access)
-        granted: dict[str, Any] = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
+        granted = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in, **self.granted}
         return JSONResponse(granted if grant == "client_credentials" else granted | {"refresh_token": refresh})
 
     async def _wait_for_another(self) -> None:

@@ -344,6 +344,56 @@ async def test_gateways_with_one_token_file_do_not_refresh_at_once(
     assert grants(authority) == ["authorization_code", "refresh_token", "refresh_token"]
 
 
+@pytest.mark.parametrize(
+    ("granted", "cause"),
+    [
+        ({"access_token": "one\r\nx-other: two"}, "returned a token that no header may contain"),
+        ({"access_token": "k\xe4se"}, "returned a token that no header may contain"),
+        ({"access_token": ""}, "returned a token that no header may contain"),
+        ({"expires_in": 10**400}, "returned an invalid response"),
+    ],
+)
+async def test_a_grant_that_cannot_be_used_is_named_and_not_stored(
+    *, granted: dict[str, Any], cause: str, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.granted = granted
+        stored = (tmp_path / "kept" / "tokens.json").read_text()
+        assert f"its authorization server {cause}. Try again in a moment." in await text(application, "hear_mirrored")
+        assert (tmp_path / "kept" / "tokens.json").read_text() == stored
+
+
+async def test_calls_that_wait_for_one_failed_refresh_fail_with_it(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": wanting(authority, tmp_path)})
+    await log_in(config)
+    async with open_application(load_config(config, {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        authority.good.clear()
+        authority.status = authority.error_status = 503
+        authority.refreshes = 9  # each refresh takes half a second
+        answers: list[str] = []
+
+        async def ask() -> None:
+            answers.append(await text(application, "hear_mirrored"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(ask)
+        assert {answer.partition(": ")[2] for answer in answers} == {
+            "its authorization server did not renew the token (HTTP status 503, invalid_grant). Try again in a moment."
+        }
+        assert grants(authority) == ["authorization_code", "refresh_token"]
+        authority.status = 200
+        authority.refreshes = 0
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
 async def test_a_refresh_does_not_replace_the_tokens_of_a_new_sign_in(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:

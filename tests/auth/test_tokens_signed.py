@@ -314,6 +314,23 @@ async def test_a_token_without_kid_needs_a_single_matching_key(tmp_path: Path) -
         assert bool(await issuers(str(tmp_path / "jwks.json")).find_principal(token)) is admitted
 
 
+async def test_a_token_without_kid_does_not_make_the_gateway_load_many_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [KEY.public | {"kid": str(kid)} for kid in range(1000)]}))
+    loaded: list[Any] = []
+    load = jwt.PyJWK
+
+    def note(key: dict[str, Any], algorithm: str) -> jwt.PyJWK:
+        loaded.append(key)
+        return load(key, algorithm)
+
+    monkeypatch.setattr(jwt, "PyJWK", note)
+    token = jwt.encode(jwt.decode(KEY.sign(ISSUER), options={"verify_signature": False}), KEY.private, "ES256")
+    assert await issuers(str(tmp_path / "jwks.json")).find_principal(token) is None
+    assert len(loaded) < 10
+
+
 @pytest.mark.parametrize("change", [{"use": "enc"}, {"alg": "ES384"}, {"crv": "P-384"}, {"x": "AA"}])
 async def test_keys_for_other_uses_do_not_verify_tokens(tmp_path: Path, change: dict[str, str]) -> None:
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [KEY.public | change]}))

@@ -1,6 +1,7 @@
 """`mcp-mirror install` in place: servers are wrapped where they are, and nothing else in a client's file changes."""
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -576,6 +577,18 @@ def test_servers_added_later_are_wrapped_by_a_second_install(write: Write) -> No
     assert "wrapped: files, late" in run("status").stdout
     assert run("uninstall", "cursor").exit_code == 0
     assert parse(file) == {"mcpServers": {"files": {"command": "x"}, "late": {"command": "y"}}}
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_copies_that_a_killed_install_left_are_removed(command: str, write: Write) -> None:
+    write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    if command == "uninstall":
+        assert run("install", "cursor").exit_code == 0
+    copies = [write(f".cursor/.{name}.part", "SECRET") for name in ("0123456789abcdef", "fedcba9876543210", "mine")]
+    for copy in (copies[0], copies[2]):
+        os.utime(copy, (0.0, 0.0))
+    assert run(command, "cursor").exit_code == 0
+    assert [copy.exists() for copy in copies] == [False, True, True]  # the second one is written now, the third foreign
 
 
 def test_status_of_a_file_that_no_client_is_known_to_have(write: Write) -> None:

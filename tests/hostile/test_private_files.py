@@ -94,6 +94,27 @@ async def test_a_planted_link_in_a_store_is_refused(tmp_path: Path, name: str) -
     assert {path.name: path.read_text() for path in elsewhere.iterdir()} == {"file": "kept"}
 
 
+async def test_others_cannot_replace_a_store_in_folders_that_it_created(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        await use_store(tmp_path / "data" / "gateway" / "store")
+    finally:
+        os.umask(before)
+    created = ("data", "data/gateway", "data/gateway/store")
+    assert [mode_of(tmp_path / name) for name in created] == [0o755, 0o755, 0o700]
+
+
+async def test_calls_are_not_logged_in_a_folder_that_replaced_the_store(tmp_path: Path) -> None:
+    folder, other = tmp_path / "store", tmp_path / "other"
+    other.mkdir()
+    async with DiskStore(StorePolicy(), lambda: 0.0, folder) as store:
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(other)
+        with pytest.raises(StoreError, match="The system reports: another user has replaced its folder"):
+            await store.events.append("me", (b"entry",), {}, keep=9)
+    assert not list(other.iterdir())
+
+
 @needs_root
 async def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "store"

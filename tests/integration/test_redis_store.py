@@ -1224,6 +1224,25 @@ async def test_a_server_that_refuses_the_connection_is_the_cause(
             assert cause in (await refused(put(store, "t-1")))[0]
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$-5\r\n", b"*1\r\n" * 3000 + b"*0\r\n"],
+    ids=["HTTP", "a negative length", "many levels"],
+)
+async def test_another_program_at_the_address_is_named_as_the_cause(
+    reply: bytes, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            writer.write(reply)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with opened(redis_server, tmp_path, url=url) as store:
+            assert "is not a reply of a Redis server" in (await refused(put(store, "t-1")))[0]
+
+
 async def test_a_server_that_runs_an_endless_script_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:

@@ -24,6 +24,8 @@ _MAX_VALUES_BESIDE: Final = 1_200
 keeps them parsed in all open requests and sessions, up to 600 bytes for each."""
 _MAX_STATE: Final = 1 << 21
 """Bytes of the state that a client brings back with its answers, and of the arguments of a prompt."""
+_MAX_ANSWER: Final = 1 << 22
+"""Bytes of a client's answers to requests of servers, which the SDK parses in the event loop, in about 20 ms."""
 
 
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -62,6 +64,12 @@ _LARGE: Final = {
     "resources/read": ("inputResponses", "requestState"),
 }
 """The parameters that may be large, by method."""
+_BOUNDS: Final = (
+    ("requestState", _MAX_STATE, "Make the call again"),
+    ("inputResponses", _MAX_ANSWER, "Send less"),
+    ("arguments", _MAX_STATE, "Send less"),
+)
+"""The bytes of such parameters, and the advice. Arguments of tools have other bounds."""
 
 
 class _Outline(msgspec.Struct):
@@ -81,8 +89,8 @@ def check_request(frame: Buffer) -> None:
     """Check that everything in a client's message except its arguments is small, without parsing it.
 
     Raises:
-        WireError: `params` has too many bytes or values outside of its arguments, `result` too many values, or the
-            message too many bytes outside of both.
+        WireError: `params` has too many bytes or values outside of its arguments, `result` too many bytes or values, or
+            the message too many bytes outside of both.
     """
     if len(frame) <= 2 * _MAX_VALUES_BESIDE:  # too short for so many values
         return
@@ -97,6 +105,8 @@ def check_request(frame: Buffer) -> None:
         _check_params(outline.method, outline.params)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return  # `open_message` reports the error
+    if (size := len(memoryview(outline.result))) > _MAX_ANSWER:
+        raise WireError(f"`result` has {size:,} bytes; the limit is {_MAX_ANSWER:,}. Send less.")
     if has_more_values(outline.result, MAX_VALUES):
         raise WireError(f"`result` has more than {MAX_VALUES:,} members and items. Send fewer.")
 
@@ -110,9 +120,9 @@ def _check_params(method: str, params: msgspec.Raw) -> None:
     given = _PARAMETERS.decode(params)
     large = {"arguments": given.arguments, "inputResponses": given.responses, "requestState": given.state}
     sizes = {name: len(memoryview(large[name])) for name in _LARGE.get(method, ())}
-    for name, advice in (("requestState", "Make the call again"), ("arguments", "Send less")):
-        if sizes.get(name, 0) > _MAX_STATE and (method, name) != ("tools/call", "arguments"):
-            raise WireError(f"`{name}` has {sizes[name]:,} bytes; the limit is {_MAX_STATE:,}. {advice}.")
+    for name, most, advice in _BOUNDS:
+        if sizes.get(name, 0) > most and (method, name) != ("tools/call", "arguments"):
+            raise WireError(f"`{name}` has {sizes[name]:,} bytes; the limit is {most:,}. {advice}.")
     size = len(memoryview(params)) - sum(sizes.values())
     place, advice = (" outside of `arguments`", "Use `arguments`") if "arguments" in sizes else ("", "Send less")
     if size > _MAX_BESIDE:

@@ -78,7 +78,7 @@ def open_folder(folder: Path, own_names: Collection[str]) -> None:
     """
     if folder.is_symlink():
         raise UnsafePathError(f"{folder} is a symbolic link. Configure the folder that it points to.")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    create_folder(folder)
     if not _HAS_MODES:
         return
     try:
@@ -97,6 +97,19 @@ def open_folder(folder: Path, own_names: Collection[str]) -> None:
                 check_entry(entry)
     finally:
         os.close(opened)
+
+
+def create_folder(folder: Path) -> None:
+    """Create a folder that only this user may use, unless it exists, and its missing parents.
+
+    Only this user may write to the new parents, whatever the umask: who can write to a parent can replace the folder.
+
+    Raises:
+        OSError: A folder cannot be created.
+    """
+    for parent in reversed([one for one in folder.parents if not one.exists()]):
+        parent.mkdir(mode=0o777 & ~_WRITABLE, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _revoke_access(folder: Path, opened: int, mode: int, own_names: Collection[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 import httpx2
 import msgspec
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
     PrivateKeyJWTOAuthProvider,
@@ -28,9 +28,10 @@ from pydantic import AnyUrl
 from mcp_mirror.errors import MirrorError, UpstreamError
 from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning, replace_body
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
+from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.access import is_confidential
 from mcp_mirror.settings.upstreams import HttpEndpoint
+from mcp_mirror.upstreams.oauth_failures import explain_failure, read_error_code
 from mcp_mirror.upstreams.token_file import TokenFile
 from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, FailureKind
 
@@ -51,8 +52,6 @@ _REJECTED_FOR: Final = 30.0
 _SCOPE: Final = re.compile(r'\bscope=(?:"[^"]*"|[^\s,]+)')
 _SCOPES: Final = re.compile(r"[!#-&(-\[\]-~ ]{1,200}")
 """Scopes that are safe between single quotes in a shell: a server must not choose what a person runs."""
-_SAFE: Final = re.compile(r"[a-z_]{1,40}")
-"""The form of an OAuth error code; other text is not repeated."""
 _UNUSED_REDIRECT: Final = "http://127.0.0.1/callback"
 """The redirect URL without a browser."""
 
@@ -103,6 +102,9 @@ class Authorizer:
         self._required_scope: str | None = None
         """The scope that the upstream required when it last rejected a request."""
         self._rejected, self._rejected_at = "", 0.0
+        self._failure: AuthorizationError
+        """Why an authorization server gave no token last; set with the time."""
+        self._failed_at = 0.0
 
     async def sign_in(self, request: httpx2.Request, refusal: httpx2.Response) -> None:
         """Let the person sign in, even if there are tokens.
@@ -112,7 +114,7 @@ class Authorizer:
         """
         async with self._lock:
             await self._load_context()
-            await self._run_flow(request, self._with_scopes(refusal))
+            await self._run_flow(request, self._with_scopes(refusal), anyio.current_time())
 
     async def prepare(self, request: httpx2.Request) -> None:
         """Add the token to a request; refresh it first if it has expired. A wrapped server may need none.
@@ -120,10 +122,11 @@ class Authorizer:
         Raises:
             AuthorizationError: A token is missing, and no person can sign in.
         """
+        arrived = anyio.current_time()
         async with self._lock:
             context = await self._load_context()
             if not context.is_token_valid() and context.can_refresh_token():
-                await self._refresh(context, request)
+                await self._refresh(context, request, arrived)
             may_be_open = self._is_wrapped and not context.current_tokens and not self._ended
             if self._needs_sign_in and not may_be_open and (not context.current_tokens or self._is_rejected(context)):
                 raise self._build_sign_in(self._required_scope)
@@ -135,7 +138,7 @@ class Authorizer:
         Raises:
             AuthorizationError: Another token is not available.
         """
-        shown = request.headers.get("authorization")
+        shown, arrived = request.headers.get("authorization"), anyio.current_time()
         async with self._lock:
             context = await self._load_context()
             await self._read_tokens(context)
@@ -145,7 +148,7 @@ class Authorizer:
                 return
             if refusal.status_code == _UNAUTHORIZED and context.current_tokens:
                 self._storage.reject(context.current_tokens)
-                await self._refresh(context, request)
+                await self._refresh(context, request, arrived)
                 _add_token(request, context)
             if context.is_token_valid() and request.headers.get("authorization") != shown:
                 return
@@ -154,7 +157,7 @@ class Authorizer:
                 if refusal.status_code == _UNAUTHORIZED and shown:
                     self._rejected, self._rejected_at = shown, anyio.current_time()
                 raise self._build_sign_in(self._required_scope, is_step_up=refusal.status_code == _FORBIDDEN)
-            await self._run_flow(request, self._with_scopes(refusal))
+            await self._run_flow(request, self._with_scopes(refusal), arrived)
 
     async def _load_context(self) -> OAuthContext:
         if self._provider is None:
@@ -172,7 +175,7 @@ class Authorizer:
         except UpstreamError as error:
             raise AuthorizationError(str(error)) from None
 
-    async def _refresh(self, context: OAuthContext, request: httpx2.Request) -> None:
+    async def _refresh(self, context: OAuthContext, request: httpx2.Request, arrived: float) -> None:
         """Refresh the tokens, unless another gateway with the same token file has; without success there are none.
 
         An authorization server may accept each refresh token once, and end all tokens at a second use. So one gateway
@@ -186,7 +189,7 @@ class Authorizer:
                 context.clear_tokens()
                 return
             with anyio.CancelScope(shield=True):
-                await self._run_flow(request, None)
+                await self._run_flow(request, None, arrived)
         if context.current_tokens is None:
             await self._read_tokens(context)
             if not context.is_token_valid():
@@ -206,8 +209,14 @@ class Authorizer:
             refusal = UpstreamError("its authorization server did not renew the token")
             raise self._build_failure(refusal if self._server_error else ValueError())
 
-    async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None) -> None:
-        """Run the provider's flow for a request, after its `refusal` if it was sent, up to where it would send it."""
+    async def _run_flow(self, request: httpx2.Request, refusal: httpx2.Response | None, arrived: float) -> None:
+        """Run the provider's flow for a request, after its `refusal` if it was sent, up to where it would send it.
+
+        If a flow failed since the request arrived, its error is that of this request too: an authorization server
+        without an answer would otherwise make each waiting request wait for all requests before it.
+        """
+        if arrived < self._failed_at:
+            raise self._failure
         assert self._provider is not None  # noqa: S101  # `_loaded` comes first
         flow = self._provider.async_auth_flow(request)
         self._server_error, self._is_undecided = "", False
@@ -224,7 +233,7 @@ class Authorizer:
                 outgoing = await flow.asend(answer)
         except StopAsyncIteration:  # the flow has ended
             return
-        except (OAuthFlowError, MirrorError, httpx2.HTTPError, OSError, ValueError) as error:
+        except (OAuthFlowError, MirrorError, httpx2.HTTPError, OSError, ValueError, OverflowError) as error:
             self._provider = None
             raise self._build_failure(error) from None
         finally:
@@ -317,13 +326,12 @@ class Authorizer:
         """Return the error without text of the SDK, which repeats text of servers."""
         if isinstance(error, AuthorizationError):
             return error
-        unreached = "leads to a private address (`allow_private`)" if PRIVATE in str(error) else "could not be reached"
-        kind = next((text for of, text in _FAILURES if isinstance(error, of)), unreached)
-        known = (text for begin, text in _FLOW_FAILURES if str(error).startswith(begin))
-        reason = str(error) if isinstance(error, MirrorError) else next(known, f"its authorization server {kind}")
+        reason = explain_failure(error)
         _logger.warning("No token for upstream %s: %s%s", self._name, reason, self._server_error)
         reason += self._server_error
-        return AuthorizationError(f"The gateway has no token for it: {reason}.", reason=reason)
+        self._failure = AuthorizationError(f"The gateway has no token for it: {reason}.", reason=reason)
+        self._failed_at = anyio.current_time()
+        return self._failure
 
     async def _create_provider(self) -> OAuthClientProvider:
         provider: OAuthClientProvider
@@ -389,38 +397,6 @@ class Authorizer:
         )
 
 
-_FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (OAuthTokenError, "returned no token"),
-    (
-        OAuthRegistrationError,
-        "does not register this client; check the requested scopes, or set `auth.oauth.client_id`",
-    ),
-    (OAuthFlowError, "returned an invalid response"),
-    (ValueError, "returned an invalid response"),
-)
-_FLOW_FAILURES: Final = (
-    ("Protected resource metadata request failed", "its metadata cannot be read now"),
-    (
-        "Protected resource ",
-        "its metadata names another resource than `url`. Correct `url`, or the public address in the server's settings",
-    ),
-    (
-        "Authorization server metadata issuer mismatch",
-        "its authorization server names another issuer than the upstream does, or than `issuer`. Correct the wrong one",
-    ),
-    (
-        "Authorization response iss mismatch",
-        "the browser's redirect names another authorization server (`iss`) than the gateway asked. Correct its issuer",
-    ),
-    (
-        "Authorization response missing iss",
-        "the browser's redirect names no authorization server (`iss`), though the metadata announce one. Correct them",
-    ),
-    ("State parameter mismatch", "the browser returned from another sign-in. Start again, and open only the new URL"),
-)
-"""How messages of the SDK begin, and the explanations."""
-
-
 def _put_issuer_first(answer: httpx2.Response, issuer: str) -> httpx2.Response:
     """Return the metadata of a protected resource with this authorization server first: the SDK takes the first one.
 
@@ -462,11 +438,6 @@ class AuthorizingTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the connections."""
         await self._inner.aclose()
-
-
-def read_error_code(found: object) -> str:
-    """Return an OAuth error code; an empty text for anything else, which is not repeated."""
-    return found if isinstance(found, str) and _SAFE.fullmatch(found) else ""
 
 
 def _correct_query(url: str, context: OAuthContext) -> str:

@@ -6,6 +6,7 @@ metadata of the authorization server. Tokens of one URL are never used for anoth
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,13 +20,23 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.system.files import NO_LOCKS, UnsafePathError, atomic_write, open_lock, open_secret, try_lock
+from mcp_mirror.system.files import (
+    NO_LOCKS,
+    UnsafePathError,
+    atomic_write,
+    create_folder,
+    open_lock,
+    open_secret,
+    try_lock,
+)
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""
 _LOCK_TIMEOUT: Final = 25.0
 """Seconds to wait for another gateway; a refresh takes at most 20."""
 _PAUSE: Final = 0.02
+_TOKEN: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+"""An access token (RFC 6749, appendix A.12), without spaces around it."""
 _EXPIRED: Final = 1.0
 """A time in the past, in seconds since the epoch."""
 
@@ -111,8 +122,14 @@ class TokenFile(TokenStorage):
         return stored.tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Write tokens; see `TokenStorage`."""
+        """Write tokens; see `TokenStorage`.
+
+        Raises:
+            UpstreamError: The access token is not one, or the file cannot be written.
+        """
         self._redact(tokens)
+        if not _TOKEN.fullmatch(tokens.access_token):  # else each request would fail until the token expires
+            raise UpstreamError("its authorization server returned a token that no header may contain")
         if self._is_new:  # written last, so that a gateway does not replace them by earlier ones that it refreshes now
             async with self.lock():
                 self._save(tokens)
@@ -164,7 +181,7 @@ class TokenFile(TokenStorage):
         )
         text = json.dumps(stored.model_dump(mode="json", exclude_none=True))
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            create_folder(self._path.parent)
             atomic_write(self._path, (text.encode(),))
         except OSError as error:
             raise UpstreamError(f"Tokens cannot be written to {self._path}: {error.strerror}.") from None

@@ -2,21 +2,27 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
+import time
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
 from mcp_mirror.errors import ConfigError
-from mcp_mirror.system.files import atomic_write
+from mcp_mirror.system.files import UNFINISHED_NAMES, atomic_write
 
 BACKUP_SUFFIX: Final = ".before-mcp-mirror"
 """Suffix of the backup of a client's file."""
 _PRIVATE: Final = 0o600
 """Clients store secrets of servers in their files, and `install` copies them."""
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.part")
+"""The name of an unfinished file of `atomic_write`."""
+_ABANDONED: Final = 10.0
+"""Seconds after its last change in which an unfinished file may belong to a running process."""
 _UV_CACHE: Final = "archive-v0"
 """The folder in uv's cache in which `uvx` creates environments that it may remove later."""
 
@@ -53,7 +59,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically, keep its permissions, and follow links.
+    """Write a file atomically, keep its permissions, follow links, and remove what killed processes left beside it.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -64,8 +70,17 @@ def write_file(path: Path, data: bytes) -> None:
             path.stat()  # an error if links form a circle
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, (data,), _PRIVATE, keep_mode=True)
+        _remove_abandoned(path.parent)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Check the path and its permissions.") from None
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the unfinished files of killed processes: they contain a copy of a client's file, with its secrets."""
+    for path in folder.glob(UNFINISHED_NAMES):
+        with suppress(OSError):  # such as that of another user
+            if _UNFINISHED.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _ABANDONED:
+                path.unlink()
 
 
 def find_program() -> list[str]:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,8 +119,9 @@ class KeySet:
         self._last_attempt = self._clock() - _MAX_AGE
 
     def _choose(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        matching = [key for key in self._keys if kid is None or key.get("kid") == kid]
-        usable = [key for one in matching if (key := _load_key(one, algorithm))]
+        matching = (key for key in self._keys if kid is None or key.get("kid") == kid)
+        loaded = (_load_key(one, algorithm) for one in matching)
+        usable = list(islice(filter(None, loaded), 2))  # a key set may have thousands: loading them takes 0.1 s
         return usable[0] if len(usable) == 1 or (usable and kid is not None) else None
 
     async def _refresh(self, interval: float) -> None:

@@ -8,6 +8,8 @@ import errno
 import os
 import secrets
 import shutil
+import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -79,14 +81,23 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, so that one process at a time opens it.
 
     Raises:
-        OSError: Another process keeps the lock for too long, or the folder is not writable or cannot be locked.
+        OSError: Another process keeps the lock for too long, the folder is not writable or cannot be locked, or another
+            user has replaced it.
     """
+    _refuse_replaced(folder)
     file = open_lock(folder / _LOCK)
     try:
         _wait_for_lock(file)
         yield
     finally:
         os.close(file)
+
+
+def _refuse_replaced(folder: Path) -> None:
+    """Raise an `OSError` for a link or a folder of another user, which the store did not open."""
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode) or (sys.platform != "win32" and found.st_uid != os.geteuid()):
+        raise OSError(errno.ESTALE, "another user has replaced its folder")
 
 
 def _wait_for_lock(file: int) -> None:

@@ -65,6 +65,9 @@ _PROTECTED: Final = (
 )
 _CLUSTER: Final = "The store's Redis server is in cluster mode, which the store does not support. Use another server."
 _REFUSED: Final = "The store's Redis server refused a command. Check that it is Redis 7 or Valkey."
+_NO_REPLY: Final = (
+    "The answer from `store.url` is not a reply of a Redis server. Check the address, and proxies before the server."
+)
 _UNKNOWN_COMMAND: Final = (
     "The store's Redis server does not know a command that the store needs. Use Redis 7 or Valkey, and "
     "remove its `rename-command` directives."
@@ -82,6 +85,9 @@ _FAILOVER_ERRORS: Final = frozenset({_READ_ONLY, _NO_REPLICAS, _NO_PRIMARY})
 _CONNECTION_REFUSALS: Final = frozenset({_LOGIN, _CLIENTS, _TLS})
 """Only new connections get these errors, such as after a change of the password. The present ones stay usable."""
 _BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ValueError, _NO_REPLY),
+    (RecursionError, _NO_REPLY),
+    (exceptions.InvalidResponse, _NO_REPLY),
     (exceptions.BusyLoadingError, "The store's Redis server is starting. Try again in a moment."),
     (exceptions.AuthenticationError, _LOGIN),
     (exceptions.NoPermissionError, _ACL),
@@ -209,7 +215,7 @@ class RedisConnection:
                 try:
                     async with asyncio.timeout(_TIMEOUT):
                         yield
-                except (exceptions.RedisError, OSError) as error:
+                except (exceptions.RedisError, OSError, ValueError, RecursionError) as error:  # the last two: no reply
                     raise await self._record_error(error, outages) from None
         self.is_up = True
         self._report_recovery(was_write=False)
