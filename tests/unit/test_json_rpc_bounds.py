@@ -80,12 +80,12 @@ def test_other_members_are_written_unchanged() -> None:
             b'{"id":1,"method":"tools/call","params":{"requestState":"%b"}}' % (b"x" * (1 << 21)),
             "`requestState` has 2,097,154",
         ),
-        (b'{"id":1,"method":"tools/call","params":{"inputResponses":"%b"}}' % (b"x" * (1 << 21)), None),
+        (b'{"id":1,"method":"tools/call","params":{"inputResponses":"%b"}}' % (b"x" * (1 << 22)), None),
         (
-            b'{"id":1,"method":"resources/read","params":{"inputResponses":"%b"}}' % (b"x" * (1 << 22)),
-            "`inputResponses` has 4,194,306 bytes; the limit is 4,194,304. Send less.",
+            b'{"id":1,"method":"resources/read","params":{"inputResponses":"%b"}}' % (b"x" * (1 << 23)),
+            "`inputResponses` has 8,388,610 bytes; the limit is 8,388,608. Send less.",
         ),
-        (b'{"id":1,"result":{"content":"%b"}}' % (b"x" * (1 << 22)), "`result` has 4,194,318 bytes; the limit is"),
+        (b'{"id":1,"result":{"content":"%b"}}' % (b"x" * (1 << 23)), "`result` has 8,388,622 bytes; the limit is"),
         (
             b'{"id":1,"method":"tools/call","params":{%b,"a":"%b"}}' % (MEMBERS, b"x" * (1 << 18)),
             "outside of `arguments`",

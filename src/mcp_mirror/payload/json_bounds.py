@@ -24,8 +24,9 @@ _MAX_VALUES_BESIDE: Final = 1_200
 keeps them parsed in all open requests and sessions, up to 600 bytes for each."""
 _MAX_STATE: Final = 1 << 21
 """Bytes of the state that a client brings back with its answers, and of the arguments of a prompt."""
-_MAX_ANSWER: Final = 1 << 22
-"""Bytes of a client's answers to requests of servers, which the SDK parses in the event loop, in about 20 ms."""
+_MAX_ANSWER: Final = 1 << 23
+"""Bytes of a client's answers to requests of servers, enough for an image that a model has made. The SDK parses them in
+the event loop, in about 40 ms."""
 
 
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
