@@ -225,14 +225,21 @@ async def test_the_log_and_calls_name_the_login_command(
         assert SIGN_IN.removeprefix("A person has to sign in to it: ") in await text(application, "hear_mirrored")
 
 
-@pytest.mark.parametrize("status", [503, 429])
-async def test_a_short_outage_of_an_authorization_server_needs_no_sign_in(
-    *, status: int, authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
+@asynccontextmanager
+async def signed_in(configured: Configured, authority: Authority, tmp_path: Path) -> AsyncIterator[Application]:
+    """Open a gateway with an upstream for which a person has signed in, and which has answered a call."""
     config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
     async with open_application(load_config(config, {})) as application:
         assert RECEIVED in await text(application, "hear_mirrored")
+        yield application
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_a_short_outage_of_an_authorization_server_needs_no_sign_in(
+    *, status: int, authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    async with signed_in(configured, authority, tmp_path) as application:
         authority.good.clear()
         authority.status = authority.error_status = status
         answer = await text(application, "hear_mirrored")
@@ -248,10 +255,7 @@ async def test_a_short_outage_of_an_authorization_server_needs_no_sign_in(
 async def test_a_page_of_a_proxy_in_place_of_a_token_needs_no_sign_in(
     *, status: int, authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
-    await log_in(config)
-    async with open_application(load_config(config, {})) as application:
-        assert RECEIVED in await text(application, "hear_mirrored")
+    async with signed_in(configured, authority, tmp_path) as application:
         authority.good.clear()
         authority.page_status = status
         cause = "returned an invalid response" if status == 200 else f"did not renew the token (HTTP status {status})"
@@ -356,10 +360,7 @@ async def test_gateways_with_one_token_file_do_not_refresh_at_once(
 async def test_a_grant_that_cannot_be_used_is_named_and_not_stored(
     *, granted: dict[str, Any], cause: str, authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
-    await log_in(config)
-    async with open_application(load_config(config, {})) as application:
-        assert RECEIVED in await text(application, "hear_mirrored")
+    async with signed_in(configured, authority, tmp_path) as application:
         authority.good.clear()
         authority.granted = granted
         stored = (tmp_path / "kept" / "tokens.json").read_text()
@@ -370,10 +371,7 @@ async def test_a_grant_that_cannot_be_used_is_named_and_not_stored(
 async def test_calls_that_wait_for_one_failed_refresh_fail_with_it(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
-    await log_in(config)
-    async with open_application(load_config(config, {})) as application:
-        assert RECEIVED in await text(application, "hear_mirrored")
+    async with signed_in(configured, authority, tmp_path) as application:
         authority.good.clear()
         authority.status = authority.error_status = 503
         authority.refreshes = 9  # each refresh takes half a second

@@ -11,7 +11,7 @@ from mcp_mirror.core.media import find_embedded_text, has_content
 from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of_objects
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, slice_members, trim
+from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
@@ -205,14 +205,12 @@ def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
 
 def _omit_repeated(blob: Buffer, texts: Sequence[Part]) -> Iterator[Part]:
     """The texts, sorted by their sizes, without those that have the same bytes as the one before."""
-    before = Span(0, 0)
+    before, view = memoryview(b""), memoryview(blob)
     for text in texts:
-        span = text.span
-        if span.length != before.length or bytes(blob[span.start : span.stop]) != bytes(
-            blob[before.start : before.stop]
-        ):
+        written = view[text.span.start : text.span.stop]
+        if not are_equal(written, before):
             yield text
-        before = span
+        before = written
 
 
 def _find_long_text(blob: Buffer, part: Part) -> Part | None:

@@ -229,7 +229,8 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     if described is None:
         return (f"{_SUBJECT} object: {listed}.",)
     describe, keys = described
-    room = TokenBudget(stored.estimate, stored.room - stored.estimate(listed.replace(stored.path, "").encode()))
+    keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
+    room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
     beside = describe_beside(stored.blob, levels, keys, room)
     line = describe(room=room, path=stored.path)
     if not line:

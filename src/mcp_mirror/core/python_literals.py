@@ -131,6 +131,5 @@ def _translate_text(quoted: str) -> str:
     plain = quoted[1:-1]
     if not ('"' in plain or "'" in plain or "\\" in plain):  # most texts, in a quarter of the time
         return f'"{plain}"'
-    return json.dumps(
-        ast.literal_eval(f"({quoted})"), ensure_ascii=False
-    )  # `pprint` writes long texts in several lines
+    text = ast.literal_eval(f"({quoted})")  # `pprint` writes long texts in several lines
+    return json.dumps(text, ensure_ascii=False)
