@@ -317,6 +317,27 @@ def test_variables_are_replaced_once_and_not_parsed(
     assert stdio(load(f"upstreams: {{a: {{command: x, args: ['{written}']}}}}", environ)).args == (text,)
 
 
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("90", 90), ("1_0", 10), (".5", 0.5), ("90s", 90), ("1.5m", 90), ("2 h", 7200), ("'60'", 60)],
+)
+def test_times_have_units_or_are_seconds(load: Load, written: str, seconds: float) -> None:
+    text = f"""
+    upstreams: {{a: {{command: x, timeout: {written}}}}}
+    mirror: {{startup_wait: {written}}}
+    """
+    config = load(text)
+    assert (only(config).timeout, config.mirror.startup_wait) == (seconds, seconds)
+    assert in_schema(text)
+
+
+@pytest.mark.parametrize("written", ["0", "0s", "0.0"])
+def test_some_times_may_be_zero(load: Load, written: str) -> None:
+    text = f"server: {{drain: {written}}}"
+    assert load(text).server.drain == 0
+    assert in_schema(text)
+
+
 def test_a_variable_may_give_a_number_or_a_boolean(load: Load) -> None:
     text = """
     upstreams:
@@ -423,6 +444,8 @@ def test_the_schema_accepts_the_examples(name: str) -> None:
         ("upstreams: {a: {command: x, timeot: 60}}", False),
         ("upstreams: {a: {command: x, timeout: null}}", False),
         ("upstreams: {a: {command: x, timeout: 0}}", False),
+        ("upstreams: {a: {command: x, timeout: 0s}}", False),
+        ("server: {drain: -1}", False),
         ("upstreams: {a: {command: x, cwd: null}}", False),
         ("upstreams: {a b: {command: x}}", False),
         ("store: {kind: valkey}", False),

@@ -59,7 +59,7 @@ def test_the_default_rate_is_stricter_with_authentication(
         ("max_depth: 701", "limits.max_depth: expected a number of levels from 1 to 700"),
         ("calls_per_principal: 0", "limits.calls_per_principal: expected a whole number above 0"),
         ("calls_per_minute: 1.5", "limits.calls_per_minute: expected a whole number above 0, or none"),
-        ("queue_timeout: 0", "limits.queue_timeout: expected a number of seconds above 0"),
+        ("queue_timeout: 0", "limits.queue_timeout: expected a duration above 0 in seconds, or with s, m, h or d"),
     ],
 )
 def test_a_wrong_limit_is_an_error(load: Callable[..., Config], text: str, message: str) -> None:

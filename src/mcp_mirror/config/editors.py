@@ -155,7 +155,8 @@ def _kind_schema(kind: Kind, *, is_whole: bool) -> dict[str, Any]:
         case Measure():
             text = {"type": "string", "pattern": f"^(?:{kind.pattern})$", "examples": [kind.example]}
             has_plain = any(not unit for unit, _ in kind.units)
-            return _admit_variable(*([{"type": "number", "exclusiveMinimum": 0}] if has_plain else []), text)
+            number = {"type": "number", "minimum" if kind.may_be_zero else "exclusiveMinimum": 0}
+            return _admit_variable(*([number] if has_plain else []), text)
 
 
 def _admit_variable(*schemas: Mapping[str, Any]) -> dict[str, Any]:

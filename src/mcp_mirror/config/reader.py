@@ -188,7 +188,7 @@ def _suggest_quotes(node: Node, expected: str) -> str:
     if node.kind == "nothing" and node.text == "~":
         return "; a bare ~ means nothing in YAML, so put it in quotes"
     if node.kind == "nothing":
-        return "; there is always a limit" if "seconds above" in expected else ""
+        return "; there is always a limit" if "".join(node.location.path[-1:]).endswith("timeout") else ""
     return "; put it in quotes" if expected.startswith("text") and node.kind in ("number", "boolean") else ""
 
 

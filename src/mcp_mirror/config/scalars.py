@@ -136,7 +136,10 @@ def _read_number(scalar: Scalar, kind: Number) -> float | None:
 
 
 def _read_measure(scalar: Scalar, kind: Measure) -> float | None:
-    found = re.fullmatch(kind.pattern, scalar.text, re.ASCII)
+    text = scalar.text
+    if DECIMAL.fullmatch(text) and len(text) <= _LONGEST_NUMBER:  # such as 1_000, .5 and 1e3
+        text = f"{float(text.replace('_', '')):f}"
+    found = re.fullmatch(kind.pattern, text, re.ASCII)
     if scalar.kind not in ("number", "text", "expanded") or not found:
         return None
     sizes = {unit.strip().lower(): size for unit, size in kind.units}
@@ -162,7 +165,7 @@ def write_value(value: Value, content: Any) -> str:
     if isinstance(content, bool):
         return "true" if content else "false"
     kind = find_scalar_kind(value)
-    for unit, size in reversed(kind.units) if isinstance(kind, Measure) else ():
+    for unit, size in reversed(kind.units) if isinstance(kind, Measure) and content else ():
         if (content / size).is_integer():
             return f"{content / size:.0f}{unit}"
     return str(content).removesuffix(".0")

@@ -68,7 +68,7 @@ class IssuerPolicy(Section, frozen=True):
     principal: Line = "sub"
     """The claim that names the principal, whose memory the token opens."""
     leeway: Pause = 30.0
-    """Seconds by which the clocks of the issuer and the gateway may differ."""
+    """Time by which the clocks of the issuer and the gateway may differ."""
     require_dpop: bool = False
     """Require tokens bound to a key of the client, which proves with each request that it has the key (DPoP, RFC 9449).
     Bound tokens need such a proof in any case. Needs `auth.resource`."""

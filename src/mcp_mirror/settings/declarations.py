@@ -52,6 +52,7 @@ class Measure(msgspec.Struct, frozen=True):
     pattern: str
     """Its groups are the number and the unit."""
     example: str
+    may_be_zero: bool = False
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -143,8 +144,8 @@ _SIZES: Final = (
     *(("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)),
 )
 _DURATIONS: Final = (("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400))
-_AMOUNT: Final = r"(?=.*[1-9])(\d{1,16}(?:\.\d{1,6})?)\s*"
-"""A number above 0."""
+_AMOUNT: Final = r"(\d{1,16}(?:\.\d{1,6})?)\s*"
+_POSITIVE: Final = rf"(?=.*[1-9]){_AMOUNT}"
 _NAME_OR_ADDRESS: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 _PORT: Final = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST: Final = rf"{_NAME_OR_ADDRESS}(?::(?:{_PORT}|\*))?"
@@ -191,8 +192,6 @@ Count = Annotated[int, Number("a whole number above 0", above=0)]
 Tokens = Annotated[int, Number("a number of tokens above 0", above=0)]
 Rate = Annotated[int, Number("a whole number above 0, or none", above=0, none_word="none")]
 Port = Annotated[int, Number("a port, 0 to 65535", minimum=0, maximum=65_535)]
-Seconds = Annotated[float, Number("a number of seconds above 0", above=0)]
-Pause = Annotated[float, Number("a number of seconds, 0 or more", minimum=0)]
 Part = Annotated[
     float, Measure("a part below 100 %, such as 20 %", ((" %", 0.01),), r"(\d{1,2}(?:\.\d{1,3})?)\s*(%)", "20 %")
 ]
@@ -201,13 +200,24 @@ Bytes = Annotated[
     Measure(
         "a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB",
         _SIZES,
-        rf"{_AMOUNT}((?:[KkMmGg][Ii]?)?[Bb]|)",
+        rf"{_POSITIVE}((?:[KkMmGg][Ii]?)?[Bb]|)",
         "8GiB",
     ),
 ]
 Duration = Annotated[
     float,
-    Measure("a duration above 0 in seconds, or with s, m, h or d", _DURATIONS, rf"{_AMOUNT}([SsMmHhDd]|)", "24h"),
+    Measure("a duration above 0 in seconds, or with s, m, h or d", _DURATIONS, rf"{_POSITIVE}([SsMmHhDd]|)", "24h"),
+]
+"""A time in seconds."""
+Pause = Annotated[
+    float,
+    Measure(
+        "a duration of 0 or more in seconds, or with s, m, h or d",
+        _DURATIONS,
+        rf"{_AMOUNT}([SsMmHhDd]|)",
+        "10s",
+        may_be_zero=True,
+    ),
 ]
 
 Globs = tuple[Word, ...]

@@ -6,7 +6,7 @@ Each error that a limit causes names its key.
 from typing import Annotated, Final, NamedTuple
 
 from mcp_mirror.callers import name_principal
-from mcp_mirror.settings.declarations import NAME, Bytes, Count, Example, Number, Rate, Seconds, Section, Whole
+from mcp_mirror.settings.declarations import NAME, Bytes, Count, Duration, Example, Number, Rate, Section, Whole
 
 MAX_DEPTH: Final = 700
 """Levels of nesting that pass everywhere: the parser counts them on the interpreter's stack, which is deeper from
@@ -22,8 +22,8 @@ class QueuePolicy(Section, frozen=True):
 
     queued_calls: Whole = 1000
     """Requests of one principal, or to one upstream, that may wait; one more is refused."""
-    queue_timeout: Seconds = 60.0
-    """Seconds that a request may wait."""
+    queue_timeout: Duration = 60.0
+    """Time that a request may wait."""
 
 
 class CallQuota(NamedTuple):
@@ -84,10 +84,10 @@ class TrafficPolicy(QueuePolicy, frozen=True):
     """Connections of one client address on which the gateway has not accepted a request yet."""
     max_header_bytes: Bytes = 64 << 10
     """Bytes of an HTTP request's first line and headers."""
-    header_timeout: Seconds = 10.0
-    """Seconds from the start of a connection, or the first byte of a request, to the end of the request's headers."""
-    body_timeout: Seconds = 30.0
-    """Seconds that a request's body may pause."""
+    header_timeout: Duration = 10.0
+    """Time from the start of a connection, or the first byte of a request, to the end of the request's headers."""
+    body_timeout: Duration = 30.0
+    """Time that a request's body may pause."""
 
     def quota_for(self, own: PrincipalLimits | None) -> CallQuota:
         """Return the quota of calls of a principal."""

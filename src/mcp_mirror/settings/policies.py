@@ -17,6 +17,7 @@ from mcp_mirror.settings.declarations import (
     SINGLE,
     Bytes,
     Count,
+    Duration,
     Example,
     FilePath,
     Globs,
@@ -29,7 +30,6 @@ from mcp_mirror.settings.declarations import (
     Pause,
     Roots,
     Scopes,
-    Seconds,
     Secret,
     Secrets,
     Section,
@@ -125,7 +125,7 @@ class MirrorPolicy(Section, frozen=True):
     read_budget: Whole = 2_500
     """Tokens of a stored value that a memory tool returns at once; `memory_tools.read_characters` applies too."""
     startup_wait: Pause = 10.0
-    """Seconds that the first `tools/list` waits for upstreams that are still starting."""
+    """Time that the first `tools/list` waits for upstreams that are still starting."""
     stages: Annotated[Words, Example(("quota",))] = ()
     """Names of your own stages of tool calls, the outermost first: entry points in the group `mcp_mirror.stages`."""
 
@@ -143,8 +143,8 @@ class MemoryToolsPolicy(Section, frozen=True):
     roots: Annotated[Roots, Example(("exchange",))] = ()
     """Folders, relative to this file's folder, in which memory_import may read and memory_export may write files.
     Default: none, and neither tool is served."""
-    timeout: Seconds = 20.0
-    """Seconds that one operation on a value may take."""
+    timeout: Duration = 20.0
+    """Time that one operation on a value may take."""
     read_characters: Whole = 10_000
     """Characters that a memory tool returns at once, regardless of `mirror.read_budget`: some clients cut longer
     results."""
@@ -166,8 +166,8 @@ class CodePolicy(Section, frozen=True):
     who sees the arguments; a client without elicitation gets an error. With none, every call is an error."""
     allow: Annotated[Globs, Example(("search_*",))] = ()
     """Globs of the tools for `tools: listed`, by their own names. Case matters."""
-    seconds: Seconds = 10.0
-    """Seconds that a script may compute. Waiting for tools does not count."""
+    seconds: Duration = 10.0
+    """Time that a script may compute. Waiting for tools does not count."""
     memory: Bytes = 256 << 20
     """Bytes of memory that a script may use. The gateway may need several times as much to pass the largest values."""
     calls: Count = 1_000
@@ -220,16 +220,16 @@ class ServerPolicy(Section, frozen=True):
     """Text for the model, placed before the gateway's own instructions."""
     path: UrlPath = "/mcp"
     """Path of the HTTP endpoint."""
-    answer_timeout: Seconds = 600.0
-    """Seconds that a call waits for the user's answer to an elicitation, sampling or roots request."""
+    answer_timeout: Duration = 600.0
+    """Time that a call waits for the user's answer to an elicitation, sampling or roots request."""
     state_keys: Annotated[Secrets, SECRET, Example(("${STATE_KEY}",))] = ()
     """Secrets that encrypt the state that clients hold between two rounds of a call; the first encrypts, all decrypt.
     Replicas need the same. Default: a random key of this process."""
-    session_idle: Seconds = 300.0
-    """Seconds without an open request or stream after which an HTTP session of a 2025-11-25 client ends, with its
+    session_idle: Duration = 300.0
+    """Time without an open request or stream after which an HTTP session of a 2025-11-25 client ends, with its
     dedicated upstream connections."""
     drain: Pause = 10.0
-    """Seconds that calls in flight have to end during a graceful shutdown. 0: none."""
+    """Time that calls in flight have to end during a graceful shutdown. 0: none."""
     allowed_hosts: Annotated[tuple[Host, ...], SINGLE, Example(("tools.example.com", "10.0.0.5:*"))] = ()
     """`Host` headers to accept besides those of loopback: a name, a name with a port, or with `:*` for any port."""
     allowed_origins: Annotated[tuple[Origin, ...], SINGLE, Example(("https://app.example.com",))] = ()

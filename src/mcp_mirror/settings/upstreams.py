@@ -16,6 +16,7 @@ from mcp_mirror.settings.declarations import (
     Address,
     Bytes,
     Command,
+    Duration,
     Environment,
     Example,
     FilePath,
@@ -24,7 +25,6 @@ from mcp_mirror.settings.declarations import (
     Headers,
     Line,
     Scopes,
-    Seconds,
     Section,
     Whole,
     Words,
@@ -96,8 +96,8 @@ class ToolPolicy(Section, frozen=True):
     """As `mirror.capture`, for these tools."""
     inline_budget: Annotated[Whole | None, Example(200)] = None
     """As `mirror.inline_budget`, for these tools, in tokens."""
-    timeout: Annotated[Seconds | None, Example(10)] = None
-    """Seconds that one call of these tools may take. Default: the upstream's `timeout`."""
+    timeout: Annotated[Duration | None, Example(10)] = None
+    """Time that one call of these tools may take. Default: the upstream's `timeout`."""
     description: Annotated[Line | None, Example("Read one text file whole.")] = None
     """Replaces the upstream's description of these tools."""
     listed: Annotated[bool | None, Example(value=True)] = None
@@ -115,10 +115,10 @@ class UpstreamPolicy(Section, frozen=True):
 
     name: Annotated[str, NAME]
     endpoint: Annotated[StdioEndpoint | HttpEndpoint | LocalEndpoint, INLINE]
-    timeout: Annotated[Seconds, Example(120)] = 60.0
-    """Seconds that one request may take. There is always a limit."""
-    startup_timeout: Seconds = 60.0
-    """Seconds that connecting and listing the tools may take."""
+    timeout: Annotated[Duration, Example(120)] = 60.0
+    """Time that one request may take. There is always a limit."""
+    startup_timeout: Duration = 60.0
+    """Time that connecting and listing the tools may take."""
     required: bool = False
     """True: the gateway is ready (`/readyz`) only while this upstream is connected."""
     allow: Annotated[Globs, _TOOLS, Example(("read_*", "list_*"))] = ("*",)
