@@ -33,6 +33,7 @@ def problems(load: Load, tmp_path: Path) -> Callable[..., list[str]]:
 NEITHER = "expected 'command' (a program to start) or 'url' (an address), got"
 PAUSE = "expected a duration of 0 or more in seconds, or with s, m, h or d, got"
 SECONDS = "expected a duration above 0 in seconds, or with s, m, h or d, got"
+SERVER = "expected a mapping with keys such as command, args and env, got"
 SCALAR = 'expected text, a number or true/false (write "" for empty text), got'
 BARE = "; a bare ~ means nothing in YAML, so put it in quotes"
 VARIABLE = "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
@@ -75,7 +76,7 @@ BAD_KEYS = [
     ("args: {a: b}", "upstreams.a.args: expected a list, got a mapping"),
     ("args: [a, ~]", f"upstreams.a.args.1: {SCALAR} nothing{BARE}"),
     ("args: [[a]]", f"upstreams.a.args.0: {SCALAR} a list"),
-    ("env: [A=b]", "upstreams.a.env: expected a mapping, got a list"),
+    ("env: [A=b]", "upstreams.a.env: expected a mapping from names to values, got a list"),
     ("env: {A=b: c}", "upstreams.a.env: expected names without '=' in them, got a mapping"),
     ("env: {A: }", f"upstreams.a.env: {SCALAR} nothing"),
     ("cwd: ~", f"upstreams.a.cwd: expected text that is not empty, got nothing{BARE}"),
@@ -84,8 +85,14 @@ BAD_KEYS = [
     ("transport: tcp", "upstreams.a.transport: expected one of stdio, streamable-http, sse, got another word"),
     ("headers: {A: b}", "upstreams.a.headers: this key belongs to 'url', not to 'command'; remove it"),
     ("tools: {allow: '*'}", "upstreams.a.tools.allow: expected a list, got text"),
-    ("tools: []", "upstreams.a.tools: expected a mapping, got an empty list"),
-    ("overrides: {r: 5}", "upstreams.a.overrides.r: expected a mapping, got a whole number"),
+    ("tools: []", "upstreams.a.tools: expected a mapping with keys such as allow and deny, got an empty list"),
+    (
+        "overrides: {r: 5}",
+        (
+            "upstreams.a.overrides.r: expected a mapping with keys such as capture, inline_budget and timeout, "
+            "got a whole number"
+        ),
+    ),
     ("overrides: {r: {inline_budget: 1.5}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a number"),
     ("overrides: {r: {inline_budget: -1}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a negative number"),
     (
@@ -117,8 +124,11 @@ NAMES = "names are of A-Z, a-z, 0-9, _, - and dots"
 SUFFIX = 'mirror.suffix: expected up to 32 of A-Z, a-z, 0-9, _ and - ("" for none), got'
 
 BAD_SECTIONS = [
-    ("mirror: 5", "mirror: expected a mapping, got a whole number"),
-    ("flows: a -> a", "flows: expected a mapping, or a list for 'allow', got text"),
+    ("mirror: 5", "mirror: expected a mapping with keys such as suffix, capture and inline_budget, got a whole number"),
+    (
+        "flows: a -> a",
+        "flows: expected a mapping with keys such as levels, default and allow, or a list for 'allow', got text",
+    ),
     ("mirror: {suffix: a b}", f"{SUFFIX} text"),
     ("mirror: {suffix: ' '}", f"{SUFFIX} text"),
     ("mirror: {suffix:}", f"{SUFFIX} nothing"),
@@ -158,10 +168,29 @@ BAD_SECTIONS = [
     ),
     ("server: {drain: -1}", f"server.drain: {PAUSE} a negative number"),
     ("upstream: {}", "upstream: unknown key; did you mean 'upstreams'?"),
+    ("metrics: 127.0.0.1:9464", "metrics: unknown key; did you mean 'server.metrics'?"),
+    (
+        "mirror: {timeout: 5}",
+        (
+            "mirror.timeout: unknown key; did you mean 'memory_tools.timeout' or 'upstreams.*.timeout' or "
+            "'upstreams.*.overrides.*.timeout'?"
+        ),
+    ),
+    (
+        "server: {port: 80}",
+        "server.port: unknown key; it is an option of the command: mcp-mirror serve --http HOST:PORT",
+    ),
+    (
+        "upstreams: {a: {url: 'http://x/', transport: http}}",
+        (
+            "upstreams.a.transport: expected one of stdio, streamable-http, sse, got 'http'; did you mean "
+            "'streamable-http'?"
+        ),
+    ),
     ("mcpServer: {}", "mcpServer: unknown key; did you mean 'mcpServers'?"),
     ("upstreams: []", "upstreams: expected a mapping from names to servers, got an empty list"),
     ("mcpServers: x", "mcpServers: expected a mapping from names to servers, got text"),
-    ("upstreams: {a: }", "upstreams.a: expected a mapping, got nothing"),
+    ("upstreams: {a: }", f"upstreams.a: {SERVER} nothing"),
     ("upstreams: {a: {command: x, url: 'http://x'}}", f"upstreams.a: {NEITHER} both; keep one"),
     ("upstreams: {a: {}}", f"upstreams.a: {NEITHER} neither"),
     ("upstreams: {a b: {command: x}}", "upstreams.a b: expected a name of 1 to 64 of A-Z, a-z, 0-9, _, - and dots"),
@@ -203,7 +232,7 @@ BAD_SECTIONS = [
     ("mcpServers: {a: {command: x, type: http}}", "mcpServers.a.type: with 'command' expected stdio; or leave it out"),
     ("mcpServers: {a: {command: x, disabled: maybe}}", "mcpServers.a.disabled: expected true or false, got text"),
     ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: expected a list, got text"),
-    ("mcpServers: {a: 5}", "mcpServers.a: expected a mapping, got a whole number"),
+    ("mcpServers: {a: 5}", f"mcpServers.a: {SERVER} a whole number"),
     ("lock: {mode: sometimes}", "lock.mode: expected one of off, warn, block, got another word"),
     ("store: {encryption: {}}", "store.encryption: expected 'keys', which is missing"),
     ("store: {encryption: }", "store.encryption: expected 'keys', which is missing"),

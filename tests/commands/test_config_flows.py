@@ -84,7 +84,7 @@ def test_a_list_of_flows_is_a_list_of_allowed_flows(load: Load) -> None:
         ("flows: {on_refusal: never}", "flows.on_refusal: expected one of error, ask"),
         ("flows: {default: [allow]}", "flows.default: expected one of allow, deny"),
         ("flows: {xyz: []}", "flows.xyz: unknown key; expected one of levels, default"),
-        ("flows: {model: {zone: a}}", "flows.model.zone: unknown key; expected one of labels, accepts"),
+        ("flows: {model: {zone: a}}", "flows.model.zone: unknown key; did you mean 'upstreams.*.zone' or"),
         ("flows: {model: {accepts: {sources: [web]}}}", "flows.model.accepts.sources.*unknown upstream 'web'"),
         (
             "flows: {model: {accepts: {confidentiality: secret}}}",

@@ -5,7 +5,7 @@ of the few that a key takes.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ import msgspec
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
 from mcp_mirror.config.scalars import describe_expected, kind_name, list_options, read_scalar
-from mcp_mirror.config.shape import Field, Value, list_fields, list_keys, sections_in
+from mcp_mirror.config.shape import Field, Value, find_places, list_fields, list_keys, sections_in
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping
 from mcp_mirror.settings.access import TOKEN_PREFIX
 from mcp_mirror.settings.declarations import (
@@ -30,6 +30,16 @@ from mcp_mirror.settings.declarations import (
 from mcp_mirror.settings.policies import Config
 
 _LONGEST_KEY: Final = 32
+_MOST_PLACES: Final = 3
+"""Places of a key in other sections that a message names."""
+_MOST_KEYS: Final = 3
+"""Keys of a section that a message names."""
+_ADDRESS: Final = "--http HOST:PORT"
+_OPTIONS: Final[Mapping[str, str]] = {
+    "host": _ADDRESS, "port": _ADDRESS, "listen": _ADDRESS, "http": _ADDRESS,
+    "workers": "--workers N", "watch": "--watch", "log_level": "--verbose", "verbose": "--verbose",
+}  # fmt: skip
+"""Options of the command that users look for in the file."""
 _BAD: Final = object()
 """Instead of a value that cannot be read; its problem is already reported."""
 
@@ -73,7 +83,7 @@ class Reader(msgspec.Struct, frozen=True):
         """Read a mapping whose keys are the user's names, as a mapping, named sections, or pairs."""
         node, names = _replace_nothing(node), value.mark(Names)
         if not isinstance(node, YamlMapping):
-            return self._reject(node, "a mapping")
+            return self._reject(node, "a mapping from names to values")
         if names and not all(re.fullmatch(names.pattern, name) for name in node.members):
             return self._reject(node, names.expected)
         found = {name: self._read(entries, member, name, is_entry=True) for name, member in node.members.items()}
@@ -85,11 +95,11 @@ class Reader(msgspec.Struct, frozen=True):
 
     def _read_section(self, value: Value, node: Node, name: str, *, is_entry: bool = False) -> Any:
         mapping = _convert_to_mapping(value, node if is_entry else _replace_nothing(node))
+        keys = list_keys(value.kind, value.mark(Without))
         if mapping is None:
             short = value.shorthand
             list_key = f", or a list for {short.key!r}" if short and short.value.is_list else ""
-            return self._reject(node, f"a mapping{list_key}")
-        keys = list_keys(value.kind, value.mark(Without))
+            return self._reject(node, f"{_describe_mapping(one.path[0] for one in keys)}{list_key}")
         nodes = dict(self._find_nodes(mapping, keys))
         found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
         return self._assemble(value.kind, found, name, mapping)
@@ -104,7 +114,7 @@ class Reader(msgspec.Struct, frozen=True):
             is_required = any(group.is_required for group in members.values())
             group = node if is_required else _replace_nothing(node)
             if not isinstance(group, YamlMapping):
-                self._reject(group, "a mapping")
+                self._reject(group, _describe_mapping(members))
                 continue
             for key, inner in self._select_known_members(group, tuple(members)):
                 yield (name, key), inner
@@ -118,10 +128,7 @@ class Reader(msgspec.Struct, frozen=True):
             if key in names:
                 yield key, node
                 continue
-            same = RENAMED.get(key, "").split(".")[0]
-            near = [same] if same in names else get_close_matches(key, (*names, *blocks), 1)
-            advice = f"did you mean '{near[0]}'?" if near else f"expected one of {', '.join(names)}"
-            self.findings.report(_hide_long_key(node.location), f"unknown key; {advice}")
+            self.findings.report(_hide_long_key(node.location), f"unknown key; {_advise(key, (*names, *blocks))}")
 
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, mapping: YamlMapping) -> Any:
         """Construct an object of the values that were read."""
@@ -180,6 +187,21 @@ def _convert_to_mapping(value: Value, node: Node) -> YamlMapping | None:
     return YamlMapping(node.location, {short.key: node})
 
 
+def _advise(key: str, names: Sequence[str]) -> str:
+    """Return the next step for a key that its section does not have: a similar key, the same one in others, or all."""
+    same = RENAMED.get(key, "").split(".")[0]
+    near = [same] if same in names else get_close_matches(key, names, 1)
+    if not near and key in _OPTIONS:
+        return f"it is an option of the command: mcp-mirror serve {_OPTIONS[key]}"
+    named = " or ".join(f"'{one}'" for one in near or find_places(key)[:_MOST_PLACES])
+    return f"did you mean {named}?" if named else f"expected one of {', '.join(names)}"
+
+
+def _describe_mapping(keys: Iterable[str]) -> str:
+    *first, last = tuple(dict.fromkeys(keys))[:_MOST_KEYS]
+    return f"a mapping with keys such as {', '.join(first)} and {last}" if first else f"a mapping with the key {last}"
+
+
 def _suggest_quotes(node: Node, expected: str) -> str:
     if not isinstance(node, Scalar):
         return ""
@@ -204,7 +226,8 @@ def _suggest_option(node: Node, options: Sequence[str]) -> str:
     """Return a word that resembles an option, and that option; empty for other values, which may be secrets."""
     if not isinstance(node, Scalar) or node.kind != "text" or not node.text.isprintable():
         return ""
-    near = get_close_matches(node.text.lower(), options, 1)
+    word = node.text.lower()
+    near = get_close_matches(word, options, 1) or [one for one in options if word in one.split("-")]
     return f"'{node.text}'; did you mean '{near[0]}'?" if near else ""
 
 

@@ -22,6 +22,7 @@ from mcp_mirror.settings.declarations import (
     Shorthand,
     Without,
 )
+from mcp_mirror.settings.policies import Config
 
 _T = TypeVar("_T")
 
@@ -144,6 +145,26 @@ def list_keys(section: type, without: Without | None = None) -> tuple[Field, ...
         if not (without and one.path[0] in without.names):
             found.setdefault(one.path, one)
     return tuple(found.values())
+
+
+def find_places(key: str) -> list[str]:
+    """Return where the file may have a key of this name, such as `upstreams.*.timeout`; the highest places first."""
+    found = (place for place in _list_places(Config) if place.rpartition(".")[2] == key)
+    return sorted(found, key=lambda place: place.count("."))
+
+
+@cache
+def _list_places(section: type, without: Without | None = None) -> tuple[str, ...]:
+    """Return the places of all keys below a section; `*` is a name or for each item of a list."""
+    found: list[str] = []
+    for one in list_keys(section, without):
+        place, inner = ".".join(one.path), one.value
+        found.append(place)
+        while inner.entries or inner.is_list:
+            place, inner = f"{place}.*", inner.entries or inner.items
+        if inner.is_section:
+            found += [f"{place}.{below}" for below in _list_places(inner.kind, inner.mark(Without))]
+    return tuple(found)
 
 
 def _flatten_fields(section: type) -> Iterator[Field]:
