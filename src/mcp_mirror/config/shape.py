@@ -155,7 +155,7 @@ def find_places(key: str) -> list[str]:
 
 @cache
 def _list_places(section: type, without: Without | None = None) -> tuple[str, ...]:
-    """Return the places of all keys below a section; `*` is a name or for each item of a list."""
+    """Return the places of all keys below a section; `*` in place of a name or of an item of a list."""
     found: list[str] = []
     for one in list_keys(section, without):
         place, inner = ".".join(one.path), one.value
