@@ -321,8 +321,7 @@ class ServerUpstream:
             UpstreamError: The caller's token lacks a required scope.
         """
         self._check_scopes(channel)
-        dedicated = self._dedicated.get(self._connection_key(channel) or "")
-        return dedicated.connection if dedicated and dedicated.connection.listing else self._shared
+        return self._listed_connection(self._connection_key(channel))
 
     async def connect(self) -> None:
         """Reconnect now if the upstream is down, and wait for the attempt."""

@@ -8,9 +8,11 @@ import pickle
 import struct
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from mcp_mirror.system.heap import keep_freed_memory
+from mcp_mirror.types import FileSpan, Span
 
 LENGTH: Final = struct.Struct(">Q")
 """The length in bytes that precedes each task and each result."""
@@ -24,6 +26,15 @@ def pack(message: object) -> bytes:
 
 def do_nothing() -> None:
     """Do nothing: the answer shows that the process has started."""
+
+
+def put_in_file(data: bytes, path: str, at_most: int) -> FileSpan | bytes:
+    """Write a result over `at_most` bytes to a new file; without a path, or on a full disk, return return it."""
+    if path and len(data) > at_most:
+        with suppress(OSError):
+            Path(path).write_bytes(data)
+            return FileSpan(path, Span(0, len(data)))
+    return data
 
 
 def main(memory: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +35,7 @@ from mcp_mirror.query.indexes import find_item, keep_indexes
 from mcp_mirror.system.files import FileRemoved, map_file, map_span, write_all
 from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
+from mcp_mirror.workers.child import put_in_file
 
 _LIST_VALUES: Final = 4_000_000
 """Limit of members and items in a page of a list."""
@@ -123,11 +123,7 @@ def convert_text(
         raise ToolError(
             f"The text is too large to be read as {' or '.join(sorted(wanted))}. Pass a part of its data."
         ) from None
-    if result is not None and result_file and len(result) > _SENT_BYTES:
-        with suppress(OSError):  # a full disk
-            Path(result_file).write_bytes(result)
-            return FileSpan(result_file, Span(0, len(result)))
-    return result
+    return None if result is None else put_in_file(result, result_file, _SENT_BYTES)
 
 
 def lift(frame: Buffer, token: str, max_depth: int, most: int) -> Lifted | None:

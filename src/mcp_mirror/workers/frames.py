@@ -21,7 +21,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import FileRemoved, map_file, map_span
+from mcp_mirror.system.files import map_file, map_span
 from mcp_mirror.system.slices import has_few_parts
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Segments, Span
 from mcp_mirror.workers.frame_jobs import (
@@ -164,12 +164,10 @@ class FrameScanner:
         """
         with TransferFiles(self._spool) as files:
             job = partial(convert_text, wanted=wanted, result_file=files.new_result_path())
-            answer = await self._run(partial(job, await files.place(value.blob, value.file)), principal=principal)
-            if isinstance(answer, FileRemoved):
-                answer = await self._run(partial(job, await files.place(value.blob)), principal=principal)
-            if isinstance(answer, FileSpan):
-                answer = _map_files(map_span, answer)
-        return None if answer is None else (answer,)
+            answer = await files.run_with(
+                lambda placed: self._run(partial(job, placed), principal=principal), value.blob, value.file
+            )
+            return None if answer is None else (_map_files(map_span, answer),)
 
     async def aclose(self) -> None:
         """Stop the worker processes."""

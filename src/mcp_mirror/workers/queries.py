@@ -16,7 +16,7 @@ from mcp_mirror.errors import MirrorError, RefusalReason, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
-from mcp_mirror.system.files import FileRemoved, map_file
+from mcp_mirror.system.files import map_span
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import (
@@ -30,7 +30,6 @@ from mcp_mirror.workers.pool import (
 )
 from mcp_mirror.workers.query_jobs import (
     Answer_co,
-    InResultFile,
     Query,
     run_pickled_query_job,
     run_query,
@@ -90,10 +89,8 @@ class QueryRunner:
         The file of a large result is removed when the context ends.
         """
         with TransferFiles(self._spool) as files:
-            result_file = files.new_result_path()
-            run = partial(run_query_job, query=query, seconds=seconds, result_file=result_file)
-            answer = await self._run_with_value(files, run, blob, file, seconds, principal)
-            yield map_file(result_file) if isinstance(answer, InResultFile) else answer
+            job = partial(run_query_job, query=query, seconds=seconds, result_file=files.new_result_path())
+            yield map_span(await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file))
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
@@ -104,32 +101,19 @@ class QueryRunner:
     ) -> Answer_co:
         """Run a query in a worker process. The query and its result may be large: then they are in files."""
         with TransferFiles(self._spool) as files:
-            result_file = files.new_result_path()
             pickled = await files.place(await anyio.to_thread.run_sync(pickle.dumps, query))
-            run = partial(run_pickled_query_job, query=pickled, seconds=seconds, result_file=result_file)
-            answer = await self._run_with_value(files, run, blob, file, seconds, principal)
-            if isinstance(answer, InResultFile):
-                answer = await anyio.to_thread.run_sync(map_file, result_file)
+            result_file = files.new_result_path()
+            job = partial(run_pickled_query_job, query=pickled, seconds=seconds, result_file=result_file)
+            answer = await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file)
+            if isinstance(answer, FileSpan):
+                answer = await anyio.to_thread.run_sync(map_span, answer)
             return await run_by_size(len(answer), pickle.loads, answer)
 
-    async def _run_with_value(
-        self,
-        files: TransferFiles,
-        run: Callable[..., object],
-        blob: Buffer,
-        file: FileSpan | None,
-        seconds: float,
-        principal: str,
+    async def _run_in_worker(
+        self, job: Callable[[FileSpan | bytes], object], seconds: float, principal: str, value: FileSpan | bytes
     ) -> Any:
-        """Run a job in a worker process with a value, which gets another file if its own was removed."""
-        answer = await self._run_in_worker(partial(run, await files.place(blob, file)), seconds, principal)
-        if isinstance(answer, FileRemoved):
-            answer = await self._run_in_worker(partial(run, await files.place(blob)), seconds, principal)
-        return answer
-
-    async def _run_in_worker(self, job: Callable[[], object], seconds: float, principal: str) -> Any:
         try:
-            answer = await self._pool.run(principal, job, seconds + _GRACE, seconds + _GRACE)
+            answer = await self._pool.run(principal, partial(job, value), seconds + _GRACE, seconds + _GRACE)
         except PoolError as error:
             raise build_failure(error, seconds, "Query a smaller part of the value.") from None
         if isinstance(answer, MirrorError):

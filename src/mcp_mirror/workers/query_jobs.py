@@ -4,8 +4,7 @@ import gc
 import pickle
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from pathlib import Path
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
@@ -13,6 +12,7 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.query.indexes import keep_indexes
 from mcp_mirror.system.files import FileRemoved, map_span
 from mcp_mirror.types import Buffer, FileSpan
+from mcp_mirror.workers.child import put_in_file
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -33,7 +33,7 @@ def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, re
     `result_file` is a new file for a large result; empty for queries with small results.
 
     Returns:
-        The result, `FileRemoved`, `InResultFile`, or the error.
+        The result, the file span of a large one, `FileRemoved`, or the error.
     """
     sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
     gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
@@ -48,11 +48,7 @@ def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, re
         return ToolError(f"The query failed: {type(error).__name__}.")
     finally:
         gc.enable()
-    if result_file and isinstance(result, bytes) and len(result) > _INLINE_BYTES:
-        with suppress(OSError):  # a full disk
-            Path(result_file).write_bytes(result)
-            return InResultFile()
-    return result
+    return put_in_file(result, result_file, _INLINE_BYTES) if isinstance(result, bytes) else result
 
 
 def run_pickled_query_job(value: FileSpan | bytes, query: FileSpan | bytes, seconds: float, result_file: str) -> object:
@@ -68,10 +64,6 @@ class _Pickled:
 
     def __call__(self, blob: Buffer, is_over: Callable[[], bool]) -> bytes:
         return pickle.dumps(self._query(blob, is_over))
-
-
-class InResultFile:
-    """The result is in the file."""
 
 
 def run_query(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:

@@ -3,13 +3,14 @@
 The event loop would copy a value that it sends through a pipe several times, which stalls it for 10 ms from 1 MB on.
 """
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio.to_thread
 
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.system.files import unlink_large
+from mcp_mirror.system.files import FileRemoved, unlink_large
 from mcp_mirror.types import Buffer, FileSpan, Span
 
 _SENT_BYTES: Final = 1 << 16
@@ -52,6 +53,13 @@ class TransferFiles:
         except OSError:
             return bytes(blob)
         return FileSpan(str(path), Span(0, len(blob)))
+
+    async def run_with(
+        self, run: Callable[[FileSpan | bytes], Awaitable[Any]], blob: Buffer, file: FileSpan | None
+    ) -> Any:
+        """Run a job with a value, which gets another file if its own was removed."""
+        answer = await run(await self.place(blob, file))
+        return await run(await self.place(blob)) if isinstance(answer, FileRemoved) else answer
 
     def _new_path(self) -> Path:
         path = self._spool.new_path()

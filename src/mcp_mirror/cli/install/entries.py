@@ -320,9 +320,7 @@ def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntrySha
         words += ["--header-env", f"{name}={variable}"]
     for name, value in server.variables.items():
         words += ["--header", f"{name}: {value}"]
-    command: dict[str, Any] = {shape.command: words} if shape.has_command_list else {shape.command: words[0]}
-    if not shape.has_command_list:
-        command["args"] = words[1:]
+    command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
     return _replace_keys(entry, server, shape, command, secrets)
 
 
@@ -375,9 +373,7 @@ def _unwrap_remote(entry: Mapping[str, Any], options: Mapping[str, Any], shape: 
         restored["type"] = _SSE if is_sse and shape.remote_type != "remote" else shape.remote_type or "http"
     restored[shape.sse_url if is_sse else shape.url] = url
     if headers:
-        restored |= {"requestOptions": {"headers": headers}} if shape.headers == "requestOptions" else {
-            shape.headers: headers
-        }  # fmt: skip
+        restored[shape.headers] = {"headers": headers} if shape.headers == "requestOptions" else headers
     restored |= _restore_variables(variables)
     gone = {shape.command, "args", shape.env, "type", *([shape.forwarded] if variables and shape.forwarded else [])}
     kept = {key: value for key, value in entry.items() if key not in gone}

@@ -55,10 +55,7 @@ async def edit(call: ToolInput) -> Content:
         cost = max(cost, replace.bound_occurrences(len(found_value.blob)) * sent)
     pieces = await query_value(call, found_value, change, cost)
     size = max(pieces.size, _PIECE_COST * len(pieces))
-    inputs = (found_value, *used)
-    preview = all(one.preview for one in inputs)
-    copy = NewValue(join_pieces(found_value.blob, pieces), inputs, preview=preview, size=size)
-    return await save_and_reply(call, copy)
+    return await save_and_reply(call, NewValue(join_pieces(found_value.blob, pieces), (found_value, *used), size=size))
 
 
 def _choose_way(arguments: Arguments) -> str:
@@ -157,8 +154,6 @@ async def put(call: ToolInput) -> Content:
     """Store a value that the model wrote and return its notice."""
     given = call.arguments.json("value")
     segments, used = await _resolve(call, await run_by_size(len(given), _open_text, given))
-    preview = all(one.preview for one in used)
     is_text = bytes(next(filter(None, segments))[:1]) == b'"'
     size = sum(map(len, segments))
-    new = NewValue(segments, used, preview=preview, may_inline=False, is_text=is_text, size=size)
-    return await save_and_reply(call, new)
+    return await save_and_reply(call, NewValue(segments, used, may_inline=False, is_text=is_text, size=size))

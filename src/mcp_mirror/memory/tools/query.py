@@ -98,8 +98,7 @@ async def query(call: ToolInput) -> Content:
         is_small = found[:1] != b"{" and len(found) <= _MAX_SHOWN_BYTES
         if is_small and count_value_tokens(found, memory.estimate) <= memory.mirror.inline_budget:
             return build_answer_content(as_plain_text(found))
-        new = NewValue((found,), (found_value,), preview=found_value.preview, size=len(found))
-        return await save_and_reply(call, new)
+        return await save_and_reply(call, NewValue((found,), (found_value,), size=len(found)))
 
 
 def _name_readers(memory: Memory, before: str) -> str:

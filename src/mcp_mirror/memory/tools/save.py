@@ -51,7 +51,7 @@ class NewValue(msgspec.Struct, frozen=True):
     is_content: bool = False
     """It is a content block."""
     preview: bool = True
-    """The model may see parts of the value that it did not request."""
+    """The model may see parts of the value, and of the further values that it was made of, without a request."""
     size: int | None = None
     """The size in bytes, if it is known."""
 
@@ -134,7 +134,8 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
     mirror = call.memory.mirror
     inline_budget = mirror.inline_budget if value.may_inline else 0
-    rules = CaptureRules("always", inline_budget, mirror.error_budget, is_wrapped=False, preview=value.preview)
+    preview = value.preview and all(one.preview for one in value.inputs)
+    rules = CaptureRules("always", inline_budget, mirror.error_budget, is_wrapped=False, preview=preview)
     return ProcessingOptions(
         rules=rules,
         style=mirror.notice,
