@@ -272,6 +272,7 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ("n\n5\n", {"n": "BIGINT"}, [{"n": 5}]),
         ("[INFO] one\n[WARN] two, three\n", {"line": "VARCHAR"}, [{"line": "[INFO] one"}]),
         ("2026 INFO started\n2026 ERROR x, y\n", {"line": "VARCHAR"}, [{"line": "2026 INFO started"}]),
+        ("job 1 began, all ok\njob 2 began, all ok\n" * 9, {"line": "VARCHAR"}, [{"line": "job 1 began, all ok"}]),
         ("Ann went, Bob stayed.\n" * 3, {"line": "VARCHAR"}, [{"line": "Ann went, Bob stayed."}]),
         ("10:00:01,123 INFO a\n" * 3, {"line": "VARCHAR"}, [{"line": "10:00:01,123 INFO a"}]),
         ("- milk, 1 l\n- salt, 1 kg\n- tea, 2 g\n", {"line": "VARCHAR"}, [{"line": "- milk, 1 l"}]),

@@ -54,6 +54,7 @@ _MIN_WORDS: Final = 4
 """Words of a cell, on average, from which lines are prose; cells of a log have at least half as many."""
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _NUMBER: Final = re.compile(r"\s*[-+]?\d[\d.]*%?\s*")
+_DIGIT: Final = re.compile(r"\d")
 _LINE_NUMBER: Final = re.compile(r" *\d{1,9}", re.ASCII)
 _SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
 _LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
@@ -243,7 +244,7 @@ class _Columns(msgspec.Struct, frozen=True):
         """Whether the first line and most others are prose, code, or lines of a log, list or file, and not a row."""
         tests = (
             *(_has_one_cell, self._has_open_brackets, self._has_time),
-            *(self._is_item, self._is_log_line, self._is_prose),
+            *(self._is_item, self._is_log_line, self._is_prose, _has_number_in_words),
         )
         return (
             _repeats_labels(self.rows)
@@ -271,7 +272,7 @@ class _Columns(msgspec.Struct, frozen=True):
         return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
 
     def _is_prose(self, row: Sequence[str]) -> bool:
-        is_sentence = _SENTENCE_END.search(row[-1]) or sum(len(cell.split()) for cell in row) >= _MIN_WORDS * len(row)
+        is_sentence = _SENTENCE_END.search(row[-1]) or _has_long_cells(row)
         return _is_spaced(row) and bool(is_sentence) and not any(map(_NUMBER.fullmatch, row))
 
 
@@ -299,6 +300,17 @@ def _read_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 def _has_one_cell(row: Sequence[str]) -> bool:
     """Whether only the first cell has a text, as in a line that ends with a semicolon."""
     return not any(map(str.strip, row[1:]))
+
+
+def _has_number_in_words(row: Sequence[str]) -> bool:
+    """Whether each cell has words, and one a number beside them, as in a line of a log."""
+    is_line = _is_spaced(row) or _has_long_cells(row)
+    are_words = all(map(_WORD.search, row)) and len(row[0].split()) > 1
+    return is_line and are_words and any(map(_DIGIT.search, row))
+
+
+def _has_long_cells(row: Sequence[str]) -> bool:
+    return sum(len(cell.split()) for cell in row) >= _MIN_WORDS * len(row)
 
 
 def _has_changes(row: Sequence[str]) -> bool:
