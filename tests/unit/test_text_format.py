@@ -136,6 +136,8 @@ def whole(text: str) -> Edges:
         ('{"a": 1}\n{"a": 2}\n', "JSON lines"),
         ('{"a": 1}\n{"a": \n', ""),
         ('{"a": "b\u2028c"}\n{"a": "d\x85e"}\n', "JSON lines"),
+        ('Rows:\n{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n', "JSON lines after a heading"),
+        ('{"a": 1}\n{"a": 2}\n\n(2 rows)\n', "JSON lines"),
         ("{\n}\n", ""),
         (MARKDOWN, "Markdown"),
         ("# Only a heading\n", ""),
@@ -191,6 +193,7 @@ def test_a_heading_ends_where_a_table_begins() -> None:
     assert measure_heading(whole("Started\nOutput:\nid,name\n1,a\n2,b\n")) == len("Started\nOutput:\n")
     assert measure_heading(whole("Rows:\n\n```csv\nid,name\n1,a\n2,b\n```\n")) == len("Rows:\n\n```csv\n")
     assert measure_heading(whole("# 1\n# 2\nid,name\n1,a\n2,b\n")) == len("# 1\n# 2\n")
+    assert measure_heading(whole('Query\n\n{"a": 1}\n{"a": 2}\n')) == len("Query\n\n")
     assert measure_heading(whole("id,name\n1,a\n2,b\n\n3,c\n")) == 0
 
 

@@ -31,7 +31,7 @@ _MIN_LINES, _MIN_COLUMNS = 3, 2
 _HEADINGS: Final = (
     re.compile(
         r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"
-        r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?![^\n]*[,;] )"
+        r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?=\{\"|(?![^\n]*[,;] ))"
     ),
     re.compile(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
     re.compile(r"(?:#[^\n]*+\n)++"),
@@ -128,23 +128,32 @@ def find_format(edges: Edges) -> str:
     is_closed = last in ("", _CLOSING.get(head.lstrip()[:1]))
     if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
         return form
-    _, form = _find_csv_after_heading(edges)
-    return form + _AFTER_HEADING if form else _detect_csv_and_footer(head, is_whole=is_whole)
+    _, form = _find_rows_after_heading(edges)
+    return form + _AFTER_HEADING if form else _detect_rows_and_footer(head, is_whole=is_whole)
 
 
-def _find_csv_after_heading(edges: Edges) -> tuple[int, str]:
-    """The characters of the heading before a CSV text, and the format of that text; 0 and an empty format without."""
+def is_heading(text: str) -> bool:
+    """Whether a text is empty, or a few lines before rows."""
+    return not text.strip() or any(pattern.fullmatch(text) for pattern in _HEADINGS)
+
+
+def _find_rows_after_heading(edges: Edges) -> tuple[int, str]:
+    """The characters of the heading before CSV or JSON lines, and their format; 0 and an empty format without."""
     for heading in filter(None, (pattern.match(edges.head) for pattern in _HEADINGS)):
-        if form := _detect_csv_and_footer(edges.head[heading.end() :], is_whole=edges.is_whole):
+        if form := _detect_rows_and_footer(edges.head[heading.end() :], is_whole=edges.is_whole):
             return heading.end(), form
     return 0, ""
 
 
-def _detect_csv_and_footer(head: str, *, is_whole: bool) -> str:
-    """The format of CSV, below which lines may follow if the text is whole; empty for any other text."""
+def _detect_rows_and_footer(head: str, *, is_whole: bool) -> str:
+    """The format of CSV or JSON lines, below which lines may follow if the text is whole; empty for any other text."""
     footer = FOOTER.search(head) if is_whole else None
     bodies = (head, head[: footer.start()]) if footer else (head,)
-    return next(filter(None, (_detect_csv(_read_lines(body, is_whole=is_whole)) for body in bodies)), "")
+    return next(filter(None, (_detect_rows(_read_lines(body, is_whole=is_whole)) for body in bodies)), "")
+
+
+def _detect_rows(lines: Sequence[str]) -> str:
+    return JSON_LINES if _are_json_lines(lines) else _detect_csv(lines)
 
 
 def has_columns(form: str) -> bool:
@@ -182,8 +191,8 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
 
 
 def measure_heading(edges: Edges) -> int:
-    """Count the characters of the heading before a CSV or TSV text; 0 if a text is not of this form."""
-    return _find_csv_after_heading(edges)[0] if find_format(edges).endswith(_AFTER_HEADING) else 0
+    """Count the characters of the heading before CSV, TSV or JSON lines; 0 if a text is not of this form."""
+    return _find_rows_after_heading(edges)[0] if find_format(edges).endswith(_AFTER_HEADING) else 0
 
 
 def has_false_columns(edges: Edges) -> bool:

@@ -175,7 +175,7 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
-            if is_object and find_format(_read_edges(data)) != JSON_LINES:
+            if is_object and not read_json_container(data.partition(b"\n")[0].decode(errors="ignore")):
                 raise
             _load_text(database, name, data)
     else:
@@ -203,7 +203,7 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
             with open_as_file(rows) as path:
                 _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
             is_loaded = True
-    elif not (has_false_columns(edges) or form in _LINE_FORMATS):
+    elif not (has_false_columns(edges) or form.startswith(_LINE_FORMATS)):
         heading = measure_heading(edges)
         body = data[len(head[:heading].encode()) :]
         if form.startswith(("CSV", "TSV")):
