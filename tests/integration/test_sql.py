@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -697,6 +698,15 @@ def test_rows_in_an_object_in_a_column_are_named() -> None:
     answer = {"success": True, "data": {"count": 2, "a/b": {"rows": [{"id": 1, "email": "x"}, {"id": 2}]}}}
     message = failure("SELECT count(email) FROM t", t=answer).message
     assert ' "t" has rows in "data/a~1b/rows": add this to its path in `inputs`. Tables: t(success' in message
+
+
+@pytest.mark.parametrize("inner", [{"rows": OBJECTS, "n": 2}, {"n": 2, "data": {"rows": OBJECTS}}])
+@pytest.mark.parametrize("form", ["Found 2 rows\n{}", "```json\n{}\n```", "{}"])
+def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str, Any], form: str) -> None:
+    text = form.format(json.dumps(inner))
+    advice = re.search(r'The rows of "t" are (FROM .*\))\. Tables: ', failure("SELECT id FROM t", t=text).message)
+    assert advice
+    assert rows(f"SELECT id, name {advice[1]}", t=text) == OBJECTS
 
 
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:
