@@ -206,6 +206,12 @@ def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     assert types(text) == {"id": "BIGINT", "text": "VARCHAR"}
 
 
+def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
+    box = "┌────┬───────┐\n│ id │ first │\n│    │ name  │\n├────┼───────┤\n│ 1  │ a|b   │\n│ 2  │ c\\|d  │\n"
+    assert rows('SELECT "first name" AS n FROM t ORDER BY id', t=box) == [{"n": "a|b"}, {"n": "c\\|d"}]
+    assert rows("SELECT b FROM t", t="| a | b |\n|---|---|\n| 1 | x │ y |\n") == [{"b": "x │ y"}]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -252,6 +258,12 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "Here you are:\n\nid | name\n---|---\n1 | a\n2 | b\n",
         " id | name \n----+------\n  1 | a\n  2 | b\n(2 rows)\n",
         "+----+------+\r\n| id | name |\r\n+----+------+\r\n|  1 | a    |\r\n|  2 | b    |\r\n+----+------+\r\n",
+        "┏━━━━┳━━━━━━┓\n┃ id ┃ name ┃\n┡━━━━╇━━━━━━┩\n│  1 │ a    │\n│  2 │ b    │\n└────┴──────┘\n",
+        "╔════╦══════╗\n║ id ║ name ║\n╠════╬══════╣\n║  1 ║ a    ║\n║  2 ║ b    ║\n╚════╩══════╝\n",
+        "┌────┬───┐\n│ id │ name │\n│ int32 │ text │\n├────┼───┤\n│ 1 │ a │\n│ 2 │ b │\n└────┴───┘\n",
+        "┌────┬───┐\n│ id │ name │\n├────┼───┤\n│ 1 │ a │\n│ 2 │ b │\n├────┴───┤\n│ 2 rows │\n└────────┘\n",
+        " id │ name \n────┼──────\n  1 │ a\n  2 │ b\n(2 rows)\n",
+        "+----+------+\n| id | name |\n| INT | VARCHAR(9) |\n+----+------+\n| 1 | a |\n| 2 | b |\n+----+------+\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n',
         'Found 2 rows:\n{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n\n(2 rows)\n',
         "Found 2 rows:\n\n{'id': 1, 'name': 'a'}\n{'id': 2, 'name': 'b'}\n",
