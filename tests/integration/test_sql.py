@@ -252,6 +252,8 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         '[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n\n(2 rows)\n',
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
         "Started with PID 7\nInitial output:\nid,name\n1,a\n2,b\n",
+        "Command executed (0.1 s)\n\nOutput:\nid,name\n1,a\n2,b\n",
+        "Executed in session 1:\n\n--- Output ---\nid,name\n1,a\n2,b\n",
         "id,name\n1,a\n2,b\n\n(2 rows)\n",
         "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
         "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",

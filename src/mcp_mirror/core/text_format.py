@@ -29,15 +29,13 @@ _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
 _HEADINGS: Final = (
-    re.compile(
-        r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"
-        r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?=\{\"|(?![^\n]*[,;] ))"
-    ),
+    re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
+    re.compile(r"(?:[^\n]*\n){0,4}?[^\n]*(?::|---|===)[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"),
     re.compile(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
     re.compile(r"(?:#[^\n]*+\n)++"),
 )
-"""A few lines before an empty one, or up to one that ends with a colon, if no list or prose follows; a few lines up to
-the beginning of a code block; comments."""
+"""A few lines before an empty one; up to one that ends with a colon or a rule, if no list or prose follows; up to the
+beginning of a code block; comments."""
 FOOTER: Final = re.compile(
     r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
