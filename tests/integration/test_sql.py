@@ -206,6 +206,21 @@ def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     assert types(text) == {"id": "BIGINT", "text": "VARCHAR"}
 
 
+def test_columns_that_are_aligned_with_spaces_have_their_cells() -> None:
+    listed = "CONTAINER ID   STATUS        PORTS       NAMES\n"
+    listed += "".join(
+        f"{number:012}   Up {number} hours    {ports:<11} db-{number}\n" for number, ports in ((1, "80"), (2, ""))
+    )
+    found = rows('SELECT "CONTAINER ID" AS id, PORTS AS p, STATUS AS s FROM t ORDER BY id', t=listed)
+    assert found == [
+        {"id": "000000000001", "p": 80, "s": "Up 1 hours"},
+        {"id": "000000000002", "p": None, "s": "Up 2 hours"},
+    ]
+    shifted = listed + "000000000003   Up more than a day   80     db-3\n" * 200
+    assert types(shifted) == {"line": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=shifted) == [{"n": 203}]
+
+
 def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
     box = "┌────┬───────┐\n│ id │ first │\n│    │ name  │\n├────┼───────┤\n│ 1  │ a|b   │\n│ 2  │ c\\|d  │\n"
     assert rows('SELECT "first name" AS n FROM t ORDER BY id', t=box) == [{"n": "a|b"}, {"n": "c\\|d"}]
@@ -265,6 +280,8 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "┌────┬───┐\n│ id │ name │\n│ int32 │ text │\n├────┼───┤\n│ 1 │ a │\n│ 2 │ b │\n└────┴───┘\n",
         "┌────┬───┐\n│ id │ name │\n├────┼───┤\n│ 1 │ a │\n│ 2 │ b │\n├────┴───┤\n│ 2 rows │\n└────────┘\n",
         " id │ name \n────┼──────\n  1 │ a\n  2 │ b\n(2 rows)\n",
+        "id  name\n--  ----\n 1  a\n 2  b\n",
+        "Done\n\nOutput:\nid  name\n--  ----\n 1  a\n 2  b\n\n(2 rows affected)\n",
         "+----+------+\n| id | name |\n| INT | VARCHAR(9) |\n+----+------+\n| 1 | a |\n| 2 | b |\n+----+------+\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n',
         'Found 2 rows:\n{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n\n(2 rows)\n',

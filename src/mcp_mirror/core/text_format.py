@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.pipe_tables import find_pipe_table
+from mcp_mirror.core.aligned_tables import find_aligned_table
+from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
@@ -151,7 +152,14 @@ def _detect_rows_and_footer(head: str, *, is_whole: bool) -> str:
 
 
 def _detect_rows(lines: Sequence[str]) -> str:
-    return JSON_LINES if _are_json_lines(lines) else _detect_csv(lines)
+    if _are_json_lines(lines):
+        return JSON_LINES
+    return _detect_csv(lines) or _name_table(find_aligned_table("\n".join(lines)))
+
+
+def _name_table(table: PipeTable | None) -> str:
+    count = len(table.header) if table else 0
+    return f"table, {count} column{'' if count == 1 else 's'}" if count else ""
 
 
 def has_columns(form: str) -> bool:
@@ -180,9 +188,8 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     yield PYTHON_LITERAL if is_closed and _is_one_literal(head, lines) else ""
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
-    table = find_pipe_table("\n".join(lines))
-    yield f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""
-    yield _detect_csv(lines)
+    yield _name_table(find_pipe_table("\n".join(lines)))
+    yield _detect_rows(lines)
     yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
     yield "Markdown" if _is_markdown(head, lines) else ""
     yield "source code" if has_lines and _is_code(head, lines) else ""
