@@ -29,14 +29,17 @@ _LINE_END: Final = re.compile(r"\r\n?|\n")
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
+_ROWS_FOLLOW: Final = r"[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"
+"""The end of a line, if no empty line, list or prose follows."""
 _HEADINGS: Final = (
     re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
-    re.compile(r"(?:[^\n]*\n){0,4}?[^\n]*(?::|---|===)[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"),
+    re.compile(rf"(?:[^\n]*\n){{0,4}}?[^\n]*:{_ROWS_FOLLOW}"),
+    re.compile(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
     re.compile(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
     re.compile(r"(?:#[^\n]*+\n)++"),
 )
-"""A few lines before an empty one; up to one that ends with a colon or a rule, if no list or prose follows; up to the
-beginning of a code block; comments."""
+"""A few lines before an empty one; up to one that ends with a colon; up to a rule, but not one below names of columns;
+up to the beginning of a code block; comments."""
 FOOTER: Final = re.compile(
     r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
