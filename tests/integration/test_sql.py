@@ -304,6 +304,8 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ('a,b\n"x, ""y""",1\n', {"a": "VARCHAR", "b": "BIGINT"}, [{"a": 'x, "y"', "b": 1}]),
         ("at,n\n2026-01-02T10:00Z,\n", {"at": "VARCHAR", "n": "VARCHAR"}, [{"at": "2026-01-02T10:00Z", "n": None}]),
         ("n\n5\n", {"n": "BIGINT"}, [{"n": 5}]),
+        (",name\n0,a\n1,b\n", {"column0": "BIGINT", "name": "VARCHAR"}, [{"column0": 0, "name": "a"}]),
+        (",a\n7,b\n8,c\n", {"column0": "BIGINT", "column1": "VARCHAR"}, [{"column0": None, "column1": "a"}]),
         ("[INFO] one\n[WARN] two, three\n", {"line": "VARCHAR"}, [{"line": "[INFO] one"}]),
         ("2026 INFO started\n2026 ERROR x, y\n", {"line": "VARCHAR"}, [{"line": "2026 INFO started"}]),
         ("job 1 began, all ok\njob 2 began, all ok\n" * 9, {"line": "VARCHAR"}, [{"line": "job 1 began, all ok"}]),

@@ -408,7 +408,15 @@ def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> st
     dialect = "".join(f", {name} = {quote_text(value)}" for name, value in options.items())
     if has_header and all(one["type"] == "VARCHAR" for one in known):  # DuckDB takes the first texts for names
         has_header = not _is_first_row_data(database, f"{path}{dialect}")
-    return f"{dialect}, header = {has_header}"
+    return f"{dialect}, header = {has_header or _has_index_header(database, f'{path}{dialect}')}"
+
+
+def _has_index_header(database: "DuckDBPyConnection", source: str) -> bool:
+    """Whether the first row is a header as pandas writes it: no name for the index, which begins with 0 below."""
+    table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
+    first, *others = database.execute(f"FROM {table} LIMIT 2").fetchall() or [()]
+    names = [cell and not _DIGIT.search(cell) for cell in first[1:]]
+    return bool(names) and all(names) and first[0] is None and [row[0] for row in others] == ["0"]
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
