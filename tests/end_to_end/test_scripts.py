@@ -675,6 +675,7 @@ async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: 
         ),
         ("# daily\nid,name\n" + "1,Ada\n" * 3000, "text (CSV, 2 columns after a heading)", 3000),
         ('{"id": "1", "name": "Ada"}\n' * 20, "text (JSON lines)", 20),
+        ("20 rows:\n\n```\n" + '{"id": "1", "name": "Ada"}\n' * 20 + "```", "text (JSON lines after a heading)", 20),
     ],
 )
 @pytest.mark.parametrize("code", ["sum(row['id'] for row in t)", "[row.get('id') for row in t]", "{**t}"])

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -205,6 +206,27 @@ def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     assert types(text) == {"id": "BIGINT", "text": "VARCHAR"}
 
 
+def test_columns_that_are_aligned_with_spaces_have_their_cells() -> None:
+    listed = "CONTAINER ID   STATUS        PORTS       NAMES\n"
+    listed += "".join(
+        f"{number:012}   Up {number} hours    {ports:<11} db-{number}\n" for number, ports in ((1, "80"), (2, ""))
+    )
+    found = rows('SELECT "CONTAINER ID" AS id, PORTS AS p, STATUS AS s FROM t ORDER BY id', t=listed)
+    assert found == [
+        {"id": "000000000001", "p": 80, "s": "Up 1 hours"},
+        {"id": "000000000002", "p": None, "s": "Up 2 hours"},
+    ]
+    shifted = listed + "000000000003   Up more than a day   80     db-3\n" * 200
+    assert types(shifted) == {"line": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=shifted) == [{"n": 203}]
+
+
+def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
+    box = "┌────┬───────┐\n│ id │ first │\n│    │ name  │\n├────┼───────┤\n│ 1  │ a|b   │\n│ 2  │ c\\|d  │\n"
+    assert rows('SELECT "first name" AS n FROM t ORDER BY id', t=box) == [{"n": "a|b"}, {"n": "c\\|d"}]
+    assert rows("SELECT b FROM t", t="| a | b |\n|---|---|\n| 1 | x │ y |\n") == [{"b": "x │ y"}]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -245,13 +267,25 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         '[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]\n\n(2 rows)\n',
         "[Reading 3 lines]\n\nid,name\n1,a\n2,b\n",
         "Started with PID 7\nInitial output:\nid,name\n1,a\n2,b\n",
+        "Command executed (0.1 s)\n\nOutput:\nid,name\n1,a\n2,b\n",
+        "Executed in session 1:\n\n--- Output ---\nid,name\n1,a\n2,b\n",
         "id,name\n1,a\n2,b\n\n(2 rows)\n",
         "2 rows, of 2:\nfrom 1\n \nid\tname\n1\ta\n2\tb\n",
         "| id | name |\n|---:|:----|\n| 1 | a |\n| 2 | b |\n",
         "Here you are:\n\nid | name\n---|---\n1 | a\n2 | b\n",
         " id | name \n----+------\n  1 | a\n  2 | b\n(2 rows)\n",
         "+----+------+\r\n| id | name |\r\n+----+------+\r\n|  1 | a    |\r\n|  2 | b    |\r\n+----+------+\r\n",
+        "┏━━━━┳━━━━━━┓\n┃ id ┃ name ┃\n┡━━━━╇━━━━━━┩\n│  1 │ a    │\n│  2 │ b    │\n└────┴──────┘\n",
+        "╔════╦══════╗\n║ id ║ name ║\n╠════╬══════╣\n║  1 ║ a    ║\n║  2 ║ b    ║\n╚════╩══════╝\n",
+        "┌────┬───┐\n│ id │ name │\n│ int32 │ text │\n├────┼───┤\n│ 1 │ a │\n│ 2 │ b │\n└────┴───┘\n",
+        "┌────┬───┐\n│ id │ name │\n├────┼───┤\n│ 1 │ a │\n│ 2 │ b │\n├────┴───┤\n│ 2 rows │\n└────────┘\n",
+        " id │ name \n────┼──────\n  1 │ a\n  2 │ b\n(2 rows)\n",
+        "id  name\n--  ----\n 1  a\n 2  b\n",
+        "Done\n\nOutput:\nid  name\n--  ----\n 1  a\n 2  b\n\n(2 rows affected)\n",
+        "+----+------+\n| id | name |\n| INT | VARCHAR(9) |\n+----+------+\n| 1 | a |\n| 2 | b |\n+----+------+\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n',
+        'Found 2 rows:\n{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n\n(2 rows)\n',
+        "Found 2 rows:\n\n{'id': 1, 'name': 'a'}\n{'id': 2, 'name': 'b'}\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}',
         '  [{"id":1,"name":"a"},\n {"id":2,"name":"b"}]',
         b' [ {"id":1,"name":"a"}, {"id":2,"name":"b"} ] ',
@@ -270,8 +304,11 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ('a,b\n"x, ""y""",1\n', {"a": "VARCHAR", "b": "BIGINT"}, [{"a": 'x, "y"', "b": 1}]),
         ("at,n\n2026-01-02T10:00Z,\n", {"at": "VARCHAR", "n": "VARCHAR"}, [{"at": "2026-01-02T10:00Z", "n": None}]),
         ("n\n5\n", {"n": "BIGINT"}, [{"n": 5}]),
+        (",name\n0,a\n1,b\n", {"column0": "BIGINT", "name": "VARCHAR"}, [{"column0": 0, "name": "a"}]),
+        (",a\n7,b\n8,c\n", {"column0": "BIGINT", "column1": "VARCHAR"}, [{"column0": None, "column1": "a"}]),
         ("[INFO] one\n[WARN] two, three\n", {"line": "VARCHAR"}, [{"line": "[INFO] one"}]),
         ("2026 INFO started\n2026 ERROR x, y\n", {"line": "VARCHAR"}, [{"line": "2026 INFO started"}]),
+        ("job 1 began, all ok\njob 2 began, all ok\n" * 9, {"line": "VARCHAR"}, [{"line": "job 1 began, all ok"}]),
         ("Ann went, Bob stayed.\n" * 3, {"line": "VARCHAR"}, [{"line": "Ann went, Bob stayed."}]),
         ("10:00:01,123 INFO a\n" * 3, {"line": "VARCHAR"}, [{"line": "10:00:01,123 INFO a"}]),
         ("- milk, 1 l\n- salt, 1 kg\n- tea, 2 g\n", {"line": "VARCHAR"}, [{"line": "- milk, 1 l"}]),
@@ -283,6 +320,7 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ("<a b='1', c='2'/>\n" * 3, {"line": "VARCHAR"}, [{"line": "<a b='1', c='2'/>"}]),
         ('[{"a":1},{"a":2},]', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2},]'}]),
         ('[{"a":1},{"a":2}', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2}'}]),
+        ('{"a":1}\n{"a":2}\n... 3 more', {"line": "VARCHAR"}, [{"line": '{"a":1}'}]),
         ('{"a":1}\n{"a":2}\n{"a":3}\n{"a"', {"line": "VARCHAR"}, [{"line": '{"a":1}'}]),
         ('{"a":1,"b":2}\n' * 900 + "end", {"line": "VARCHAR"}, [{"line": '{"a":1,"b":2}'}]),
         ('{"broken\nlines"', {"line": "VARCHAR"}, None),
@@ -693,6 +731,15 @@ def test_rows_in_an_object_in_a_column_are_named() -> None:
     answer = {"success": True, "data": {"count": 2, "a/b": {"rows": [{"id": 1, "email": "x"}, {"id": 2}]}}}
     message = failure("SELECT count(email) FROM t", t=answer).message
     assert ' "t" has rows in "data/a~1b/rows": add this to its path in `inputs`. Tables: t(success' in message
+
+
+@pytest.mark.parametrize("inner", [{"rows": OBJECTS, "n": 2}, {"n": 2, "data": {"rows": OBJECTS}}])
+@pytest.mark.parametrize("form", ["Found 2 rows\n{}", "```json\n{}\n```", "{}"])
+def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str, Any], form: str) -> None:
+    text = form.format(json.dumps(inner))
+    advice = re.search(r'The rows of "t" are (FROM .*\))\. Tables: ', failure("SELECT id FROM t", t=text).message)
+    assert advice
+    assert rows(f"SELECT id, name {advice[1]}", t=text) == OBJECTS
 
 
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:

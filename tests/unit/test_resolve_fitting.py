@@ -98,7 +98,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "object below a line": row(string=SAME, object=b'{\n "a": %s\n}' % (b"1" * 40)),
     "rows of Python": row(string=SAME, array=b'[{"a": null}]'),
     "JSON lines": row(string=SAME, array=b'[{"a": 1.0},{"a": 1e400}]'),
-    "JSON lines below a line": row(string=SAME),
+    "JSON lines below a line": row(string=SAME, array=b'[{"a": 1},{"a": 2}]'),
     "a little JSON in text": row(string=SAME),
     "integer": row(integer=SAME, number=SAME, string=b'"42"'),
     "whole number": row(integer=SAME, number=SAME, string=b'"42.0"'),

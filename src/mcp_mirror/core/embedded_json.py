@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.python_literals import replace_nan, translate_python_literal
-from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
+from mcp_mirror.core.text_format import FOOTER, PYTHON_LITERAL, find_format, is_heading, read_edges
 from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.types import Buffer, Span
 
@@ -33,7 +33,8 @@ def find_embedded_json(blob: Buffer, *, include_lines: bool = False) -> bytes | 
 
     Args:
         blob: The value.
-        include_lines: Several objects and arrays, each of which begins a line, count as one array, as in JSON lines.
+        include_lines: Several objects and arrays, each of which begins a line, count as one array, as in JSON lines;
+            also below a heading that ends with an empty line or a colon, and with a few lines below an empty one.
     """
     text: str | None = decode_as(blob, str)
     if text is None:
@@ -48,7 +49,7 @@ def find_embedded_json(blob: Buffer, *, include_lines: bool = False) -> bytes | 
             is_most = 2 * (len(rest) - len(below)) >= len(text)
             if _NEXT_CONTAINER.search(below) is None:
                 return found if is_most else None
-            return _read_several(text) if include_lines else None
+            return _read_rows(rest) if include_lines and is_heading(text[: match.start()]) else None
     return None
 
 
@@ -83,6 +84,14 @@ def _split_container(text: str) -> tuple[bytes | None, str]:
     if (last := re.search(rf"\n{indent}[\]}}][ \t\r]*(?=\n|\Z)", text)) is None:
         return None, ""
     return read_container(text[: last.end()]), text[last.end() :]
+
+
+def _read_rows(text: str) -> bytes | None:
+    """The array of several objects and arrays, which a few lines may follow; None for any other text."""
+    found = _read_several(text)
+    if found is None and (footer := FOOTER.search(text)) and not _NEXT_CONTAINER.search(footer[0]):
+        return _read_several(text[: footer.start()])
+    return found
 
 
 def _read_several(text: str) -> bytes | None:

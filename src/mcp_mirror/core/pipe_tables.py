@@ -1,14 +1,30 @@
-"""Finds the table that a text draws with bars, as Markdown, psql and the clients of MySQL do."""
+"""Finds the table that a text draws with bars, as Markdown, psql and MySQL do, or with box characters."""
 
 import re
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 _BAR: Final = re.compile(r"(?<!\\)\|")
 """A bar between two cells; a bar with a backslash is part of a cell."""
-_RULE_CHARACTERS: Final = frozenset("|+-=: \t")
+_BOX_BAR: Final = re.compile("[\u2502\u2503\u2551]")
+_BOX: Final = {
+    code: "|" if _BOX_BAR.match(chr(code)) else "-" if chr(code) in "\u2500\u2501\u2550" else "+"
+    for code in range(0x2500, 0x2574)
+}
+"""Box characters, and the characters of rules that they stand for."""
+_RULE_CHARACTERS: Final = frozenset("|+-=: \t") | frozenset(map(chr, _BOX))
 _RULE_CELL: Final = re.compile(r"\s*:?[-=]+:?\s*")
+_FOOTER_RULE: Final = re.compile("[\u251c\u2523\u2560].*[\u2534\u253b\u2569]")
+"""A rule that ends all columns: below it is one cell, as DuckDB prints the number of rows, and another rule."""
+_FOOTER_LINES: Final = 3
+_TYPE: Final = re.compile(
+    r"(?:u?(?:tiny|small|big|huge)?int(?:eger)?\d*|text|real|float|double|boolean|blob|json|uuid|interval|date|time"
+    r"|(?:varchar|timestamp|decimal|numeric|enum|struct|map|union)\b.*)(?:\[\d*\])*",
+    re.IGNORECASE,
+)
+"""The type of a column, which some databases print below its name."""
 _MIN_SHARE: Final = 0.5
 """The least share of a text's lines that a table takes; a document that contains a table is not one."""
 
@@ -21,48 +37,90 @@ class PipeTable(msgspec.Struct, frozen=True):
     """The cells of each row, as many as the header has, without the spaces around them."""
 
 
+class _Form(NamedTuple):
+    """How a table is drawn."""
+
+    is_box: bool
+    has_outer_bars: bool
+
+
 def find_pipe_table(text: str) -> PipeTable | None:
     """Find the only table of a text, which may have lines before and after it.
 
     Returns:
         None if the text has no table or several, if most of its lines are not part of the table, or if a row has
-        more cells than the header, so that no cell is lost.
+        more cells than the header, so that no cell is lost. Words in a box are not a table either.
     """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    rules = dict.fromkeys(at for at, line in enumerate(lines) if _count_columns(line))
-    below_header = [at for at in rules if at and at - 1 not in rules and "|" in lines[at - 1]]
+    rules = {at: text for at, text in enumerate(map(_read_rule, lines)) if text}
+    below_header = [at for at in rules if at and at - 1 not in rules and _has_bar(lines[at - 1], lines[at])]
     if not below_header:
         return None
     rule = below_header[0]
-    has_outer_bars = lines[rule - 1].startswith("|")
-    header = _split_cells(lines[rule - 1], has_outer_bars=has_outer_bars)
+    form = _Form(_is_box(lines[rule]), _starts_with_bar(lines[rule - 1]))
+    header = _read_header(lines, rules, rule, form)
     rows: list[list[str]] = []
     end = rule + 1
-    while end < len(lines) and (end in rules or "|" in lines[end]):
+    while end < len(lines) and (end in rules or _has_bar(lines[end], lines[rule])):
         if end not in rules:
-            rows.append(_split_cells(lines[end], has_outer_bars=has_outer_bars))
-        elif not lines[end].startswith("+"):  # the rule of another table
+            rows.append(_split_cells(lines[end], form))
+        elif _FOOTER_RULE.match(lines[end]):
+            end += _FOOTER_LINES
+            break
+        elif not rules[end].startswith("+"):  # the rule of another table
             return None
         end += 1
-    is_whole = all(len(row) <= len(header) for row in rows)
-    is_only = all(at < end and lines[at].startswith("+") for at in below_header[1:])
-    if _count_columns(lines[rule]) != len(header) or not is_whole or not is_only:
+    is_whole = all(len(row) <= len(header) for row in rows) and (rows or not rules[rule].startswith("+"))
+    is_only = all(at < end and rules[at].startswith("+") for at in below_header[1:])
+    if _count_columns(rules[rule]) != len(header) or not is_whole or not is_only:
         return None
     if len(rows) + 2 < _MIN_SHARE * len(lines):
         return None
     return PipeTable(header, [row + [""] * (len(header) - len(row)) for row in rows])
 
 
-def _count_columns(line: str) -> int:
-    """The columns of a line such as `|---|:-:|` or `+---+---+`; 0 for any other line."""
-    if not _RULE_CHARACTERS.issuperset(line) or not ("|" in line or "+" in line):
+def _read_rule(line: str) -> str:
+    """A line such as `|---|:-:|` or `+---+---+`, with these in place of box characters; empty for any other line."""
+    rule = line.translate(_BOX) if _RULE_CHARACTERS.issuperset(line) else ""
+    return rule if _count_columns(rule) else ""
+
+
+def _count_columns(rule: str) -> int:
+    """The columns of a rule; 0 for other texts of the same characters."""
+    if not ("|" in rule or "+" in rule):
         return 0
-    cells = re.split(r"[|+]", line.strip("|+"))
+    cells = re.split(r"[|+]", rule.strip("|+"))
     return len(cells) if all(_RULE_CELL.fullmatch(cell) for cell in cells) else 0
 
 
-def _split_cells(line: str, *, has_outer_bars: bool) -> list[str]:
-    if has_outer_bars:
-        line = line.removeprefix("|")
-        line = line if line.endswith(r"\|") else line.removesuffix("|")
+def _is_box(rule: str) -> bool:
+    return not rule.isascii()
+
+
+def _has_bar(line: str, rule: str) -> bool:
+    """Whether a line has a bar between cells, of the kind that fits a rule."""
+    return _BOX_BAR.search(line) is not None if _is_box(rule) else "|" in line
+
+
+def _starts_with_bar(line: str) -> bool:
+    return line.startswith("|") or _BOX_BAR.match(line) is not None
+
+
+def _read_header(lines: Sequence[str], rules: Mapping[int, str], rule: int, form: _Form) -> list[str]:
+    """The names of the columns above a rule: of the lines below another rule, or of one line."""
+    first = rule - 1
+    while first and first - 1 not in rules and _has_bar(lines[first - 1], lines[rule]):
+        first -= 1
+    names, *others = (_split_cells(line, form) for line in lines[first if first - 1 in rules else rule - 1 : rule])
+    if len(others) == 1 and all(map(_TYPE.fullmatch, others[0])):
+        return names
+    return [" ".join(filter(None, cells)) for cells in zip(names, *others, strict=False)]
+
+
+def _split_cells(line: str, form: _Form) -> list[str]:
+    if form.has_outer_bars:
+        line = line[1:] if _starts_with_bar(line) else line
+        line = line if line.endswith(r"\|") or not _starts_with_bar(line[-1:]) else line[:-1]
+    if form.is_box:
+        return [cell.strip() for cell in _BOX_BAR.split(line)]
     return [cell.strip().replace(r"\|", "|") for cell in _BAR.split(line)]

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.pipe_tables import find_pipe_table
+from mcp_mirror.core.aligned_tables import find_aligned_table
+from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
@@ -28,16 +29,17 @@ _LINE_END: Final = re.compile(r"\r\n?|\n")
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
+_ROWS_FOLLOW: Final = r"[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"
+"""The end of a line, if no empty line, list or prose follows."""
 _HEADINGS: Final = (
-    re.compile(
-        r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"
-        r"|(?:[^\n]+\n){0,4}?[^\n]*:[ \t\r]*\n(?![^\n]*[,;] )"
-    ),
+    re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
+    re.compile(rf"(?:[^\n]*\n){{0,4}}?[^\n]*:{_ROWS_FOLLOW}"),
+    re.compile(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
     re.compile(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
     re.compile(r"(?:#[^\n]*+\n)++"),
 )
-"""A few lines before an empty one, or up to one that ends with a colon, if no list or prose follows; a few lines up to
-the beginning of a code block; comments."""
+"""A few lines before an empty one; up to one that ends with a colon; up to a rule, but not one below names of columns;
+up to the beginning of a code block; comments."""
 FOOTER: Final = re.compile(
     r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
@@ -54,6 +56,7 @@ _MIN_WORDS: Final = 4
 """Words of a cell, on average, from which lines are prose; cells of a log have at least half as many."""
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _NUMBER: Final = re.compile(r"\s*[-+]?\d[\d.]*%?\s*")
+_DIGIT: Final = re.compile(r"\d")
 _LINE_NUMBER: Final = re.compile(r" *\d{1,9}", re.ASCII)
 _SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
 _LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
@@ -127,23 +130,39 @@ def find_format(edges: Edges) -> str:
     is_closed = last in ("", _CLOSING.get(head.lstrip()[:1]))
     if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
         return form
-    _, form = _find_csv_after_heading(edges)
-    return form + _AFTER_HEADING if form else _detect_csv_and_footer(head, is_whole=is_whole)
+    _, form = _find_rows_after_heading(edges)
+    return form + _AFTER_HEADING if form else _detect_rows_and_footer(head, is_whole=is_whole)
 
 
-def _find_csv_after_heading(edges: Edges) -> tuple[int, str]:
-    """The characters of the heading before a CSV text, and the format of that text; 0 and an empty format without."""
+def is_heading(text: str) -> bool:
+    """Whether a text is empty, or a few lines before rows."""
+    return not text.strip() or any(pattern.fullmatch(text) for pattern in _HEADINGS)
+
+
+def _find_rows_after_heading(edges: Edges) -> tuple[int, str]:
+    """The characters of the heading before CSV or JSON lines, and their format; 0 and an empty format without."""
     for heading in filter(None, (pattern.match(edges.head) for pattern in _HEADINGS)):
-        if form := _detect_csv_and_footer(edges.head[heading.end() :], is_whole=edges.is_whole):
+        if form := _detect_rows_and_footer(edges.head[heading.end() :], is_whole=edges.is_whole):
             return heading.end(), form
     return 0, ""
 
 
-def _detect_csv_and_footer(head: str, *, is_whole: bool) -> str:
-    """The format of CSV, below which lines may follow if the text is whole; empty for any other text."""
+def _detect_rows_and_footer(head: str, *, is_whole: bool) -> str:
+    """The format of CSV or JSON lines, below which lines may follow if the text is whole; empty for any other text."""
     footer = FOOTER.search(head) if is_whole else None
     bodies = (head, head[: footer.start()]) if footer else (head,)
-    return next(filter(None, (_detect_csv(_read_lines(body, is_whole=is_whole)) for body in bodies)), "")
+    return next(filter(None, (_detect_rows(_read_lines(body, is_whole=is_whole)) for body in bodies)), "")
+
+
+def _detect_rows(lines: Sequence[str]) -> str:
+    if _are_json_lines(lines):
+        return JSON_LINES
+    return _detect_csv(lines) or _name_table(find_aligned_table("\n".join(lines)))
+
+
+def _name_table(table: PipeTable | None) -> str:
+    count = len(table.header) if table else 0
+    return f"table, {count} column{'' if count == 1 else 's'}" if count else ""
 
 
 def has_columns(form: str) -> bool:
@@ -172,17 +191,16 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     yield PYTHON_LITERAL if is_closed and _is_one_literal(head, lines) else ""
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
-    table = find_pipe_table("\n".join(lines))
-    yield f"table, {count} column{'' if count == 1 else 's'}" if table and (count := len(table.header)) else ""
-    yield _detect_csv(lines)
+    yield _name_table(find_pipe_table("\n".join(lines)))
+    yield _detect_rows(lines)
     yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
     yield "Markdown" if _is_markdown(head, lines) else ""
     yield "source code" if has_lines and _is_code(head, lines) else ""
 
 
 def measure_heading(edges: Edges) -> int:
-    """Count the characters of the heading before a CSV or TSV text; 0 if a text is not of this form."""
-    return _find_csv_after_heading(edges)[0] if find_format(edges).endswith(_AFTER_HEADING) else 0
+    """Count the characters of the heading before CSV, TSV or JSON lines; 0 if a text is not of this form."""
+    return _find_rows_after_heading(edges)[0] if find_format(edges).endswith(_AFTER_HEADING) else 0
 
 
 def has_false_columns(edges: Edges) -> bool:
@@ -243,7 +261,7 @@ class _Columns(msgspec.Struct, frozen=True):
         """Whether the first line and most others are prose, code, or lines of a log, list or file, and not a row."""
         tests = (
             *(_has_one_cell, self._has_open_brackets, self._has_time),
-            *(self._is_item, self._is_log_line, self._is_prose),
+            *(self._is_item, self._is_log_line, self._is_prose, _has_number_in_words),
         )
         return (
             _repeats_labels(self.rows)
@@ -271,7 +289,7 @@ class _Columns(msgspec.Struct, frozen=True):
         return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
 
     def _is_prose(self, row: Sequence[str]) -> bool:
-        is_sentence = _SENTENCE_END.search(row[-1]) or sum(len(cell.split()) for cell in row) >= _MIN_WORDS * len(row)
+        is_sentence = _SENTENCE_END.search(row[-1]) or _has_long_cells(row)
         return _is_spaced(row) and bool(is_sentence) and not any(map(_NUMBER.fullmatch, row))
 
 
@@ -299,6 +317,17 @@ def _read_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 def _has_one_cell(row: Sequence[str]) -> bool:
     """Whether only the first cell has a text, as in a line that ends with a semicolon."""
     return not any(map(str.strip, row[1:]))
+
+
+def _has_number_in_words(row: Sequence[str]) -> bool:
+    """Whether each cell has words, and one a number beside them, as in a line of a log."""
+    is_line = _is_spaced(row) or _has_long_cells(row)
+    are_words = all(map(_WORD.search, row)) and len(row[0].split()) > 1
+    return is_line and are_words and any(map(_DIGIT.search, row))
+
+
+def _has_long_cells(row: Sequence[str]) -> bool:
+    return sum(len(cell.split()) for cell in row) >= _MIN_WORDS * len(row)
 
 
 def _has_changes(row: Sequence[str]) -> bool:

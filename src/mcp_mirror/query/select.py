@@ -85,10 +85,11 @@ def explain_text(blob: Buffer, text_advice: str, table_advice: str) -> tuple[str
         return "", False
     edges = read_edges(blob, span)
     form = find_format(edges)
-    has_rows = form == JSON_LINES or has_columns(form)
+    are_json_lines = form.startswith(JSON_LINES)
+    has_rows = are_json_lines or has_columns(form)
     if not has_rows and _OBJECT.match(edges.head):
         return f"The value is text that begins as JSON and is not valid JSON; it may be cut. {text_advice}", True
-    described = f"{form}, with a line that is not JSON" if form == JSON_LINES else form
+    described = f"{form}, with a line that is not JSON" if are_json_lines else form
     reason = f"The value is text{described and f' ({described})'}, not JSON: JMESPath has no keys or items to select."
     return f"{reason} {table_advice if has_rows else text_advice}", has_rows
 

@@ -8,7 +8,7 @@ and its configuration is locked.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -18,6 +18,8 @@ import msgspec
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.paths import escape_token
+from mcp_mirror.payload.json_spans import kind_at, skip_space
+from mcp_mirror.query.sql_files import quote_name
 from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY, FileRemoved, map_span, write_all
@@ -56,6 +58,8 @@ _ROWS: Final = re.compile(
     re.DOTALL,
 )
 """The type of a column with rows: an array of objects, or an object of objects or of arrays."""
+_OBJECTS: Final = re.compile(r"STRUCT\(.*\)\[\]", re.DOTALL)
+"""The type of a column with an array of objects."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
@@ -131,6 +135,7 @@ def run_sql(
         blobs = [map_span(one.value) for one in tables]
     except OSError:
         return FileRemoved()
+    texts = [one.name for one, blob in zip(tables, blobs, strict=True) if one.is_media or _is_text(blob)]
     with open_database() as database:
         try:
             _check_query(database, sql, [one.name for one in tables])
@@ -148,7 +153,7 @@ def run_sql(
                 is_limit=True,
             )
         except duckdb.Error as error:
-            return _describe_error(database, error, sql)
+            return _describe_error(database, error, sql, texts)
 
 
 @contextmanager
@@ -298,7 +303,12 @@ def _encode_rows(rows: Sequence[str]) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str) -> SqlFailure:
+def _is_text(blob: Buffer) -> bool:
+    return kind_at(blob, skip_space(blob, 0)) == "text"
+
+
+def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, texts: Collection[str]) -> SqlFailure:
+    """Describe an error of the database, with the tables and columns that exist; `texts` are the tables of texts."""
     import duckdb  # noqa: PLC0415  # an extra
 
     kind = type(error).__name__
@@ -306,9 +316,9 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str) 
     if kind in _NAME_ERRORS:
         with suppress(duckdb.Error):  # the transaction was aborted
             tables = _list_columns(database)
-            message = " ".join(
-                filter(None, (message, _explain_missing(database, message, tables, sql), _describe_tables(tables)))
-            )
+            missing = _MISSING_COLUMN.search(message)
+            reason = missing and (_explain_missing(missing[1], tables, sql) or _explain_rows(database, tables, texts))
+            message = " ".join(filter(None, (message, reason, _describe_tables(tables))))
     elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
         message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
     return SqlFailure(message, kind)
@@ -337,44 +347,60 @@ def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, s
     return tables
 
 
-def _explain_missing(
-    database: "DuckDBPyConnection", message: str, tables: Mapping[str, Mapping[str, str]], sql: str
-) -> str:
-    """Name the tables that have the column which an error reports as missing, or the mistake that fits.
-
-    The mistakes are a text in double quotes, an object with the rows in one of its columns in place of the rows, and
-    the name of a column of rows that are arrays.
-    """
-    if (missing := _MISSING_COLUMN.search(message)) is None:
-        return ""
-    wanted = missing[1].casefold()
+def _explain_missing(missing: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
+    """Name the tables that have a missing column, or explain that a text is in double quotes; empty for any other."""
+    wanted = missing.casefold()
     owners = [table for table, columns in tables.items() if wanted in {one.casefold() for one in columns}]
     if owners:
-        return f"Only {' and '.join(map(_quote, owners))} {'has' if len(owners) == 1 else 'have'} {_quote(missing[1])}."
+        return f"Only {' and '.join(map(_quote, owners))} {'has' if len(owners) == 1 else 'have'} {_quote(missing)}."
     if _quote(wanted) in sql.casefold():
-        text = missing[1].replace("'", "''")
+        text = missing.replace("'", "''")
         return f"Double quotes enclose names of columns; a text has single quotes: '{text}'."
-    return _explain_rows(database, tables)
+    return ""
 
 
-def _explain_rows(database: "DuckDBPyConnection", tables: Mapping[str, Mapping[str, str]]) -> str:
+def _explain_rows(
+    database: "DuckDBPyConnection", tables: Mapping[str, Mapping[str, str]], texts: Collection[str]
+) -> str:
     """Name a table whose rows are in one of its columns, or are arrays; empty: no table is such."""
-    for table, columns in tables.items():
-        if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
-            return sanitize(
-                f"{_quote(table)} has rows in its column {_quote(rows)}: add the key to its path in `inputs`."
-            )
-        if rows := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
-            return sanitize(
-                f"{_quote(table)} has rows as arrays in its column {_quote(rows)}: add the key to its path in "
-                f"`inputs`. Then {_CELLS}"
-            )
-        for column, kind in columns.items():
-            if kind.startswith("STRUCT(") and (keys := _find_nested_rows(database.sqltype(kind))):
-                location = "/".join(map(escape_token, (column, *keys)))
-                return sanitize(f"{_quote(table)} has rows in {_quote(location)}: add this to its path in `inputs`.")
-        if list(columns) == ["json"] and columns["json"].endswith("[]"):
-            return f"Each row of {_quote(table)} is an array: {_CELLS}"
+    explained = (
+        _explain_rows_of_text(database, table, columns)
+        if table in texts
+        else _explain_rows_of(database, table, columns)
+        for table, columns in tables.items()
+    )
+    return sanitize(next(filter(None, explained), ""))
+
+
+def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """The same of the table of a text, which has no paths below its own."""
+    for column, kind in columns.items():
+        keys = (column, *_find_nested_rows(database.sqltype(kind)))
+        if len(keys) > 1 or _OBJECTS.fullmatch(kind):
+            rows = ".".join(map(quote_name, keys))
+            select = f"SELECT unnest({rows}, max_depth := 2) FROM {quote_name(table)}"  # noqa: S608  # quoted names
+            return f"The rows of {_quote(table)} are FROM ({select})."
+    return _explain_cells(table, columns)
+
+
+def _explain_rows_of(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
+        return f"{_quote(table)} has rows in its column {_quote(rows)}: add the key to its path in `inputs`."
+    if rows := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
+        return (
+            f"{_quote(table)} has rows as arrays in its column {_quote(rows)}: add the key to its path in "
+            f"`inputs`. Then {_CELLS}"
+        )
+    for column, kind in columns.items():
+        if kind.startswith("STRUCT(") and (keys := _find_nested_rows(database.sqltype(kind))):
+            location = "/".join(map(escape_token, (column, *keys)))
+            return f"{_quote(table)} has rows in {_quote(location)}: add this to its path in `inputs`."
+    return _explain_cells(table, columns)
+
+
+def _explain_cells(table: str, columns: Mapping[str, str]) -> str:
+    if list(columns) == ["json"] and columns["json"].endswith("[]"):
+        return f"Each row of {_quote(table)} is an array: {_CELLS}"
     return ""
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mcp_mirror.core.aligned_tables import find_aligned_table
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
-from mcp_mirror.core.pipe_tables import find_pipe_table
+from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import (
     FOOTER,
@@ -175,7 +176,7 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
-            if is_object and find_format(_read_edges(data)) != JSON_LINES:
+            if is_object and not read_json_container(data.partition(b"\n")[0].decode(errors="ignore")):
                 raise
             _load_text(database, name, data)
     else:
@@ -193,26 +194,32 @@ def _read_edges(data: bytes) -> Edges:
 
 
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
-    """Make a table of a text: of the table that it draws with bars, or of CSV or TSV, which a heading may precede."""
+    """Make a table of a text: of the table that it draws, or of CSV or TSV, which a heading may precede."""
     edges = _read_edges(data)
     head, form = edges.head, find_format(edges)
+    body = data[len(head[: measure_heading(edges)].encode()) :]
     is_loaded = False
     if form.startswith("table"):
-        if drawn := find_pipe_table(data.decode(errors="replace")):
+        if drawn := find_pipe_table(data.decode(errors="replace")) or _find_aligned_table(body):
             rows = _write_csv((drawn.header, *drawn.rows), ",")
             with open_as_file(rows) as path:
                 _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
             is_loaded = True
-    elif not (has_false_columns(edges) or form in _LINE_FORMATS):
-        heading = measure_heading(edges)
-        body = data[len(head[:heading].encode()) :]
+    elif not (has_false_columns(edges) or form.startswith(_LINE_FORMATS)):
         if form.startswith(("CSV", "TSV")):
-            delimiter = find_delimiter(edges._replace(head=head[heading:]))
+            delimiter = find_delimiter(edges._replace(head=head[measure_heading(edges) :]))
             is_loaded = _load_rows(database, name, body.lstrip(b"\r\n"), delimiter)
         else:
             is_loaded = _load_csv(database, name, body)
     if not is_loaded:
         _load_lines(database, name, data)
+
+
+def _find_aligned_table(data: bytes) -> PipeTable | None:
+    """The table that a text aligns with spaces, without the lines below it."""
+    footer = _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0))
+    bodies = (data, data[: footer.start()]) if footer else (data,)
+    return next(filter(None, (find_aligned_table(body.decode(errors="replace")) for body in bodies)), None)
 
 
 def _write_csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
@@ -401,7 +408,15 @@ def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> st
     dialect = "".join(f", {name} = {quote_text(value)}" for name, value in options.items())
     if has_header and all(one["type"] == "VARCHAR" for one in known):  # DuckDB takes the first texts for names
         has_header = not _is_first_row_data(database, f"{path}{dialect}")
-    return f"{dialect}, header = {has_header}"
+    return f"{dialect}, header = {has_header or _has_index_header(database, f'{path}{dialect}')}"
+
+
+def _has_index_header(database: "DuckDBPyConnection", source: str) -> bool:
+    """Whether the first row is a header as pandas writes it: no name for the index, which begins with 0 below."""
+    table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
+    first, *others = database.execute(f"FROM {table} LIMIT 2").fetchall() or [()]
+    names = [cell and not _DIGIT.search(cell) for cell in first[1:]]
+    return bool(names) and all(names) and first[0] is None and [row[0] for row in others] == ["0"]
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:

@@ -161,18 +161,18 @@ def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | N
     variable, heading = name if is_input else "text", edges.head[: measure_heading(edges)]
     form, delimiter = find_format(edges), find_delimiter(edges._replace(head=edges.head[len(heading) :]))
     described = f"{name} is text{form and f' ({form})'}, one string"
+    skipped = heading.count("\n")
+    below = f"[{skipped}:{-_count_lines_below(heading, edges.end) or ''}]" if skipped else ""
     if delimiter:
         argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
         # Lines without their ends lose the line breaks in quoted cells.
         lines = f'open("/memory/{name}", newline="")' if is_input else "text.splitlines(True)"
-        if skipped := heading.count("\n"):
-            below = _count_lines_below(heading, edges.end)
-            lines += f"{'.readlines()' if is_input else ''}[{skipped}:{-below or ''}]"
+        lines += f"{'.readlines()' if is_input and below else ''}{below}"
         return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
     if only_csv:
         return None
-    if form == JSON_LINES:
-        return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines()]."
+    if form.startswith(JSON_LINES):
+        return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines(){below}]."
     if part := _find_json(blob[span.start : span.stop]):
         return f"{described}: after `import json`, its JSON is json.loads({variable}[{part.start}:{part.stop}])."
     return f"{described}: its lines are {variable}.splitlines()."
