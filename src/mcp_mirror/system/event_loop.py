@@ -41,6 +41,8 @@ _FRESH: Final = 0.01
 """Seconds after which the run queue delay is read again."""
 _LOOK_INTERVAL: Final = 0.001
 """Seconds between two looks for events while callbacks are ready."""
+_OVERDUE: Final = 1.0
+"""Seconds by which a cleanup of the heap waits for a pass after which no event waits."""
 _RECENT: Final = 20
 """Stalls that are kept with their time."""
 _FRAMES: Final = 8
@@ -141,7 +143,7 @@ class _MeasuredSelector(selectors.DefaultSelector):
             return []
         is_active = watch.is_active(entered)
         if self._was_active > is_active or entered >= watch.cleanup.next_check:
-            if watch.cleanup.run(entered, is_idle=not is_active):
+            if self._clean_up(entered, is_active=is_active, may_wait=timeout is None or timeout > 0):
                 timeout = 0.0  # finalizers may have scheduled callbacks
             entered = monotonic()
         self._was_active = is_active
@@ -153,6 +155,17 @@ class _MeasuredSelector(selectors.DefaultSelector):
         watch.begin_pass(began, has_events=bool(ready))
         self._next_look = began + _LOOK_INTERVAL
         return ready
+
+    def _clean_up(self, now: float, *, is_active: bool, may_wait: bool) -> bool:
+        """Clean up the heap if no event waits, or it is overdue; return whether garbage was collected."""
+        cleanup = self._watch.cleanup
+        is_quiet = may_wait and not super().select(0)
+        if is_active and not is_quiet and now < cleanup.next_check + _OVERDUE:
+            return False
+        if is_quiet:  # the pass is over, and the cleanup delays only what comes now
+            self._watch.end_pass(now)
+            self._watch.begin_pass(now, has_events=False)
+        return cleanup.run(now, is_idle=not is_active, is_quiet=is_quiet)
 
 
 class _Watch:

@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from time import thread_time
 from typing import Final
 
 _TRIM_THRESHOLD: Final = -1
@@ -14,7 +15,7 @@ _MMAP_THRESHOLD: Final = -3
 """Parameters of `mallopt` in glibc's malloc.h."""
 _KEPT: Final = 4 << 20
 """Bytes of freed memory that the heap keeps, and bytes from which a buffer has a mapping of its own."""
-_CHECK_INTERVAL: Final = 10.0
+_CHECK_INTERVAL: Final = 2.0
 """Seconds between two looks at the size of the heap."""
 _GROWN: Final = 1.25
 """How often its size the heap must have before an idle event loop collects garbage."""
@@ -22,6 +23,12 @@ _TOO_LARGE: Final = 4.0
 """The same for a loop that is never idle."""
 _FEW_BLOCKS: Final = 200_000
 """Blocks that the heap may grow in any case, about 20 MB."""
+_LITTLE_GARBAGE: Final = 20_000
+"""Blocks by which the heap must have grown before a short collection."""
+_SHORT: Final = 0.006
+"""Seconds that a collection may take in an event loop that is busy, and has nothing to do just then."""
+_BLOCK_SECONDS: Final = 1e-7
+"""About the seconds that a collection takes for each block that is new since the last one."""
 _FEW_BYTES: Final = 64 << 20
 """Bytes that the resident memory may grow in any case."""
 _RELEASE_PAUSE: Final = 60.0
@@ -43,8 +50,10 @@ def keep_freed_memory() -> None:
 class HeapCleanup:
     """Collects all garbage and releases freed memory when the heap has grown, if possible while the event loop is idle.
 
-    The interpreter collects only after 160 million new objects (`cli/run.py`), because that stops the event loop: 10 ms
-    with few tools, longer with many. Until then, what sessions leave behind in circles would stay in memory.
+    The interpreter collects only after 160 million new objects (`cli/run.py`), because that stops the event loop: a few
+    ms with few tools and sessions, longer with many. Until then, what sessions leave behind in circles would stay in
+    memory: some hundred objects, with what they refer to. A loop that is never idle collects garbage early if that
+    takes little time.
     glibc releases only memory at the end of its heap: one small buffer there keeps all that a flood of large messages
     has taken.
     """
@@ -53,7 +62,11 @@ class HeapCleanup:
         self.next_check: float = math.inf
         """The time of the monotonic clock at which `run` must be called, also if the loop is not idle."""
         self._blocks = 0
+        """Of the heap after the last collection, or after a growth that was expected."""
+        self._collected_blocks = 0
         """Of the heap after the last collection."""
+        self._seconds = 0.0
+        """The time that the last collection took for the objects that stayed."""
         self._resident = 0
         """Bytes of resident memory after the last release, or fewer if it has shrunk since."""
         self._lowest = 0
@@ -63,8 +76,8 @@ class HeapCleanup:
         """The time from which an idle loop releases memory that was in use at the last release, and may be free now."""
 
     def start(self, now: float) -> None:
-        """Begin; what is in memory now has never been garbage."""
-        self._blocks = sys.getallocatedblocks()
+        """Begin with a collection, which also shows how long one takes."""
+        self._collect()
         self._resident = self._lowest = _measure_resident()
         self.next_check = now + _CHECK_INTERVAL
 
@@ -72,18 +85,23 @@ class HeapCleanup:
         """Count all objects that are in memory now as used: the heap has not grown by garbage."""
         self._blocks = max(self._blocks, sys.getallocatedblocks())
 
-    def run(self, now: float, *, is_idle: bool) -> bool:
+    def run(self, now: float, *, is_idle: bool, is_quiet: bool = False) -> bool:
         """Clean up if the heap has grown enough, and return whether garbage was collected.
 
         To find that out takes 0.03 ms, and another 0.03 ms for each million of blocks. A release takes about 0.2 ms for
         each MB that it returns, and up to 15 ms if there is nothing to return.
+
+        Args:
+            now: The time of the monotonic clock.
+            is_idle: The event loop has had nothing to do for some time.
+            is_quiet: It has nothing to do now.
         """
         self.next_check = now + _CHECK_INTERVAL
         growth = _GROWN if is_idle else _TOO_LARGE
-        has_garbage = sys.getallocatedblocks() > self._blocks * growth + _FEW_BLOCKS
+        blocks = sys.getallocatedblocks()
+        has_garbage = blocks > self._blocks * growth + _FEW_BLOCKS or (is_quiet and self._may_collect_shortly(blocks))
         if has_garbage:
-            gc.collect()
-            self._blocks = sys.getallocatedblocks()
+            self._collect()
         resident = _measure_resident()
         has_grown = resident > self._resident * growth + _FEW_BYTES
         if has_grown or (is_idle and now >= self._next_release and resident > self._lowest * growth + _FEW_BYTES):
@@ -96,6 +114,17 @@ class HeapCleanup:
         self._resident = min(self._resident, resident)
         self._lowest = min(self._lowest, self._resident)
         return has_garbage
+
+    def _collect(self) -> None:
+        before, began = sys.getallocatedblocks(), thread_time()
+        gc.collect()
+        self._blocks = self._collected_blocks = sys.getallocatedblocks()
+        self._seconds = max(thread_time() - began - (before - self._blocks) * _BLOCK_SECONDS, 0.0)
+
+    def _may_collect_shortly(self, blocks: int) -> bool:
+        """Whether the heap has grown to this number of blocks, and a collection will be short by the last one."""
+        grown = blocks - self._collected_blocks
+        return grown > _LITTLE_GARBAGE and self._seconds + grown * _BLOCK_SECONDS < _SHORT
 
 
 def _measure_resident() -> int:
