@@ -41,6 +41,8 @@ _SDK_MEMBERS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "
 """Members of a result that depend on the client's protocol version, or that the SDK writes."""
 _HINTS: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of an upstream's result that the SDK writes."""
+_NOT_RELAYED: Final = frozenset({types.SERVER_INFO_META_KEY, "io.modelcontextprotocol/related-task"})
+"""Members of an upstream's `_meta` that do not apply to the gateway: its server, and the task of the call."""
 _MAX_META_BYTES: Final = 1 << 16
 """Bytes of a result's `_meta` that the gateway relays to clients."""
 _MAX_DEPTH: Final = 240
@@ -76,8 +78,8 @@ def sdk_part(empty: Mapping[str, Any], reply: ToolResult) -> dict[str, Any]:
     """
     parsed = {key: _parse(reply[key]) for key in _HINTS if key in reply and _is_small(reply[key])}
     meta = parsed.pop("_meta", None)
-    if isinstance(meta, dict):  # the server info of the upstream is not that of the gateway
-        parsed["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
+    if isinstance(meta, dict):
+        parsed["_meta"] = {key: value for key, value in meta.items() if key not in _NOT_RELAYED}
     if is_input_required(reply):
         members = ("resultType", "inputRequests", "requestState")
         empty = {key: _parse(reply[key]) for key in members if key in reply}

@@ -54,7 +54,7 @@ from mcp_mirror.upstreams.transports.requests import (
 _MAX_ERROR: Final = 1 << 16
 """Bytes of a JSON-RPC error that are read whole."""
 LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
-_UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LISTS
+_UNREAD: Final = frozenset({"tools/call", "tasks/result", "resources/read", "prompts/get"}) | LISTS
 """Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
 _FIRST_ID: Final = 1_000_000_000
 """The id of the first request. The SDK counts its own requests from 1."""
