@@ -149,6 +149,11 @@ class UpstreamSession:
         return self._bypass.is_unknown_session
 
     @property
+    def unreachable(self) -> str | None:
+        """Why the server cannot be reached now, a sentence; the session may still exist there."""
+        return self._bypass.unreachable
+
+    @property
     def flood_reason(self) -> str | None:
         """Why the gateway ended the session if the server sent too many unrequested messages."""
         return self._bypass.flood.reason

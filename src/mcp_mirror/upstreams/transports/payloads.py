@@ -107,6 +107,8 @@ class PayloadBypass:
         """Set when either side has ended the connection."""
         self.is_unknown_session: bool = False
         """The server does not know the session any more."""
+        self.unreachable: str | None = None
+        """Why the server cannot be reached now, a sentence: the last attempt to open a stream of the session failed."""
         self.is_stuck: bool = False
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
         self.is_blocked: Callable[[], bool] = lambda: False
