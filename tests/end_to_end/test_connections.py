@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from http_sessions import META
 from mcp import Client
 from tests.end_to_end.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Listening, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, Lines, Listening, OpenLines, Serve
 
 
 SCRIPTED = Path(__file__).parents[1] / "helpers" / "scripted_upstream.py"
@@ -212,6 +213,59 @@ async def test_a_new_session_is_opened_when_the_event_stream_is_lost(
         await client.text("forget_mirrored")
         await until(lambda: log.read_text().count("initialize\n") == 2)  # without a call
         assert "hear" in await client.text("hear_mirrored")
+
+
+async def read_status(client: Lines, meta: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the only upstream."""
+    params = {"uri": "mcp-mirror://upstreams", "_meta": meta}
+    result = json.loads(await client.request("resources/read", json.dumps(params)))["result"]
+    upstream: dict[str, Any] = json.loads(result["contents"][0]["text"])["upstreams"][0]
+    return upstream
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_server_whose_event_stream_cannot_be_opened_is_down(
+    configured: Configured, open_lines: OpenLines, listening: Listening, serve: Serve, raw: Any, version: str
+) -> None:
+    meta = META if version == "2026-07-28" else {}
+    async with AsyncExitStack() as server:
+        if meta:
+            url = (await server.enter_async_context(serve(configured({"raw": raw("ok")})))).url
+        else:
+            port = await server.enter_async_context(listening("raw_http.py", "--standing", "0.2", "--silent"))
+            url = f"http://127.0.0.1:{port}/mcp"
+        async with open_lines(configured({"one": {"url": url}})) as client:
+            if not meta:
+                await client.greet()
+            ready = await read_status(client, meta)
+            assert (ready["state"], ready["protocol_version"]) == ("ready", version)
+            await server.aclose()
+
+            async def is_down() -> bool:
+                upstream = await read_status(client, meta)
+                return upstream["state"] == "down" and "nothing listens there" in upstream["detail"]
+
+            async with asyncio.timeout(BOUND):
+                while not await is_down():  # noqa: ASYNC110  # the gateway notices it
+                    await asyncio.sleep(0.01)
+            if not meta:
+                await server.enter_async_context(listening("raw_http.py", port, "--standing", "0.2", "--silent"))
+                async with asyncio.timeout(BOUND):
+                    while (await read_status(client, meta))["state"] != "ready":  # noqa: ASYNC110  # the same
+                        await asyncio.sleep(0.01)
+
+
+async def test_an_event_stream_that_breaks_off_again_and_again_is_opened_again(
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with (
+        listening("raw_http.py", "--standing", "0.1", "--silent", "--broken", "--log", str(log)) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        await client.text("hear_mirrored")
+        await until(lambda: log.read_text().count("GET\n") == 4)
 
 
 async def test_a_server_that_starts_late_serves_later_requests(

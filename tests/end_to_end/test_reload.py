@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -371,6 +371,23 @@ async def test_a_watched_file_is_reloaded_when_it_changes(
         await until_listed(client, f"two_hear{suffix}")
         output = b"".join(client.stderr)
         assert (b"change of limits takes effect at the next start" in output) is ("limits" in section)
+
+
+@pytest.mark.posix
+async def test_a_hangup_after_a_change_of_a_watched_file_reloads_once(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"one": raw()}), "--watch") as client:
+        await client.greet()
+        await until_listed(client, "hear_mirrored")
+        configured({"one": raw(), "two": raw()})
+        client.process.send_signal(signal.SIGHUP)
+        await until_listed(client, "two_hear_mirrored")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):  # the gateway examines the file every second
+                while b"".join(client.stderr).count(b"was reloaded") < 2:  # noqa: ASYNC110  # another process writes it
+                    await asyncio.sleep(0.05)
+        assert b"".join(client.stderr).count(b"was reloaded") == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe")

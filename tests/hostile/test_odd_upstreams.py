@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
 import pytest
-from http_sessions import META
-from tests.end_to_end.conftest import until
+from http_sessions import HEADERS, META, open_session
+from tests.end_to_end.conftest import BOUND, until
 from tests.hostile.conftest import MIB
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run, Serve
     from tests.hostile.conftest import Budget
 
 OLD: Final = "2025-11-25"
@@ -173,6 +175,10 @@ def ask(method: str = "elicitation/create", **params: Any) -> dict[str, Any]:
 FORM: Final = ask(message="Who?", requestedSchema={"type": "object", "properties": {}})
 
 
+TELL: Final = '{"jsonrpc":"2.0","id":$call,"result":{"content":[{"type":"text","text":$received}]}}'
+"""The result of a call: the response to the upstream's request."""
+
+
 def require(**members: Any) -> str:
     return result(json.dumps({"resultType": "input_required", **members}))
 
@@ -212,14 +218,97 @@ async def test_an_upstream_learns_that_its_request_does_not_conform(
     configured: Configured, open_lines: OpenLines, odd: Odd, request_: dict[str, Any]
 ) -> None:
     line = json.dumps({"jsonrpc": "2.0", "id": "q", **request_})
-    response = '{"jsonrpc":"2.0","id":$call,"result":{"content":[{"type":"text","text":$received}]}}'
-    async with open_lines(configured({"odd": odd(OLD, odd=[line], response=[response])})) as client:
+    async with open_lines(configured({"odd": odd(OLD, odd=[line], response=[TELL])})) as client:
         received = (await call_modern(client))["content"][0]["text"].partition("\n")[0]
         error = json.loads(received)["error"]
         assert (error["code"], error["message"]) == (
             -32602,
             f"The request does not conform to protocol version 2026-07-28: `{request_['method']}`.",
         )
+
+
+REFUSED: Final[dict[str, tuple[str, str]]] = {
+    "bytes": ('{"content":{"name":"%s"}}' % ("x" * (8 * MIB)), "`result` has 8,388,631 bytes; the limit is 8,388,608."),
+    "values": ('{"content":{"names":[%s0]}}' % ("0," * 20_000), "`result` has more than 20,000 members and items."),
+    "levels": ('{"content":%s}' % ("[" * 300 + "]" * 300), "The message is nested too deep"),
+    "message": ('{"content":{"name":"%s"}}' % ("x" * (17 * MIB)), "is over `limits.max_message_bytes`"),
+    "syntax": ('{"content":}', "The message is not valid JSON"),
+}
+"""Answers of a client that the gateway refuses, and the reasons."""
+RESPONSES: Final = ('{"jsonrpc":"2.0","id":%s,"result":%s}', '{"result":%s,"jsonrpc":"2.0","id":%s}')
+"""The members of a response in the order of the SDK for Python, and in that for TypeScript."""
+
+
+def write_response(identity: Any, result: str, order: int) -> str:
+    values = (json.dumps(identity), result)
+    return RESPONSES[order] % (values[::-1] if order else values)
+
+
+def read_refusal(result: dict[str, Any]) -> str:
+    """Return the message of the error that the upstream received in place of an answer."""
+    error = json.loads(result["content"][0]["text"].partition("\n")[0])["error"]
+    assert error["code"] in (-32600, -32700)
+    return str(error["message"])
+
+
+@pytest.mark.parametrize(("reason", "order"), list(zip(REFUSED, cycle(range(len(RESPONSES))))))
+async def test_an_upstream_learns_that_an_answer_was_refused(
+    configured: Configured, open_lines: OpenLines, odd: Odd, reason: str, order: int
+) -> None:
+    answer, message = REFUSED[reason]
+    upstream = odd(OLD, odd=[json.dumps({"jsonrpc": "2.0", "id": "q", **FORM})], response=[TELL])
+    async with open_lines(configured({"odd": upstream}, limits={"max_message_bytes": "16MiB"})) as client:
+        await client.greet(elicitation={})
+        await client.send('{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"odd_mirrored"}}')
+        while (asked := json.loads(await client.receive())).get("method") != "elicitation/create":
+            pass
+        assert asked["id"] == 1  # both sides count their requests
+        await client.send(write_response(asked["id"], answer, order))
+        while (answered := json.loads(await client.receive())).get("id") != 1:
+            pass
+        assert message in read_refusal(answered["result"])
+
+
+@pytest.mark.parametrize(("reason", "params"), list(zip(REFUSED, cycle([{}, {"unknown": None}]))))
+async def test_a_refused_answer_over_http_is_an_error_for_both_sides(
+    configured: Configured, serve: Serve, odd: Odd, reason: str, params: dict[str, Any]
+) -> None:
+    answer, message = REFUSED[reason]
+    upstream = odd(OLD, odd=[json.dumps({"jsonrpc": "2.0", "id": "q", **FORM})], response=[TELL])
+    config = configured({"odd": upstream}, limits={"max_message_bytes": "16MiB"})
+    async with serve(config) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        headers = HEADERS | await open_session(http, served.url, {"elicitation": {}})
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
+        assert (await http.post(served.url, json=ping, headers=headers)).status_code == 200
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "odd_mirrored", **params}}
+        event: dict[str, Any] = {}
+        async with http.stream("POST", served.url, json=call, headers=headers) as events:
+            async for line in events.aiter_lines():
+                event = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else event
+                if event.get("method") == "elicitation/create":
+                    content = write_response(event["id"], answer, 0)
+                    refused = await http.post(served.url, content=content, headers=headers)
+                    assert refused.status_code == (413 if reason == "message" else 400)
+                    assert (refused.json()["id"], message in refused.text) == (None, True)
+        assert message in read_refusal(event["result"])
+
+
+async def test_a_call_whose_answer_is_the_last_message_gets_its_result(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    upstream = odd(OLD, odd=[json.dumps({"jsonrpc": "2.0", "id": "q", **FORM})], response=[TELL])
+    async with open_lines(configured({"odd": upstream})) as client:
+        await client.greet(elicitation={})
+        await client.send('{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"odd_mirrored"}}')
+        while (asked := json.loads(await client.receive())).get("method") != "elicitation/create":
+            pass
+        assert asked["id"] == 1  # both sides count their requests
+        await client.send(write_response(asked["id"], '{"action":"decline"}', 0))
+        assert client.process.stdin is not None
+        client.process.stdin.close()
+        while json.loads(answered := await client.receive()).get("id") != 1:
+            pass
+        assert "decline" in answered.decode()
 
 
 async def test_an_upstream_that_always_requires_input_is_named(

@@ -1,20 +1,24 @@
 """Requests to upstreams and payloads of clients bypass the SDK, and each response reaches its request."""
 
+import asyncio
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import mcp_types as types
 import pytest
 from mcp import MCPError
 
-from mcp_mirror.callers import LOCAL
+from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.session import is_closed
@@ -428,6 +432,39 @@ async def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
     listing = types.JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/list")
     assert await no_pending_payloads().lift_params(frame, LOCAL) == (frame, listing, None)
+
+
+class WaitingStream:
+    """A stream to a client that does not answer."""
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Drop the notification."""
+
+    async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """Wait until cancelled."""
+        del method, params, seconds
+        await anyio.sleep_forever()
+        return {}
+
+
+async def test_a_long_response_that_no_request_awaits_is_not_parsed() -> None:
+    session = Session(Caller("local", session="s"), cast("Any", None), anyio.Event(), 60, 0)
+    frame = json.dumps({"jsonrpc": "2.0", "id": 5, "result": {"text": "x" * 100_000}}).encode()
+    empty = b'{"jsonrpc":"2.0","id":5,"result":{}}'
+    pending_payloads = no_pending_payloads()
+    for known in (None, session):
+        stub, message, _ = await pending_payloads.lift_params(frame, LOCAL, known)
+        assert (stub, message) == (empty, types.JSONRPCResponse(jsonrpc="2.0", id=5, result={}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.request_on, WaitingStream(), "sampling/createMessage", {})
+        await anyio.wait_all_tasks_blocked()
+        assert (await pending_payloads.lift_params(frame, LOCAL, session))[0] == frame
+        session.client_responses["direct-1"] = asyncio.get_running_loop().create_future()  # for a direct call
+        assert (await pending_payloads.lift_params(frame, LOCAL, session))[0] == empty
+        assert (await pending_payloads.lift_params(frame.replace(b"5", b'"direct-1"', 1), LOCAL, session))[0] != empty
+        tasks.cancel_scope.cancel()
+    session.client_responses.clear()
+    assert (await pending_payloads.lift_params(frame, LOCAL, session))[0] == empty
 
 
 async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,30 @@ async def test_a_query_for_which_no_process_is_free_is_refused_as_busy(
     assert refused.value.reason is RefusalReason.BUSY
 
 
+async def test_a_query_stopped_for_another_principal_is_refused_as_busy(
+    queries: QueryRunner, child_watchdog: RecordingWatchdog, tmp_path: Path
+) -> None:
+    file, ended = filed(tmp_path, LARGE), list[RefusalReason | None]()
+
+    async def hang(principal: str) -> None:
+        with pytest.raises(ToolError, match="another principal was waiting") as refused:
+            await queries.run(LARGE, file, NEEDLE, SECONDS, principal)
+        ended.append(refused.value.reason)
+
+    async with anyio.create_task_group() as tasks:
+        for principal in ("mallory", "mallory", "trudy"):
+            tasks.start_soon(queries.run, LARGE, file, NEEDLE, SECONDS, principal)
+    for pid in child_watchdog.added:
+        os.kill(pid, signal.SIGSTOP)
+    async with anyio.create_task_group() as tasks:
+        for principal in ("mallory", "mallory", "trudy"):
+            tasks.start_soon(hang, principal)
+        await anyio.wait_all_tasks_blocked()
+        assert await queries.run(LARGE, file, NEEDLE, SECONDS, "alice") == "2000000: the needle"
+        assert ended == [RefusalReason.BUSY]
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:

@@ -104,6 +104,10 @@ def test_an_error_of_the_server_stays_an_error(gateway: "Connection", direct: Di
     assert gateway.call("gzip-file-as-resource_mirrored", **arguments).is_error
 
 
+def test_a_tool_that_runs_only_as_a_task_returns_its_report(gateway: "Connection") -> None:
+    assert "# Research Report: bees" in gateway.text("simulate-research-query_mirrored", topic="bees")
+
+
 def test_two_slow_calls_run_side_by_side(gateway: "Connection") -> None:
     arguments = {"duration": 4, "steps": 1}
     began = time.monotonic()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import (
     Message,
+    begins_response,
     find_begun_response,
     find_response,
     open_array,
@@ -239,6 +240,18 @@ def test_the_id_of_a_broken_message_is_recovered(frame: bytes, identity: int | s
 def test_the_method_of_a_broken_message_is_recovered(frame: bytes, method: str | None) -> None:
     assert recover_method(frame) == method
     assert recover_method(memoryview(frame)) == method
+
+
+def test_a_broken_response_is_known_by_its_first_members() -> None:
+    for frame in (
+        b'{"jsonrpc":"2.0","id":5,"result":{"x":NaN',
+        b' { "result" : [',
+        b'{"id":"q\\"","jsonrpc": "2.0","error":{}',
+    ):
+        assert begins_response(frame)
+        assert begins_response(memoryview(frame))
+    for frame in (b'{"id":5,"method":"x","result":{}', b'{"params":{"result":{}}', b'[{"result":{}}', b""):
+        assert not begins_response(frame)
 
 
 @given(st.integers(-(10**18) + 1, 10**18 - 1) | st.text(st.characters(exclude_categories=["Cs"]), max_size=20))

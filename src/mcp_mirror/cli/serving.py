@@ -65,7 +65,7 @@ def _check_readable_again(path: Path) -> None:
             raise ConfigError(f"{path} is a pipe, which can be read once. To reload, serve a file.")
 
 
-class _Reloading(msgspec.Struct, frozen=True):
+class _Reloading(msgspec.Struct):
     """Reloads the configuration file of a gateway."""
 
     serving: "Serving"
@@ -73,6 +73,8 @@ class _Reloading(msgspec.Struct, frozen=True):
     application: Application
     start: "WorkerStart | None"
     """The parent's preparations, if this process is one of several workers."""
+    version: FileVersion | None
+    """The version of the file before it was read last."""
 
     def reload(self, *, is_quiet: bool = False) -> None:
         """Read the file again and continue with its configuration; report an unusable one and keep the old one.
@@ -82,6 +84,7 @@ class _Reloading(msgspec.Struct, frozen=True):
         """
         if self.application.audit:
             self.application.audit.reopen()
+        self.version = read_file_version(self.path)
         try:
             _check_readable_again(self.path)
             config = load_config(self.path, os.environ)
@@ -106,26 +109,20 @@ class _Reloading(msgspec.Struct, frozen=True):
         if hangups is not None:
             tasks.start_soon(self._follow_signal, hangups)
         if self.serving.watches:
-            known = self.serving.version
             # The file may have changed since the last reload, and the other workers have reported that.
             if self.start and self.start.is_replacement:
-                known = read_file_version(self.path)
                 self.reload(is_quiet=True)
-            tasks.start_soon(self._follow_file, known)
+            tasks.start_soon(self._follow_file)
 
     async def _follow_signal(self, hangups: AsyncIterator[signal.Signals]) -> None:
         async for _ in hangups:
             self.reload()
 
-    async def _follow_file(self, known: FileVersion | None) -> None:
-        """Reload whenever the file has changed. This checks the path, because editors replace the file.
-
-        `known` is the version of the file before its configuration in use was read.
-        """
+    async def _follow_file(self) -> None:
+        """Reload whenever the file has changed. This checks the path, because editors replace the file."""
         while True:
             await anyio.sleep(_POLL_INTERVAL)
-            if (version := read_file_version(self.path)) not in (known, None):
-                known = version
+            if read_file_version(self.path) not in (self.version, None):
                 self.reload()
 
 
@@ -183,7 +180,7 @@ class Serving(msgspec.Struct, frozen=True):
                 tasks = await stack.enter_async_context(anyio.create_task_group())
                 measure_stalls()
                 if self.path is not None:
-                    _Reloading(self, self.path, application, start).follow_changes(hangups, tasks)
+                    _Reloading(self, self.path, application, start, self.version).follow_changes(hangups, tasks)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
                 tasks.start_soon(signals.run)

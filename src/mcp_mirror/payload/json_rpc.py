@@ -43,11 +43,13 @@ _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\
 _OBJECT_START: Final = re.compile(rb'\s*\{\s*"')
 _MESSAGE_START: Final = re.compile(rb'\{\s*"(?:jsonrpc|id|method|result|error)"\s*:')
 """The beginning of a message, by its first member."""
-_RESPONSE_START: Final = re.compile(
+_RESPONSE_HEAD: Final = (
     rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*|"id"\s*:\s*(?:-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*,\s*)*'
-    rb'"(?:result|error)"\s*:\s*\{'
+    rb'"(?:result|error)"\s*:'
 )
-"""The beginning of a response."""
+_RESPONSE: Final = re.compile(rb"\s*" + _RESPONSE_HEAD)
+_RESPONSE_START: Final = re.compile(_RESPONSE_HEAD + rb"\s*\{")
+"""The beginning of a response, by its first members."""
 _MAX_STARTS: Final = 16
 """Braces at which a response may begin in a line with other text before it."""
 
@@ -293,6 +295,11 @@ def recover_last_id(end: Buffer) -> RequestId | None:
     """The id of a message that ends with these bytes, if it is the last member."""
     match = _ID_LAST.search(end)
     return _decode_scalar(match[1]) if match else None
+
+
+def begins_response(head: Buffer) -> bool:
+    """Whether a message that could not be parsed begins as a response does."""
+    return _RESPONSE.match(head, 0, _SMALL) is not None
 
 
 def recover_method(frame: Buffer) -> str | None:

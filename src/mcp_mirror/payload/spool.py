@@ -23,7 +23,7 @@ import msgspec
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import END, HEAD, DiscardedFrame
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
-from mcp_mirror.payload.json_rpc import RequestId, recover_first_id, recover_id, recover_last_id
+from mcp_mirror.payload.json_rpc import RequestId, begins_response, recover_first_id, recover_id, recover_last_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.files import (
     BINARY,
@@ -93,6 +93,12 @@ def frame_id(frame: Frame) -> RequestId | None:
     if first is not None:
         return first
     return recover_last_id(frame.end if isinstance(frame, DiscardedFrame) else bytes(frame.view[-HEAD:]))
+
+
+def answered_id(frame: Frame) -> RequestId | None:
+    """The id of the request that a message answers which was not parsed; None for a message that is not a response."""
+    head = frame if isinstance(frame, bytes) else frame.head
+    return frame_id(frame) if begins_response(head) else None
 
 
 def is_json_rpc(frame: Frame) -> bool:

@@ -55,6 +55,8 @@ class Session(msgspec.Struct, eq=False):
     """The cancel scopes of the direct requests over HTTP, by their ids as the SDK compares ids."""
     client_responses: "dict[RequestId | None, asyncio.Future[ClientResponse]]" = msgspec.field(default_factory=dict)
     """The responses to requests of direct calls over HTTP that wait for the client, by their ids."""
+    open_requests: int = 0
+    """The number of requests to the client that wait for it."""
     wants_progress: bool = False
     is_waiting: bool = True
 
@@ -73,7 +75,23 @@ class Session(msgspec.Struct, eq=False):
         self.asked.set()
         with anyio.move_on_after(self.answer_timeout):
             await self.ready.wait()
-        return await SdkStream(self.server_session, None).request(method, params, self.answer_timeout)
+        return await self.request_on(SdkStream(self.server_session, None), method, params)
+
+    async def request_on(self, stream: "RequestStream", method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request on a stream of the session, and count it while it waits for the client.
+
+        Raises:
+            RefusedError: See `RequestStream.request`.
+        """
+        self.open_requests += 1
+        try:
+            return await stream.request(method, params, self.answer_timeout)
+        finally:
+            self.open_requests -= 1
+
+    def awaits_response(self, request_id: RequestId) -> bool:
+        """Whether a request with this id may wait for the client. The SDK does not show the ids of its requests."""
+        return request_id in self.client_responses or self.open_requests > len(self.client_responses)
 
 
 class RequestStream(Protocol):
@@ -154,7 +172,9 @@ class RequestChannel(msgspec.Struct):
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request on the request's stream; see `ClientChannel.request`."""
-        return await self.stream.request(method, params, self.answer_timeout)
+        if self.session_channel is None:
+            return await self.stream.request(method, params, self.answer_timeout)
+        return await self.session_channel.request_on(self.stream, method, params)
 
 
 def is_wanted(method: str, params: Mapping[str, Any], level: str | None) -> bool:

@@ -181,11 +181,15 @@ class DirectPath:
             namespace, upstream = (LOCAL, None) if request is None else (request.namespace, request.upstream)
             caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream)
             return Sender(caller, accepted.protocol_version, None, accepted.server_session, request)
-        session = self._handlers.sessions.find(STDIO if request is None else request.session_key)
+        session = self.find_session(request)
         if session is None or session.protocol_version is None:
             return None
         session.caller = with_scopes(session.caller, scopes)
         return Sender(session.caller, session.protocol_version, session, session.server_session, request)
+
+    def find_session(self, request: HttpRequest | None = None) -> Session | None:
+        """Return the session of a request; `request` is None on stdio."""
+        return self._handlers.sessions.find(STDIO if request is None else request.session_key)
 
     async def answer(self, opened: DirectRequest, sender: Sender, stream: RequestStream) -> Segments | types.ErrorData:
         """Return the result of a request, a JSON object, or its error."""

@@ -19,13 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, replace_line_breaks
-from mcp_mirror.payload.spool import Spool, SpoolCollector, SpooledFrame, discard_after, frame_id
+from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.request_context import HttpRequest, read_request
 from mcp_mirror.system.fair_queue import FairQueue
@@ -151,24 +151,18 @@ class PayloadMiddleware:
             body = await self._read_body(request, receive)
         except ClientDisconnect:
             return
-        if isinstance(body, SpooledFrame) or not await self._direct_http.answer(body, request, send):
+        if not isinstance(body, bytes) or not await self._direct_http.answer(body, request, send):
             with self._spool.holding(body):
                 await self._serve_with_sdk(body, request, receive, send)
 
-    async def _serve_with_sdk(
-        self, body: bytes | SpooledFrame, request: HttpRequest, receive: Receive, send: Send
-    ) -> None:
+    async def _serve_with_sdk(self, body: Frame, request: HttpRequest, receive: Receive, send: Send) -> None:
         """Lift the parameters out of a body, and let the SDK serve the rest.
 
         Raises:
             _RejectedError: The body is not a JSON-RPC message or could not be read, or there are too many sessions.
         """
         with discard_after(body):
-            try:
-                stub, message, token = await self._pending_payloads.lift_params(body, request.namespace)
-            except MCPError as error:
-                status = 503 if error.code == types.INTERNAL_ERROR else 400
-                raise _reject(status, error.code, error.message, frame_id(body)) from None
+            stub, message, token = await self._lift_params(body, request)
         try:
             if await self._direct_http.apply(message, request, send):
                 return
@@ -184,6 +178,30 @@ class PayloadMiddleware:
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
+
+    async def _lift_params(self, body: Frame, request: HttpRequest) -> tuple[bytes, types.JSONRPCMessage, str | None]:
+        """Lift the parameters out of a body; see `PendingPayloads.lift_params`.
+
+        An error answers the request to the client whose response is rejected.
+
+        Raises:
+            _RejectedError: The body is not a JSON-RPC message, is over a limit, or could not be read.
+        """
+        try:
+            session = self._sessions.find(request.session_key)
+            return await self._pending_payloads.lift_params(body, request.namespace, session)
+        except MCPError as failure:
+            error = failure.error
+        status = 413 if isinstance(body, DiscardedFrame) else 400
+        if error.code == types.INTERNAL_ERROR:
+            status = 503
+        if (refused := refuse_response(body, error)) is None:
+            raise _reject(status, error.code, error.message, frame_id(body))
+        if not await self._direct_http.apply(refused, request, _ignore_response):
+            message = refused.model_dump_json(exclude_unset=True).encode()
+            scope = _with_length(request.scope, len(message))
+            await self._app(scope, _replay(message, _receive_nothing), _ignore_response)
+        raise _reject(status, error.code, error.message)
 
     def _check_new_session(self, message: types.JSONRPCRequest, request: HttpRequest) -> None:
         """Count the session that a request is to begin until it has begun, or the request has ended.
@@ -215,11 +233,11 @@ class PayloadMiddleware:
             del self._sdk_requests[key]
             answered.set()
 
-    async def _read_body(self, request: HttpRequest, receive: Receive) -> bytes | SpooledFrame:
+    async def _read_body(self, request: HttpRequest, receive: Receive) -> Frame:
         """Return the body of a request.
 
         Raises:
-            _RejectedError: The body is encoded, too slow or too large, or cannot be written to a file.
+            _RejectedError: The body is encoded or too slow.
             ClientDisconnect: The client disconnected.
         """
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
@@ -231,13 +249,9 @@ class PayloadMiddleware:
                 await self._collect(collector, request.namespace, receive)
             else:
                 collector.add(body)
-            frame = collector.take()
+            return collector.take()
         finally:
             collector.close()
-        if isinstance(frame, DiscardedFrame):
-            status, code = (413, types.INVALID_REQUEST) if frame.failure is None else (503, types.INTERNAL_ERROR)
-            raise _reject(status, code, frame.explain(), frame_id(frame))
-        return frame
 
     async def _collect(self, collector: SpoolCollector, namespace: str, receive: Receive) -> None:
         deadline = anyio.current_time() + self._traffic.body_timeout
@@ -291,9 +305,6 @@ def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[No
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
-    async def send(_message: Message) -> None:
-        """Ignore the response: the SDK may have ended the session before."""
-
     async def close(key: str) -> None:
         session_id, _, namespace = key.partition(" ")
         scope: Scope = {
@@ -309,7 +320,7 @@ def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[No
             "headers": [(b"host", b"localhost:0"), (_SESSION_HEADER, session_id.encode("latin-1", "replace"))],
             **(build_scope_entries(namespace) if namespace else {}),
         }
-        await app(scope, receive, send)
+        await app(scope, receive, _ignore_response)  # the SDK may have ended the session before
 
     return close
 
@@ -396,6 +407,10 @@ async def _receive_nothing() -> Message:
     """Wait until cancelled."""
     message: Message = await asyncio.get_running_loop().create_future()
     return message
+
+
+async def _ignore_response(_message: Message) -> None:
+    """Ignore a part of a response."""
 
 
 def _reject(status: int, code: int, message: str, request_id: RequestId | None = None) -> _RejectedError:

@@ -19,8 +19,17 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_bounds import has_more_values, is_deeper
-from mcp_mirror.payload.json_rpc import MARK, MAX_MEMBERS, contiguous, find_mark, is_input_required, splice
-from mcp_mirror.payload.spool import Frame, SpooledFrame
+from mcp_mirror.payload.json_rpc import (
+    MARK,
+    MAX_MEMBERS,
+    contiguous,
+    find_mark,
+    is_input_required,
+    open_message,
+    splice,
+)
+from mcp_mirror.payload.spool import Frame, SpooledFrame, answered_id
+from mcp_mirror.server.client_channel import Session
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.workers.frame_jobs import lift
@@ -32,10 +41,16 @@ _SDK_MEMBERS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "
 """Members of a result that depend on the client's protocol version, or that the SDK writes."""
 _HINTS: Final = ("_meta", "ttlMs", "cacheScope")
 """Members of an upstream's result that the SDK writes."""
+_NOT_RELAYED: Final = frozenset({types.SERVER_INFO_META_KEY, "io.modelcontextprotocol/related-task"})
+"""Members of an upstream's `_meta` that do not apply to the gateway: its server, and the task of the call."""
 _MAX_META_BYTES: Final = 1 << 16
 """Bytes of a result's `_meta` that the gateway relays to clients."""
 _MAX_DEPTH: Final = 240
 """Levels of nesting of such a member. pydantic writes 255, with those of the message around it."""
+
+
+_LONG_RESPONSE: Final = 1 << 16
+"""Bytes from which a response that no request awaits is not parsed."""
 
 
 class _PendingPayload(msgspec.Struct):
@@ -63,8 +78,8 @@ def sdk_part(empty: Mapping[str, Any], reply: ToolResult) -> dict[str, Any]:
     """
     parsed = {key: _parse(reply[key]) for key in _HINTS if key in reply and _is_small(reply[key])}
     meta = parsed.pop("_meta", None)
-    if isinstance(meta, dict):  # the server info of the upstream is not that of the gateway
-        parsed["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
+    if isinstance(meta, dict):
+        parsed["_meta"] = {key: value for key, value in meta.items() if key not in _NOT_RELAYED}
     if is_input_required(reply):
         members = ("resultType", "inputRequests", "requestState")
         empty = {key: _parse(reply[key]) for key in members if key in reply}
@@ -101,6 +116,29 @@ def _read_sdk_message(stub: bytes) -> types.JSONRPCMessage:
         raise MCPError(types.INVALID_REQUEST, reason) from None
 
 
+def _drop_result(frame: bytes, session: Session | None, max_depth: int) -> bytes:
+    """Return a response without its result if no request to the client awaits it; any other message unchanged."""
+    message = open_message(frame, max_depth)
+    request_id = message.id
+    if not isinstance(message.result, dict) or not isinstance(request_id, int | str):
+        return frame
+    if session is not None and session.awaits_response(request_id):
+        return frame
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "result": {}})
+
+
+def refuse_response(frame: Frame, error: types.ErrorData) -> types.JSONRPCError | None:
+    """Return the error that answers a request to the client in place of a response that cannot be read.
+
+    Returns:
+        None for a message that is not a response.
+    """
+    if (request_id := answered_id(frame)) is None:
+        return None
+    message = f"The client's response was refused. {error.message}"
+    return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=error.code, message=message))
+
+
 class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
@@ -113,12 +151,15 @@ class PendingPayloads:
         """Return the number of requests with pending payloads."""
         return len(self._payloads)
 
-    async def lift_params(self, frame: Frame, principal: str) -> tuple[bytes, types.JSONRPCMessage, str | None]:
-        """Lift the parameters out of a request.
+    async def lift_params(
+        self, frame: Frame, principal: str, session: Session | None = None
+    ) -> tuple[bytes, types.JSONRPCMessage, str | None]:
+        """Lift the parameters out of a request, and the result out of a long response that the session does not await.
 
         Args:
             frame: A JSON-RPC message. A worker process reads one in a file, which is not needed afterwards.
             principal: The client. Principals share the worker processes fairly.
+            session: The session of the message, if it has one.
 
         Returns:
             The text of the message for the SDK, the message that the SDK makes of it, and the token of the pending
@@ -143,6 +184,8 @@ class PendingPayloads:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         if lifted is None:
             stub = bytes(frame.view) if isinstance(frame, SpooledFrame) else frame
+            if len(stub) > _LONG_RESPONSE:
+                stub = _drop_result(stub, session, limits.max_depth)
             return stub, _read_sdk_message(stub), None
         message = _read_sdk_message(lifted.stub)
         self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))

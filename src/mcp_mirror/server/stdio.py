@@ -28,9 +28,9 @@ from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
 from mcp_mirror.server.cancel_scopes import CANCELLED, STOPPED, STOPPING, CancelScopes, RequestScope
-from mcp_mirror.server.client_channel import SdkStream
+from mcp_mirror.server.client_channel import SdkStream, Session
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
-from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
 
@@ -105,14 +105,23 @@ class _Connection:
         self.discover_error: types.ErrorData | None = None
         """The reason for which a `server/discover` failed. Clients then send `initialize`, and report its error."""
 
-    def record(self, message: types.JSONRPCMessage) -> None:
-        """Update the open requests after a message. Subscriptions and cancelled requests get no response."""
+    def record_received(self, message: types.JSONRPCMessage) -> None:
+        """Update the open requests after a message of the client. Subscriptions and cancelled requests get no response.
+
+        The gateway's requests to the client may have the same ids.
+        """
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
             self._open_requests[coerce_request_id(message.id)] = message.method
-        elif isinstance(message, types.JSONRPCNotification) and message.method == CANCELLED:
-            if (cancelled := cancelled_request_id_from_params(message.params)) is not None:
-                self.remove_request(cancelled)
-        elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+        elif (
+            isinstance(message, types.JSONRPCNotification)
+            and message.method == CANCELLED
+            and (cancelled := cancelled_request_id_from_params(message.params)) is not None
+        ):
+            self.remove_request(cancelled)
+
+    def record_sent(self, message: types.JSONRPCMessage) -> None:
+        """Update the open requests after a message to the client."""
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self.remove_request(message.id)
 
     def record_handshake(self, message: types.JSONRPCMessage) -> None:
@@ -202,6 +211,10 @@ class _DirectRequests:
         self._tasks[asyncio.get_running_loop().create_task(self._run(opened, sender, scope))] = scope
         return True
 
+    def find_session(self) -> Session | None:
+        """Return the session of the client; None if it has made no request."""
+        return self._direct_path.find_session()
+
     async def end(self) -> None:
         """Cancel the running requests, with an error as their response, and wait until all have ended."""
         self._interrupt()
@@ -271,7 +284,7 @@ class _StdioReader(MessageStream):
                 message = None if self._direct_requests.start(frame) else await self._parse(frame)
                 await self._pacer.end()
                 if message is not None:
-                    self._connection.record(message.message)
+                    self._connection.record_received(message.message)
                     self._direct_requests.scopes.apply(message.message)
                     return message
         except (anyio.EndOfStream, OSError):  # the client closed its end, or the gateway shuts down
@@ -279,16 +292,22 @@ class _StdioReader(MessageStream):
             raise anyio.EndOfStream from None
 
     async def _parse(self, frame: Frame) -> SessionMessage | None:
-        """Return the message of a frame; answer an invalid or refused one with an error and return None."""
+        """Return the message of a frame; answer an invalid or refused one with an error and return None.
+
+        An invalid response becomes an error, which answers the request to the client.
+        """
         pending_payloads, token = self._connection.pending_payloads, None
         with discard_after(frame):
             try:
-                _, message, token = await pending_payloads.lift_params(frame, LOCAL)
+                session = self._direct_requests.find_session()
+                _, message, token = await pending_payloads.lift_params(frame, LOCAL, session)
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
             except MCPError as failure:
                 error = failure.error
+                if refused := refuse_response(frame, error):
+                    return SessionMessage(refused)
             pending_payloads.discard(token)
             await self._connection.sink.send(write_response(frame_id(frame), error))
             return None
@@ -336,7 +355,7 @@ class _StdioWriter(MessageSink):
             await self._connection.sink.send(self._connection.pending_payloads.splice_result(frame))
         except OSError:  # the client has closed its end; the end of the input ends the session
             raise anyio.BrokenResourceError from None
-        self._connection.record(message)
+        self._connection.record_sent(message)
 
 
 @contextmanager

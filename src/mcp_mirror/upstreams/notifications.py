@@ -45,7 +45,6 @@ _MAX_UPDATE_MEMORY: Final = 1 << 18
 """Bytes that an update of a resource may take in memory: a thousand may wait for each client."""
 _MAX_QUEUED_REFUSALS: Final = 1_000
 """Error responses to requests over `limits.max_input_requests` that wait to be sent."""
-_ANY_URI: Final = ""
 _SERVER_REQUESTS: Final = attrgetter("server_requests")
 
 CHANGES: Final[Mapping[str, str]] = {
@@ -230,6 +229,7 @@ class NotificationDispatcher:
         self._waiting: dict[anyio.CancelScope, tuple[InflightRequest, _AcceptedRequest]] = {}
         """The requests about calls that wait for the client's answer, with these calls, oldest first."""
         self._is_subscribed = False
+        self.task_changes: dict[str, anyio.Event] = {}  # by the id of a task that `run_as_task` waits for
 
     def connect(self, sink: MessageSink) -> None:
         """Send responses to the transport that was opened."""
@@ -310,7 +310,7 @@ class NotificationDispatcher:
 
     def _announce_update(self, message: ServerMessage) -> None:
         if message.size <= MAX_BOUNDED and message.memory <= _MAX_UPDATE_MEMORY:
-            self._owner.on_update(str(message.params.get("uri", _ANY_URI)), message.params)
+            self._owner.on_update(str(message.params.get("uri", "")), message.params)
 
     def _cancel_request(self, message: ServerMessage) -> None:
         identity = as_request_id(message.params.get("requestId"))
@@ -327,8 +327,8 @@ class NotificationDispatcher:
         for kind in kinds:
             self._owner.on_change(kind)
 
-    def _drop(self, message: ServerMessage) -> None:
-        _logger.debug("%s is not relayed", _log_name(message.method))
+    def _note_task_change(self, message: ServerMessage) -> None:
+        self.task_changes.get(str(message.params.get("taskId")), anyio.Event()).set()
 
     def _find_inflight(self, message: ServerMessage) -> InflightRequest | None:
         """Return the request that a message is about: by its stream, else one of the only caller's requests.
@@ -487,7 +487,7 @@ class NotificationDispatcher:
         "notifications/resources/updated": _announce_update,
         "notifications/cancelled": _cancel_request,
         "notifications/subscriptions/acknowledged": _confirm_subscription,
-        "notifications/tasks/status": _drop,
+        "notifications/tasks/status": _note_task_change,
     }
     """The handler of each notification; all others are relayed as they are."""
 

@@ -34,6 +34,7 @@ from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_con
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, NotificationDispatcher
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
+from mcp_mirror.upstreams.tasks import find_task_tools, run_as_task
 from mcp_mirror.upstreams.transports.network_errors import FailureKind, omit_scopes, read_mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
@@ -131,6 +132,8 @@ class UpstreamSession:
         self._settings = settings
         self._bypass = bypass
         self._dispatcher = dispatcher
+        self._task_tools = frozenset[str]()
+        """The tools that run only as tasks."""
         self._log_level: str | None = None
         """The level that `set_level` set last, on 2025-11-25 servers."""
         uses_http = isinstance(policy.endpoint, HttpEndpoint)
@@ -144,6 +147,11 @@ class UpstreamSession:
     def is_unknown(self) -> bool:
         """Whether the server does not know the session any more."""
         return self._bypass.is_unknown_session
+
+    @property
+    def unreachable(self) -> str | None:
+        """Why the server cannot be reached now, a sentence; the session may still exist there."""
+        return self._bypass.unreachable
 
     @property
     def flood_reason(self) -> str | None:
@@ -166,6 +174,8 @@ class UpstreamSession:
         cut = f"Upstream {self.name!r} lists more tools than {listed.cut} allows. The gateway does not serve the rest."
         info = self.client.server_info
         examined = await self._settings.services.examine(self.policy, listed.items)
+        if not self.is_stateless:
+            self._task_tools = find_task_tools((one.raw for one in examined), self.client.server_capabilities)
         return Listing(
             tools=tuple(one.raw for one in examined),
             examined=examined,
@@ -322,6 +332,9 @@ class UpstreamSession:
         return meta
 
     def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> Awaitable[None]:
+        if request.method == "tools/call" and request.shown.get("name") in self._task_tools:
+            pending.headers = self._headers.build(request.method, request.shown) if self._headers else {}
+            return run_as_task(self._bypass, pending, limit, self._dispatcher.task_changes)
         if self._headers is None:
             return self._bypass.exchange(pending, limit)
         return self._send_with_headers(self._headers, request, pending, limit)

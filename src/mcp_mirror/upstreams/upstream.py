@@ -127,8 +127,10 @@ class ServerUpstream:
 
     @property
     def status(self) -> Status:
-        """The state of the upstream."""
-        return self._shared.status
+        """The state of the upstream. It is down while its server cannot be reached, although the session stays open."""
+        session = self._shared.current_session
+        unreachable = session.unreachable if session else None
+        return Status("down", unreachable) if unreachable else self._shared.status
 
     @property
     def listing(self) -> Listing | None:

@@ -130,7 +130,8 @@ def build_failure(error: PoolError, seconds: float, advice: str) -> ToolError:
     if isinstance(error, BusyPoolError):
         return ToolError(f"Other queries have run for {limit}. Try again in a moment.", RefusalReason.BUSY)
     if isinstance(error, PreemptedError):
-        return ToolError(f"The query was stopped because another principal was waiting. {advice}")
+        reason = f"The query was stopped because another principal was waiting. {advice}"
+        return ToolError(reason, RefusalReason.BUSY)
     if isinstance(error, DeadlineError):
         return ToolError(f"The query takes longer than {limit}. {advice}")
     if isinstance(error, StartError):

@@ -24,6 +24,7 @@ parser.add_argument("--status", type=int, help="answer every request with this s
 parser.add_argument("--location", help="and redirect there")
 parser.add_argument("--standing", type=float, help="a GET is a stream: silent so many seconds, then a tool is new")
 parser.add_argument("--silent", action="store_true", help="such a stream ends without a message")
+parser.add_argument("--broken", action="store_true", help="such a stream breaks off")
 parser.add_argument("--max-body", type=int, default=1 << 30, help="larger bodies are refused with 413")
 parser.add_argument("--log")
 options = parser.parse_args()
@@ -90,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
         elif options.standing and self.headers.get("mcp-session-id") not in sessions:
             self.refuse(404, None, "Session not found")
         elif options.standing:
-            self.stream(b": standing\n\n")
+            self.stream(b": standing\n\n", whole=not options.broken)
             self.wfile.flush()
             time.sleep(options.standing)
             if options.silent:

@@ -4,7 +4,7 @@ A body is one JSON-RPC message, or a stream of events with a message each. Large
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -16,9 +16,9 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import BodyError, decode_body
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader, ServerSentEvent
-from mcp_mirror.payload.json_rpc import RequestId
+from mcp_mirror.payload.json_rpc import RequestId, chunks_of
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
-from mcp_mirror.types import Buffer
+from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.transports.network_errors import (
     AuthorizationError,
     FailureKind,
@@ -42,6 +42,33 @@ ENDED: Final = "The request has ended."
 
 Read = Callable[[httpx2.Response, RequestId | None], AsyncGenerator[bytes]]
 """Reads a body: takes the response and the id of its request, and yields what the SDK sees."""
+
+
+class RewrittenBody(httpx2.AsyncByteStream):
+    """A response body that is rewritten for the SDK."""
+
+    def __init__(self, source: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
+        self._source = source
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        async for chunk in self._chunks:
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Close the response that the body is from."""
+        await self._source.aclose()
+
+
+class RequestBody(httpx2.AsyncByteStream):
+    """A request body in segments; it can be sent again."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        for chunk in chunks_of(self._segments):
+            yield chunk
 
 
 class BodyReader:

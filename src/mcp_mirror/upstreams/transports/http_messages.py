@@ -8,7 +8,7 @@ the SDK's transport, which handles it as the response to a request of its own. N
 
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -21,20 +21,26 @@ from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning, replace_body
-from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message, recover_id
+from mcp_mirror.payload.json_rpc import RequestId, open_message, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.upstreams import HttpEndpoint
-from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.http_bodies import (
     ENDED,
     EVENTS,
     BodyReader,
     Read,
+    RequestBody,
+    RewrittenBody,
     encode_error,
     encode_event,
     explain_failure,
 )
-from mcp_mirror.upstreams.transports.network_errors import FailureKind, explain_response, mark
+from mcp_mirror.upstreams.transports.network_errors import (
+    FailureKind,
+    explain_failed_connection,
+    explain_response,
+    mark,
+)
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -66,6 +72,8 @@ _OPENED_AT_ONCE: Final = 10
 """How often an event stream is opened again at once. A server may end it each time, and set a delay of zero."""
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between the next attempts."""
+_LONGEST_OPEN_INTERVAL: Final = 4.0
+"""Seconds between two attempts to reach a server for an event stream, at most."""
 
 MAX_COOKIES: Final = 50
 """Cookies of one response, and of one connection: as many as RFC 6265, section 6.1, requires of a browser."""
@@ -75,32 +83,6 @@ _SET_COOKIE: Final = b"set-cookie"
 
 AcceptCookies = Callable[[str | None], bool]
 """Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
-
-
-class _RewrittenBody(httpx2.AsyncByteStream):
-    """A response body that is rewritten for the SDK."""
-
-    def __init__(self, source: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
-        self._source = source
-        self._chunks = chunks
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        async for chunk in self._chunks:
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._source.aclose()
-
-
-class _RequestBody(httpx2.AsyncByteStream):
-    """A request body in segments; it can be sent again."""
-
-    def __init__(self, segments: Segments) -> None:
-        self._segments = segments
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        for chunk in chunks_of(self._segments):
-            yield chunk
 
 
 class _EventStream:
@@ -174,12 +156,12 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
         self.session = named if _SESSION in named and request.method != "DELETE" else {}
         try:
-            response = await self._send_until_response(request, identity)
+            response = await self._send_until_reached(request, identity)
         except httpx2.TransportError as error:
             if request.method != "POST":
                 raise
             return _build_failure_response(identity, error, request.url)
-        response.request = request
+        response.request, self._bypass.unreachable = request, None
         if response.status_code == _OK and request.url == self._url and self._bypass.find(identity) is not None:
             self._note_common_parts(request)
         if request.method == "POST":
@@ -233,6 +215,34 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 response.request = request
         return response
 
+    async def _send_until_reached(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
+        """Send a request; for the event stream of the session, try again until the server can be reached.
+
+        The SDK's transport would not open the stream again, and the session would get no more notifications.
+
+        Raises:
+            httpx2.TransportError: See `_send_until_response`.
+        """
+        delay = _OPEN_INTERVAL
+        while True:
+            try:
+                return await self._send_until_response(request, identity)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                if not self._opens_stream(request, identity):
+                    raise
+                self._bypass.unreachable = explain_failed_connection(error, request.url)
+                if request.method == "POST":  # the caller subscribes again
+                    raise
+            await anyio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_OPEN_INTERVAL)
+
+    def _opens_stream(self, request: httpx2.Request, identity: RequestId | None) -> bool:
+        """Whether a request opens the event stream of the session again, or subscribes to changes."""
+        if request.method == "GET":
+            return identity is None and self._has_stream
+        # After the handshake, the SDK's transport sends no other requests with an id of the SDK.
+        return identity is not None and self._headers is not None and self._bypass.find(identity) is None
+
     async def _send_until_response(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
         """Send a request until the beginning of its response, unless `post` has sent it.
 
@@ -281,7 +291,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             except httpx2.TransportError as error:
                 self._bypass.fail(own.id, types.INTERNAL_ERROR, explain_failure(error, request.url))
                 return True
-            response.request = request
+            response.request, self._bypass.unreachable = request, None
             if "set-cookie" in response.headers:
                 cookies.extract_cookies(response)
             unusual = await self._take_response(response, own.id, tasks)
@@ -303,7 +313,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         headers += own.headers.items()
         headers.append(("content-length", str(sum(len(segment) for segment in segments))))
         request = httpx2.Request(
-            "POST", self._url, headers=headers, stream=_RequestBody(segments), extensions=dict(self._extensions)
+            "POST", self._url, headers=headers, stream=RequestBody(segments), extensions=dict(self._extensions)
         )
         if cookies:
             cookies.set_cookie_header(request)
@@ -369,7 +379,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         headers = httpx2.Headers(request.headers)
         headers["content-length"] = str(sum(len(segment) for segment in segments))
         return httpx2.Request(
-            request.method, request.url, headers=headers, stream=_RequestBody(segments), extensions=request.extensions
+            request.method, request.url, headers=headers, stream=RequestBody(segments), extensions=request.extensions
         )
 
     async def _read_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
@@ -402,7 +412,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if read is None or not (is_stream or (identity is not None and not self._ends_with_stream)):
             await _discard(response)
             return replace_body(response, content=b"", extensions=response.extensions)
-        stream = _RewrittenBody(response, self._read(response, identity, read))
+        stream = RewrittenBody(response, self._read(response, identity, read))
         return replace_body(response, stream=stream, extensions=response.extensions)
 
     async def _read(self, response: httpx2.Response, identity: RequestId | None, read: Read) -> AsyncGenerator[bytes]:
@@ -411,6 +421,9 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         try:
             async for chunk in read(response, identity):
                 yield chunk
+        except httpx2.TransportError:  # the SDK's transport opens a stream that broke off once, one that ended always
+            if identity is not None or self._ends_with_stream:
+                raise
         finally:
             if identity is not None:
                 self._reading.pop(identity, None)

@@ -54,7 +54,7 @@ from mcp_mirror.upstreams.transports.requests import (
 _MAX_ERROR: Final = 1 << 16
 """Bytes of a JSON-RPC error that are read whole."""
 LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
-_UNREAD: Final = frozenset({"tools/call", "resources/read", "prompts/get"}) | LISTS
+_UNREAD: Final = frozenset({"tools/call", "tasks/result", "resources/read", "prompts/get"}) | LISTS
 """Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
 _FIRST_ID: Final = 1_000_000_000
 """The id of the first request. The SDK counts its own requests from 1."""
@@ -107,6 +107,8 @@ class PayloadBypass:
         """Set when either side has ended the connection."""
         self.is_unknown_session: bool = False
         """The server does not know the session any more."""
+        self.unreachable: str | None = None
+        """Why the server cannot be reached now, a sentence: the last attempt to open a stream of the session failed."""
         self.is_stuck: bool = False
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
         self.is_blocked: Callable[[], bool] = lambda: False
