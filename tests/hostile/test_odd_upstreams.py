@@ -222,6 +222,17 @@ async def test_an_upstream_learns_that_its_request_does_not_conform(
         )
 
 
+async def test_an_upstream_learns_that_its_request_has_too_many_escapes(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    message = ask(message="\n" * 1_000_001, requestedSchema={"type": "object", "properties": {}})
+    line = json.dumps({"jsonrpc": "2.0", "id": "q", **message})
+    response = '{"jsonrpc":"2.0","id":$call,"result":{"content":[{"type":"text","text":$received}]}}'
+    async with open_lines(configured({"odd": odd(OLD, odd=[line], response=[response])})) as client:
+        received = (await call_modern(client))["content"][0]["text"].partition("\n")[0]
+        assert json.loads(received)["error"]["message"] == "The message has more than 1,000,000 backslashes."
+
+
 async def test_an_upstream_that_always_requires_input_is_named(
     configured: Configured, open_lines: OpenLines, odd: Odd
 ) -> None:
