@@ -9,10 +9,13 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
 import pytest
-from http_sessions import META
-from tests.end_to_end.conftest import until
+from http_sessions import HEADERS, META
+from tests.auth.conftest import serving_gateway
+from tests.end_to_end.conftest import BOUND, until
 from tests.hostile.conftest import MIB
+from tests.load import measure_pause, slowness
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run
@@ -38,6 +41,26 @@ def odd(tmp_path: Path) -> Odd:
         return {"command": sys.executable, "args": ["-S", script, version, str(file)]}
 
     return upstream
+
+
+async def test_the_end_of_many_subscriptions_does_not_stall_others(configured: Configured, odd: Odd) -> None:
+    config = configured({"odd": odd(NEW)}, limits={"subscriptions_per_principal": 10_000})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+
+        async def send(method: str, **params: Any) -> httpx2.Response:
+            headers = {**HEADERS, "mcp-protocol-version": NEW, "mcp-method": method, "mcp-name": "hear_mirrored"}
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+            return await client.send(client.build_request("POST", served.url, headers=headers, json=body), stream=True)
+
+        for number in range(5):
+            uris = [f"odd://{number}/{below}" for below in range(1000)]
+            stream = await send("subscriptions/listen", notifications={"resourceSubscriptions": uris})
+
+        async def leave() -> None:
+            await stream.aclose()
+            assert b"hello" in await (await send("tools/call", name="hear_mirrored", arguments={})).aread()
+
+        assert await measure_pause(leave()) < 0.1 * slowness()  # before: 0.4
 
 
 @pytest.mark.parametrize("ending", ["{}", '{"_meta":5}', '{"resultType":"weird","_meta":{}}'])
