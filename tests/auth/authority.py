@@ -44,6 +44,8 @@ class Authority:
     expires_in: int = 3600
     granted: dict[str, Any] = field(default_factory=dict)
     """Changes to what the token endpoint grants."""
+    registered: dict[str, Any] = field(default_factory=dict)
+    """Changes to the clients that are registered."""
     status: int = 200
     """Of the token endpoint's answers."""
     denied: str = "access_denied"
@@ -107,7 +109,8 @@ class Authority:
         })  # fmt: skip
 
     async def register(self, request: Request) -> Response:
-        return JSONResponse({**await request.json(), "client_id": "registered", "token_endpoint_auth_method": "none"})
+        client = {"client_id": "registered", "token_endpoint_auth_method": "none", **self.registered}
+        return JSONResponse(await request.json() | client)
 
     async def authorize(self, request: Request) -> Response:
         self.page_query = query = dict(request.query_params)
@@ -136,8 +139,10 @@ class Authority:
         self.refresh.add(refresh)
         if self.rights in self.scopes.split():
             self.entitled.add(access)
-        granted = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in, **self.granted}
-        return JSONResponse(granted if grant == "client_credentials" else granted | {"refresh_token": refresh})
+        granted = {"access_token": access, "token_type": "bearer", "expires_in": self.expires_in}
+        if grant != "client_credentials":
+            granted["refresh_token"] = refresh
+        return JSONResponse(granted | self.granted)
 
     async def _wait_for_another(self) -> None:
         self.refreshes -= 1

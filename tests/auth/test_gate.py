@@ -16,6 +16,7 @@ from http_sessions import HEADERS, HELLO, open_session, session_of
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
 from tests.end_to_end.conftest import BOUND
+from tests.load import measure_pause, slowness
 
 from mcp_mirror.app import open_application
 from mcp_mirror.config import load_config
@@ -116,13 +117,22 @@ async def test_a_flood_without_tokens_does_not_fill_the_audit_log(configured: Co
 async def test_a_valid_token_in_a_url_or_sent_twice_is_rejected(guarded: Path) -> None:
     token = TOKENS["alice"]
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
-        for query in (f"access_token={token}", f"Access_Token={token}", "token=x", "api_key=x&a=b"):
+        for query in (f"access_token={token}", f"Access_Token={token}", "token=x", "api_key=x&a=b", "a&%54oken=x"):
             for headers in (HEADERS, HEADERS | bearer(token)):
                 answer = await client.post(f"{served.url}?{query}", headers=headers, content=HELLO)
                 assert answer.status_code == 400
                 assert 'error="invalid_request"' in answer.headers["www-authenticate"]
         twice = [*HEADERS.items(), ("authorization", f"Bearer {token}"), ("authorization", f"Bearer {token}")]
         assert (await client.post(served.url, headers=twice, content=HELLO)).status_code == 400
+
+
+async def test_a_query_of_many_parameters_does_not_stall_others(guarded: Path) -> None:
+    async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        for query, status in (("a&" * 9_000, 401), ("%61&" * 4_500, 401), ("%" * 18_000, 401), ("a&" * 30_000, 431)):
+            request = client.build_request("GET", f"{served.url}?{query}")
+            answer = asyncio.create_task(client.send(request))
+            assert await measure_pause(answer) < 0.03 * slowness()  # before: 0.06
+            assert answer.result().status_code == status
 
 
 async def test_metadata_names_the_issuers_of_tokens(guarded: Path) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BOUND = 60
 SIGN_IN = "A person has to sign in to it: run `mcp-mirror login guarded`."
 RECEIVED = '"shown": "ac"'
+NOT_A_SECRET = "returned a token or a client secret that is not ASCII text of up to 65,536 characters"
 """What the upstream says of a call that came with an access token."""
 
 
@@ -354,8 +355,12 @@ async def test_gateways_with_one_token_file_do_not_refresh_at_once(
         ({"access_token": "one\r\nx-other: two"}, "returned a token that no header may contain"),
         ({"access_token": "k\xe4se"}, "returned a token that no header may contain"),
         ({"access_token": ""}, "returned a token that no header may contain"),
+        ({"access_token": "a" * 65_537}, NOT_A_SECRET),
+        ({"refresh_token": "b" * 65_537}, NOT_A_SECRET),
+        ({"refresh_token": "one\n" * 20_000}, NOT_A_SECRET),
         ({"expires_in": 10**400}, "returned an invalid response"),
     ],
+    ids=range(7),
 )
 async def test_a_grant_that_cannot_be_used_is_named_and_not_stored(
     *, granted: dict[str, Any], cause: str, authority: Authority, configured: Configured, tmp_path: Path
@@ -569,6 +574,22 @@ async def test_a_refused_sign_in_is_reported_without_the_servers_text(
     state = await state_of(configured({"guarded": alone(authority, tmp_path)}))
     assert "its authorization server returned no token (HTTP status 400, invalid_grant)" in state
     assert CLIENT[1] not in state
+
+
+async def test_a_client_secret_that_cannot_be_used_is_named(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.registered = {"client_secret": "one\n" * 20_000, "token_endpoint_auth_method": "client_secret_basic"}
+    lines, _ = await fail_to_log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    assert NOT_A_SECRET in lines[-1]
+
+
+async def test_metadata_of_very_many_parts_are_not_read(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.other_issuers = ["http://a"] * 5001
+    state = await state_of(configured({"guarded": alone(authority, tmp_path)}))
+    assert "its authorization server returned an invalid response" in state
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import jwt
 import pytest
 from clocks import Clock
 from tests.auth.issuing import AUDIENCE, Page, SigningKey, jwks, serving
+from tests.load import measure_pause, slowness
 
 from mcp_mirror.server.auth.keys import Issuers, KeysUnavailableError
 from mcp_mirror.settings.access import IssuerPolicy
@@ -329,6 +330,16 @@ async def test_a_token_without_kid_does_not_make_the_gateway_load_many_keys(
     token = jwt.encode(jwt.decode(KEY.sign(ISSUER), options={"verify_signature": False}), KEY.private, "ES256")
     assert await issuers(str(tmp_path / "jwks.json")).find_principal(token) is None
     assert len(loaded) < 10
+
+
+async def test_private_keys_in_a_key_set_verify_without_a_stall(tmp_path: Path) -> None:
+    private = jwt.get_algorithm_by_name("ES256").to_jwk(KEY.private, as_dict=True) | {"kid": "one"}
+    number = jwt.utils.base64url_encode(b"\xff" * 2048).decode()
+    without_primes = {"kty": "RSA", "kid": "two", "n": number, "e": "AQAB", "d": number}
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [private, without_primes]}))
+    found = issuers(str(tmp_path / "jwks.json"))
+    assert await found.find_principal(KEY.sign(ISSUER))
+    assert await measure_pause(found.find_principal(RSA_KEY.sign(ISSUER))) < slowness()  # before: 8
 
 
 @pytest.mark.parametrize("change", [{"use": "enc"}, {"alg": "ES384"}, {"crv": "P-384"}, {"x": "AA"}])

@@ -191,6 +191,17 @@ async def test_a_few_of_many_other_namespaces_are_named(tmp_path: Path, run: Run
     )
 
 
+async def test_a_media_type_does_not_control_the_terminal(tmp_path: Path, run: Run) -> None:
+    known = Descriptor(
+        "t-1", "binary", 2, 1, (), time.time(), time.time() + 9, Provenance("u", "t", ""), "image/png\x1b[2J"
+    )
+    async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
+        await store.put("local", known, (b"{}",))
+    ended = await run("values", "list", "--store", str(tmp_path / "store"))
+    assert "\x1b" not in ended.out
+    assert "image/png" in ended.out
+
+
 async def test_principals_are_named_as_the_option_takes_them(tmp_path: Path, run: Run) -> None:
     folder = str(tmp_path / "store")
     async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 from http_sessions import HEADERS, META, open_session
+from tests.auth.conftest import serving_gateway
 from tests.end_to_end.conftest import BOUND, until
 from tests.hostile.conftest import MIB
+from tests.load import measure_pause, slowness
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run, Serve
@@ -40,6 +42,26 @@ def odd(tmp_path: Path) -> Odd:
         return {"command": sys.executable, "args": ["-S", script, version, str(file)]}
 
     return upstream
+
+
+async def test_the_end_of_many_subscriptions_does_not_stall_others(configured: Configured, odd: Odd) -> None:
+    config = configured({"odd": odd(NEW)}, limits={"subscriptions_per_principal": 10_000})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+
+        async def send(method: str, **params: Any) -> httpx2.Response:
+            headers = {**HEADERS, "mcp-protocol-version": NEW, "mcp-method": method, "mcp-name": "hear_mirrored"}
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+            return await client.send(client.build_request("POST", served.url, headers=headers, json=body), stream=True)
+
+        for number in range(5):
+            uris = [f"odd://{number}/{below}" for below in range(1000)]
+            stream = await send("subscriptions/listen", notifications={"resourceSubscriptions": uris})
+
+        async def leave() -> None:
+            await stream.aclose()
+            assert b"hello" in await (await send("tools/call", name="hear_mirrored", arguments={})).aread()
+
+        assert await measure_pause(leave()) < 0.1 * slowness()  # before: 0.4
 
 
 @pytest.mark.parametrize("ending", ["{}", '{"_meta":5}', '{"resultType":"weird","_meta":{}}'])
@@ -309,6 +331,17 @@ async def test_a_call_whose_answer_is_the_last_message_gets_its_result(
         while json.loads(answered := await client.receive()).get("id") != 1:
             pass
         assert "decline" in answered.decode()
+
+
+async def test_an_upstream_learns_that_its_request_has_too_many_escapes(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    message = ask(message="\n" * 1_000_001, requestedSchema={"type": "object", "properties": {}})
+    line = json.dumps({"jsonrpc": "2.0", "id": "q", **message})
+    response = '{"jsonrpc":"2.0","id":$call,"result":{"content":[{"type":"text","text":$received}]}}'
+    async with open_lines(configured({"odd": odd(OLD, odd=[line], response=[response])})) as client:
+        received = (await call_modern(client))["content"][0]["text"].partition("\n")[0]
+        assert json.loads(received)["error"]["message"] == "The message has more than 1,000,000 backslashes."
 
 
 async def test_an_upstream_that_always_requires_input_is_named(

@@ -143,6 +143,17 @@ def test_heads_of_many_lines_are_rejected() -> None:
                 parser.read_head()
 
 
+def test_long_paths_and_queries_are_rejected() -> None:
+    for path, query, is_read in ((2_000, 18_000, True), (2_001, 0, False), (1, 18_001, False)):
+        parser = RequestParser(1 << 16)
+        parser.received += b"GET %b?%b HTTP/1.1\r\nhost: a\r\n\r\n" % (b"/" * path, b"%" * query)
+        if is_read:
+            assert parser.read_head()
+        else:
+            with pytest.raises(HeadTooLargeError, match=r"over 2,000 bytes, or its query 18,000"):
+                parser.read_head()
+
+
 def test_empty_lines_do_not_divide_a_chunk() -> None:
     parser, body = RequestParser(MOST), b"\r\n\r\n" * 50_000
     parser.received += HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(body) + body

@@ -425,6 +425,14 @@ async def test_an_error_of_the_object_store_names_its_next_step(
     assert advice in message
 
 
+async def test_an_answer_about_another_object_is_a_store_error(variables: pytest.MonkeyPatch) -> None:
+    error = b"<Error><Key>another</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+    async with answering((200, b"<DeleteResult>%b</DeleteResult>" % error)) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        message, _ = await refused(S3Blobs("s3://values").remove(["t-9"]))
+    assert message.startswith("The object store of `store.blobs` failed.")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "advice"),
     [

@@ -153,12 +153,17 @@ def test_json_beside_an_image_is_told_from_a_block() -> None:
     [
         (image(5), "image/png"),
         ({"type": "audio", "data": "aa", "mimeType": 5}, None),
+        ({"type": "image", "data": "aa", "mimeType": f"image/{'x' * 249}"}, f"image/{'x' * 249}"),
+        ({"type": "image", "data": "aa", "mimeType": f"image/{'x' * 250}"}, None),
+        ({"type": "image", "data": "aa", "mimeType": "image/png\x1b[2J"}, None),
+        ({"type": "image", "data": "aa", "mimeType": ""}, None),
         (
             {"type": "resource", "resource": {"uri": "u", "blob": "aa", "mimeType": "application/pdf"}},
             "application/pdf",
         ),
         ({"type": "resource", "resource": {"uri": "u", "text": "hi"}}, None),
     ],
+    ids=range(8),
 )
 def test_a_file_is_binary_and_keeps_its_media_type(block: Any, media_type: str | None) -> None:
     captured = taken(result([block]), rules("always"))

@@ -48,6 +48,8 @@ def test_a_schema_that_is_not_valid_gives_way_to_any_object() -> None:
     assert found.schema == {"type": "object"}
     assert found.schema_error
     assert str(found.schema_error).startswith("its input schema is not valid")
+    hidden = inspect_tool(tool(inputSchema={"type": "object", "properties": {"a": {"type": "\u202e"}}}), BOUNDS)
+    assert '"\\u202e" is not valid' in str(hidden.schema_error)
 
 
 def test_a_tool_without_a_schema_or_with_odd_members_is_served() -> None:

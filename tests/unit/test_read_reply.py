@@ -22,6 +22,7 @@ LINK = {"type": "resource_link", "uri": "file:///ä", "name": "a"}
         ([{"type": "resource", "resource": {"uri": "a:b", "text": "held"}}], "held"),
         ([{"type": "resource", "resource": {"uri": "a:b", "blob": "YQ=="}}], "(file: of no named type)"),
         ([{"type": "resource", "resource": {"blob": "", "mimeType": "application/pdf"}}], "(file: application/pdf)"),
+        ([{"type": "image", "data": "", "mimeType": f"a\x1b{'x' * 200}"}], f"(image: a\\u001b{'x' * 50}...)"),
         ([LINK], '{"type": "resource_link", "uri": "file:///ä", "name": "a"}'),
         ([{"type": "text"}], '{"type": "text"}'),
         ([{"type": "resource", "resource": None}], '{"type": "resource", "resource": null}'),

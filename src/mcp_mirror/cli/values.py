@@ -283,8 +283,9 @@ def _build_table(found: Iterable[Descriptor]) -> Table:
     now = time.time()
     for one in found:
         tool, upstream = sanitize_to_lines(one.provenance.tool), one.provenance.upstream
+        kind = sanitize_to_lines(one.media_type or one.kind)
         times = (format_duration(now - one.created), format_duration(one.expires - now))
-        table.add_row(one.base, tool, upstream, one.media_type or one.kind, format_bytes(one.size), *times)
+        table.add_row(one.base, tool, upstream, kind, format_bytes(one.size), *times)
     return table
 
 

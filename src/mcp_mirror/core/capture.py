@@ -3,6 +3,7 @@
 A text is dropped only if it repeats the value.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -47,6 +48,8 @@ _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
 _MAX_DECODED_BYTES: Final = 1 << 20
 """Bytes up to which a text is decoded in memory to find JSON in it."""
+_MEDIA_TYPE: Final = re.compile(r"[ -~]{1,255}")
+"""The media type of a value: others, with invisible characters or of any length, would be in each list of values."""
 
 _NO_TEXTS: Final = OtherTexts(())
 
@@ -311,7 +314,7 @@ def _read_media_type(blob: Buffer) -> str | None:
     opened = open_object(blob) or {}
     inner = open_object(opened.get("resource", b"null")) or opened
     media_type: str | None = decode_as(inner.get("mimeType"), str)
-    return media_type
+    return media_type if media_type and _MEDIA_TYPE.fullmatch(media_type) else None
 
 
 def _parse_json_text(text: Buffer, reader: _Reader, *, in_memory: bool = False) -> Buffer | None:

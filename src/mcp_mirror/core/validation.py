@@ -19,6 +19,7 @@ from mcp_mirror.core.schema_references import References, Schema, as_sequence, i
 from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.validation_cost import Cost, CostCounter, UnboundedError
 from mcp_mirror.paths import escape_token
+from mcp_mirror.security.sanitize import sanitize
 
 MAX_WORK: Final = 200_000
 """Units of work that the event loop may spend on a validation: about 20 ms."""
@@ -159,7 +160,7 @@ def _compile_validator(schema: Schema, options: jsonschema_rs.FancyRegexOptions)
     try:
         return jsonschema_rs.validator_for(schema, retriever=lambda _: {}, pattern_options=options)
     except (ValueError, RecursionError) as error:
-        reason = _shorten(str(error).partition("\n")[0])
+        reason = sanitize(_shorten(str(error).partition("\n")[0]))
         raise ValueError(f"its input schema is not valid: {reason}") from None
 
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mcp_mirror.core.main_parts import MAX_FIELD_NAME
 from mcp_mirror.payload.json_rpc import contiguous, open_object
+from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.types import Buffer, Segments
 
 SCHEMA: Final = "mcp-mirror/schema"
@@ -84,10 +86,14 @@ def _write_block(block: Mapping[str, Any]) -> str:
         case {"type": "text", "text": str(text)} | {"type": "resource", "resource": {"text": str(text)}}:
             return text
         case {"type": "image" | "audio" as kind}:
-            return f"({kind}: {block.get('mimeType', 'of no named type')})"
+            return f"({kind}: {_name_media_type(block)})"
         case {"type": "resource", "resource": {} as resource}:
-            return f"(file: {resource.get('mimeType', 'of no named type')})"
+            return f"(file: {_name_media_type(resource)})"
     return json.dumps(block, ensure_ascii=False)
+
+
+def _name_media_type(content: Mapping[str, Any]) -> str:
+    return strip_invisible(str(content.get("mimeType", "of no named type")), MAX_FIELD_NAME)
 
 
 _MAX_AROUND_PATH: Final = 40

@@ -5,6 +5,7 @@ open.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -50,6 +51,10 @@ class Subscriptions:
         self._limit = limit
         self._namespaces: dict[Hashable, str] = {}
         """The namespace of each subscriber."""
+        self._counts: Counter[str] = Counter()
+        """The number of subscribers by namespace."""
+        self._keys: dict[Hashable, set[_Key]] = {}
+        """The keys of the subscriptions of each subscriber: there may be thousands of others."""
         self._upstreams = upstreams
         self._relay = relay
         self._tasks = tasks
@@ -71,19 +76,29 @@ class Subscriptions:
             UpstreamError: The upstream refused, is not connected, or does not exist.
         """
         namespace = channel.caller.namespace
-        count = sum(one == namespace for one in self._namespaces.values())
-        if subscriber not in self._namespaces and count >= self._limit:
+        if subscriber not in self._namespaces and self._counts[namespace] >= self._limit:
             raise ToolError(
                 f"This client has {self._limit:,} resource subscriptions, as many as "
                 "`limits.subscriptions_per_principal` allows. End one first (resources/unsubscribe)."
             )
-        self._namespaces[subscriber] = namespace  # counts while concurrent requests are checked
+        self._count(subscriber, namespace)  # while concurrent requests are checked
         async with self._take_turn(subscriber):
             try:
                 await self._add(channel, uri, subscriber, listener)
             finally:
-                if not any(subscriber in one.subscribers for one in self._subscriptions.values()):
-                    self._namespaces.pop(subscriber, None)
+                if subscriber not in self._keys:
+                    self._uncount(subscriber)
+
+    def _count(self, subscriber: Hashable, namespace: str) -> None:
+        if subscriber not in self._namespaces:
+            self._namespaces[subscriber] = namespace
+            self._counts[namespace] += 1
+
+    def _uncount(self, subscriber: Hashable) -> None:
+        if (namespace := self._namespaces.pop(subscriber, None)) is not None:
+            self._counts[namespace] -= 1
+            if not self._counts[namespace]:
+                del self._counts[namespace]
 
     @contextlib.asynccontextmanager
     async def _take_turn(self, subscriber: Hashable) -> AsyncIterator[None]:
@@ -111,7 +126,8 @@ class Subscriptions:
             else:  # another client subscribed while this one waited
                 subscription = concurrent
         subscription.subscribers[subscriber] = listener, channel, uri
-        self._namespaces[subscriber] = channel.caller.namespace
+        self._keys.setdefault(subscriber, set()).add(key)
+        self._count(subscriber, channel.caller.namespace)
 
     async def unsubscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable) -> None:
         """End a subscription, also of a resource that the client may not see any more.
@@ -123,15 +139,18 @@ class Subscriptions:
         async with self._take_turn(subscriber):
             if subscriber not in self._namespaces:
                 await self._relay.find_resource(uri, channel)
-            for key, subscription in tuple(self._subscriptions.items()):
+            for key, subscription in self._find_of(subscriber):
                 if self._remove(key, subscription, subscriber):
                     await self._end(subscription, channel)
 
     def drop(self, subscriber: Hashable) -> None:
         """End the subscription of a client that has disconnected; its upstream is notified in a task."""
-        for key, subscription in tuple(self._subscriptions.items()):
+        for key, subscription in self._find_of(subscriber):
             if self._remove(key, subscription, subscriber):
                 self._tasks.start_soon(self._end_quietly, subscription)
+
+    def _find_of(self, subscriber: Hashable) -> Sequence[tuple[_Key, _Subscription]]:
+        return [(key, self._subscriptions[key]) for key in self._keys.get(subscriber, ())]
 
     def drop_session(self, session: str) -> None:
         """End the subscriptions of a session that has ended, without a request: its connections are closed too."""
@@ -146,7 +165,10 @@ class Subscriptions:
         if subscriber not in subscription.subscribers:
             return False
         del subscription.subscribers[subscriber]
-        self._namespaces.pop(subscriber, None)
+        self._keys[subscriber].discard(key)
+        if not self._keys[subscriber]:
+            del self._keys[subscriber]
+        self._uncount(subscriber)
         if subscription.subscribers:
             return False
         del self._subscriptions[key]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
 from mcp_mirror.observability.standard_error import write_line
-from mcp_mirror.security.redaction import HIDDEN, compile_secrets, encode_secret, find_secrets
+from mcp_mirror.security.redaction import HIDDEN, encode_secret, find_secrets, list_secret_forms, redact
 from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
 from mcp_mirror.settings.upstreams import HttpEndpoint
@@ -44,15 +44,13 @@ class SecretFilter:
     """Redacts secrets, credentials and memory paths in log messages."""
 
     def __init__(self, path_hasher: PathHasher, secrets: Iterable[str] = ()) -> None:
-        """Compile the patterns; `secrets` are redacted in every form in which programs quote them."""
+        """Prepare the filter; `secrets` are redacted in every form in which programs quote them."""
         self._path_hasher = path_hasher
-        self._secrets, _ = compile_secrets(secrets, _SHORTEST)
+        self._secrets = list_secret_forms(secrets, _SHORTEST)
 
     def clean(self, text: str) -> str:
         """The redacted text on one line, with bounded length."""
-        text = text[: 4 * _LONGEST]
-        if self._secrets:
-            text = self._secrets.sub(HIDDEN, text)
+        text = redact(text[: 4 * _LONGEST], self._secrets)
         for pattern, instead in _CREDENTIALS:
             text = pattern.sub(instead, text)
         return cut(sanitize(self._path_hasher.replace_paths(text)), _LONGEST)

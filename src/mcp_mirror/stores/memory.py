@@ -5,7 +5,7 @@ import secrets
 import time
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from math import inf
@@ -38,6 +38,7 @@ from mcp_mirror.stores.quotas import (
 from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
 from mcp_mirror.system.files import map_span, unlink_large, write_all
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _WORTH_A_VIEW: Final = 0.75
@@ -199,6 +200,20 @@ class MemoryStore:
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
+        listed: list[Descriptor] = []
+        pacer = Pacer()
+        for base, value in tuple(islice(self._find_newest(namespace, after, slug), limit)):
+            pacer.begin()
+            listed.append(value.describe(base))
+            await pacer.end()  # descriptors of values with very many keys, or very long ones, take milliseconds each
+        return tuple(listed)
+
+    def _find_newest(self, namespace: str, after: str | None, slug: str) -> Iterator[tuple[str, _StoredValue]]:
+        """Yield the unexpired values, newest first, from the one after `after`, with their bases.
+
+        Raises:
+            LookupError: The value `after` does not exist.
+        """
         share, now = self._shares.get(namespace, _Share()), self._clock()
         end: tuple[float, str] | None = None
         if after is not None:
@@ -214,7 +229,7 @@ class MemoryStore:
         else:
             newest = share.by_creation.get(slug, SortedItems[tuple[float, str]]()).descend(end)
         found = ((base, self._values[namespace, base]) for _, base in newest)
-        return tuple(islice((value.describe(base) for base, value in found if value.expires > now), limit))
+        yield from ((base, value) for base, value in found if value.expires > now)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
@@ -232,7 +247,7 @@ class MemoryStore:
 
     async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
         """The bases of the newest values, newest first."""
-        return tuple(known.base for known in await self.list(namespace, limit=limit))
+        return tuple(base for base, _ in islice(self._find_newest(namespace, None, ""), limit))
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""

@@ -95,6 +95,9 @@ _BY_MARK: Final = (
     ("kind: Interrupted", _DOWN),
 )
 """What the library's errors contain: its kinds of errors are not types."""
+_PANIC: Final = "RustPanic"
+"""The class of the library's errors for answers that it does not expect, such as that about an object which it did not
+name; no module has the class."""
 _ADDRESS: Final = "`store.blobs` is not the address of a bucket. Write s3://BUCKET or s3://BUCKET/PREFIX."
 _ENDPOINT: Final = (
     "%s in the gateway's environment is not the address of an object store. Write https://HOST or https://HOST:PORT."
@@ -223,7 +226,10 @@ class S3Blobs:
             if missing is None:
                 raise ObjectMissingError("The object of a stored value does not exist.") from None
             raise self._log(missing, error) from None
-        except (exceptions.BaseError, OSError) as error:
+        except Exception as error:
+            is_panic = type(error).__name__ == _PANIC
+            if not (is_panic or isinstance(error, exceptions.BaseError | OSError)):
+                raise
             raise self._log(_describe_error(error), error) from None
         self._outages.recover("The object store is used again.")
 

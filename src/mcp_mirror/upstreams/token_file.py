@@ -37,6 +37,10 @@ _LOCK_TIMEOUT: Final = 25.0
 _PAUSE: Final = 0.02
 _TOKEN: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 """An access token (RFC 6749, appendix A.12), without spaces around it."""
+_SECRET: Final = re.compile(r"[ -~]*")
+"""A refresh token, and the secret of a client (RFC 6749, appendices A.2 and A.17)."""
+_MAX_SECRET: Final = 1 << 16
+"""Characters of a token, and of the secret of a client."""
 _EXPIRED: Final = 1.0
 """A time in the past, in seconds since the epoch."""
 
@@ -125,11 +129,13 @@ class TokenFile(TokenStorage):
         """Write tokens; see `TokenStorage`.
 
         Raises:
-            UpstreamError: The access token is not one, or the file cannot be written.
+            UpstreamError: A token is not one, or the file cannot be written.
         """
-        self._redact(tokens)
         if not _TOKEN.fullmatch(tokens.access_token):  # else each request would fail until the token expires
             raise UpstreamError("its authorization server returned a token that no header may contain")
+        for secret in (tokens.access_token, tokens.refresh_token):
+            _check_secret(secret or "")
+        self._redact(tokens)
         if self._is_new:  # written last, so that a gateway does not replace them by earlier ones that it refreshes now
             async with self.lock():
                 self._save(tokens)
@@ -144,8 +150,13 @@ class TokenFile(TokenStorage):
         return stored.client if stored else None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Note the secret of a registered client; the registration is written with the first tokens."""
+        """Note the secret of a registered client; the registration is written with the first tokens.
+
+        Raises:
+            UpstreamError: The secret is not one.
+        """
         if client_info.client_secret:
+            _check_secret(client_info.client_secret)
             self._redactor.learn(client_info.client_secret)
 
     def _redact(self, tokens: OAuthToken) -> None:
@@ -185,6 +196,14 @@ class TokenFile(TokenStorage):
             atomic_write(self._path, (text.encode(),))
         except OSError as error:
             raise UpstreamError(f"Tokens cannot be written to {self._path}: {error.strerror}.") from None
+
+
+def _check_secret(secret: str) -> None:
+    if len(secret) > _MAX_SECRET or not _SECRET.fullmatch(secret):
+        raise UpstreamError(
+            "its authorization server returned a token or a client secret that is not ASCII text of up to "
+            f"{_MAX_SECRET:,} characters"
+        )
 
 
 def _is_locked_now(file: int) -> bool:

@@ -6,6 +6,7 @@ metadata (RFC 9728) names the issuers of tokens.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -34,6 +35,7 @@ _URL: Final = TypeAdapter(AnyHttpUrl, config=ConfigDict(url_preserve_empty_path=
 """Keeps an empty path, because clients compare issuers as strings."""
 _TOKEN_PARAMETERS: Final = frozenset({"access_token", "token", "authorization", "api_key", "apikey", "bearer"})
 """Query parameters with which clients send tokens in URLs, which logs and histories keep."""
+_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _SCHEMES: Final[Mapping[str, str]] = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
@@ -128,7 +130,7 @@ class Gate:
         headers = request.headers.getlist("authorization")
         name, _, credentials = (headers or [""])[0].partition(" ")
         scheme, token = _SCHEMES.get(name.lower()), credentials.strip()
-        if _TOKEN_PARAMETERS.intersection(map(str.lower, request.query_params)) or len(headers) > 1:
+        if _read_parameter_names(request) & _TOKEN_PARAMETERS or len(headers) > 1:
             return self._reject(_MISPLACED_TOKEN, scheme)
         if scheme is None or not token:
             return self._reject(_MISSING_TOKEN, None)
@@ -179,6 +181,14 @@ class Gate:
         }
         fields = ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
         return f"{scheme} {fields}".rstrip()
+
+
+def _read_parameter_names(request: Request) -> set[str]:
+    """Return the names of the query's parameters in lower case; anybody may send thousands, and broken escapes."""
+    names = {part.partition(b"=")[0] for part in request.scope["query_string"].split(b"&")}
+    return {
+        _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), name).decode("latin-1").lower() for name in names
+    }
 
 
 def check_address(host: str, auth: AuthPolicy, server: ServerPolicy) -> None:

@@ -196,11 +196,14 @@ def _parse_key_set(text: bytes) -> Sequence[Mapping[str, Any]]:
 
 
 def _load_key(key: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return the key if it verifies signatures of this algorithm; None for other keys."""
+    """Return the public key if it verifies signatures of this algorithm; None for other keys.
+
+    Private parts are left out: to compute the primes of an RSA key from its other parts takes up to seconds.
+    """
     if key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm or key.get("kty") == "oct":
         return None
     try:
-        return jwt.PyJWK(dict(key), algorithm)
+        return jwt.PyJWK({name: value for name, value in key.items() if name != "d"}, algorithm)
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
 

@@ -56,6 +56,7 @@ from mcp_mirror.stores.redis.records import (
     encode_name,
 )
 from mcp_mirror.stores.redis.transfer import assemble, cut_span, stream_pieces
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 if TYPE_CHECKING:
@@ -384,6 +385,7 @@ class RedisStore:
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
         listed: list[Descriptor] = []
+        pacer = Pacer()
         place: dict[str, Any] = {} if after is None else {"after": encode_name(after)}
         tool = encode_name(slug) or None
         while limit is None or len(listed) < limit:
@@ -396,9 +398,11 @@ class RedisStore:
                 self._warn_of_lost_values()
             with decoding():
                 for base, used, record in rows:
+                    pacer.begin()
                     if known := self._codec.decode_or_report(namespace, decode_name(base), record):
                         expires = float(used) + self._policy.lifetime
                         listed.append(msgspec.structs.replace(known, expires=expires))
+                    await pacer.end()
                 if not last:
                     break
                 place = {"after": last[0].decode(), "created": last[1].decode()}
