@@ -140,6 +140,18 @@ async def test_a_client_may_send_initialize_after_the_answer_to_discover(command
         assert "say" in await tool_names(client)
 
 
+async def test_a_client_that_sends_discover_without_a_version_has_one_session(command: Wrap) -> None:
+    async with command("wrap", *server("raw.py", "ok")) as client:
+        assert "error" in json.loads(await client.request("server/discover"))
+        await client.greet()
+        await client.send(
+            '{"jsonrpc":"2.0","id":"grow","method":"tools/call","params":{"name":"grow","arguments":{"name":"new"}}}'
+        )
+        while json.loads(await client.receive()).get("method") != "notifications/tools/list_changed":
+            pass
+        assert "new" in await tool_names(client)
+
+
 async def test_a_server_that_asks_for_roots_while_it_lists_is_ready(command: Wrap) -> None:
     async with command("wrap", *server("raw.py", "asks_first")) as client:
         greeting = await client.greet(roots={})

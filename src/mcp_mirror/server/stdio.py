@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TextIO
 
@@ -111,7 +111,7 @@ class _Connection:
         """The client has closed the input, so it awaits no errors. Clients with version 1 of the Python SDK end with an
         exception if a message comes after they have closed their session."""
         self.has_only_discovered: bool | None = None
-        """Whether all requests of the client were `server/discover`; None before the first."""
+        """Whether all requests of the client were `server/discover` of 2026-07-28; None before the first."""
         self.handshake: SessionMessage | None = None
         """The `initialize` of a client that has sent `server/discover` before, until the SDK reads it."""
         self.discover_error: types.ErrorData | None = None
@@ -134,7 +134,7 @@ class _Connection:
             return False
         if self.has_only_discovered and request.method == _INITIALIZE:
             self.handshake = message
-        self.has_only_discovered = request.method == _DISCOVER and self.has_only_discovered is not False
+        self.has_only_discovered = _is_discover(request) and self.has_only_discovered is not False
         return self.handshake is not None
 
     def record_handshake(self, message: types.JSONRPCMessage) -> None:
@@ -194,6 +194,12 @@ class _Connection:
             if self._is_answered is None or self._is_answered.is_set():
                 self._is_answered = anyio.Event()
             await self._is_answered.wait()
+
+
+def _is_discover(request: types.JSONRPCRequest) -> bool:
+    """Whether a request is a `server/discover` of 2026-07-28; after another one, the SDK still takes `initialize`."""
+    meta = (request.params or {}).get("_meta")
+    return request.method == _DISCOVER and isinstance(meta, Mapping) and types.PROTOCOL_VERSION_META_KEY in meta
 
 
 class _DirectRequests:
