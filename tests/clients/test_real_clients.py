@@ -125,6 +125,7 @@ SETUPS: Final = {
             "ANTHROPIC_MODEL": "claude-sonnet-4-5",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
+            "ENABLE_TOOL_SEARCH": "false",  # later versions leave the servers' tools out of the first request
             "MCP_CONNECT_TIMEOUT_MS": "60000",  # otherwise a loaded machine's first request has only some of the tools
             "MCP_CONNECTION_NONBLOCKING": "0",
         },

@@ -38,6 +38,16 @@ CLIENTS: list[tuple[str, dict[str, Any], UpstreamPolicy]] = [
         UpstreamPolicy("a", HttpEndpoint("http://x")),
     ),
     (
+        "Cline",
+        {"transport": {"type": "stdio", "command": "x", "env": {"A": "b"}}, "timeout": 9, "disabled": False},
+        UpstreamPolicy("a", StdioEndpoint("x", env={"A": "b"}), timeout=9),
+    ),
+    (
+        "Cline",
+        {"transport": {"type": "streamableHttp", "url": "http://x", "headers": {"A": "b"}}},
+        UpstreamPolicy("a", HttpEndpoint("http://x", {"A": "b"})),
+    ),
+    (
         "Roo",
         {"type": "streamable-http", "url": "http://x", "timeout": 120},
         UpstreamPolicy("a", HttpEndpoint("http://x"), timeout=120),
@@ -87,7 +97,20 @@ def test_a_clients_server_is_an_upstream(
 
 
 @pytest.mark.parametrize(
-    "key", ["autoApprove", "alwaysAllow", "trust", "description", "icon", "envFile", "oauth", "auth", "dev", "gallery"]
+    "key",
+    [
+        "autoApprove",
+        "alwaysAllow",
+        "trust",
+        "description",
+        "icon",
+        "envFile",
+        "oauth",
+        "auth",
+        "dev",
+        "gallery",
+        "metadata",
+    ],
 )
 def test_a_clients_key_without_effect_gives_a_warning(load: Load, tmp_path: Path, key: str) -> None:
     config = load(f"mcpServers:\n  a:\n    command: x\n    {key}: [1]\n")

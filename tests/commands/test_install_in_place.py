@@ -231,6 +231,71 @@ def test_cline_reads_an_address_without_a_type_as_sse(more: Any, options: list[s
     assert parse(file)["mcpServers"]["web"] == entry
 
 
+CLINE_REMOTE = {"type": "streamableHttp", "url": "https://e.com/mcp", "headers": {"A": "b"}}
+
+
+@pytest.mark.parametrize("has_backup", [True, False])
+@pytest.mark.parametrize(
+    ("transport", "wrapped"),
+    [
+        (
+            {"type": "stdio", "command": "npx", "args": ["p"], "env": {"K": "v"}, "cwd": "/work"},
+            {"type": "stdio", "command": PROGRAM, "args": [*PREFIX, "npx", "p"], "env": {"K": "v"}, "cwd": "/work"},
+        ),
+        (
+            CLINE_REMOTE,
+            {
+                "type": "stdio",
+                "command": PROGRAM,
+                "args": [*PREFIX[:3], "--url", "https://e.com/mcp", "--header-env", "A=MCP_MIRROR_HEADER_1"],
+                "env": {"MCP_MIRROR_HEADER_1": "b"},
+            },
+        ),
+    ],
+)
+def test_a_cline_server_with_a_transport_is_wrapped(
+    transport: Any, wrapped: Any, *, has_backup: bool, write: Write
+) -> None:
+    servers = {"files": {"transport": transport, "timeout": 9}, "other": {"command": "x"}}
+    file = write(FILES["cline"][0], json.dumps({"mcpServers": servers}, indent=2))
+    ran = run("install", "cline", "--memory")
+    assert "wrapped: files, other" in ran.stderr, ran.stderr
+    found = parse(file)["mcpServers"]
+    assert found["files"] == {"transport": wrapped, "timeout": 9}
+    assert found["mcp-mirror"] == {"command": PROGRAM, "args": ["memory"]}
+    assert "wrapped: files, other" in run("status").stdout
+    if not has_backup:
+        Path(f"{file}{BACKUP_SUFFIX}").unlink()
+    assert run("uninstall", "cline").exit_code == 0
+    assert parse(file)["mcpServers"]["files"] == servers["files"]
+
+
+def test_cline_servers_with_a_transport_are_left_for_the_same_reasons(write: Write) -> None:
+    servers = {
+        "off": {"transport": {"type": "stdio", "command": "x"}, "disabled": True},
+        "web": {"transport": CLINE_REMOTE, "oauth": {"tokens": {"access_token": "s"}}},
+        "mine": {"transport": {"type": "stdio", "command": "mcp-mirror", "args": ["memory"]}},
+        "odd": {"transport": {}},
+    }
+    file = write(FILES["cline"][0], json.dumps({"mcpServers": servers}))
+    left = run("install", "cline").stderr
+    for reason in ("off: it is disabled", "web: the client signs in", "mine: it is mcp-mirror", "odd: it has neither"):
+        assert f"left: {reason}" in left
+    assert parse(file)["mcpServers"] == servers
+    assert run("uninstall", "cline").exit_code == 0
+    assert sorted(parse(file)["mcpServers"]) == ["odd", "off", "web"]
+
+
+@pytest.mark.parametrize(("kind", "options"), [("http", []), ("sse", ["--sse"])])
+def test_the_older_key_for_the_transport_of_a_cline_server_counts(kind: str, options: list[str], write: Write) -> None:
+    entry = {"url": "http://localhost:1/events", "transportType": kind}
+    file = write(FILES["cline"][0], json.dumps({"mcpServers": {"web": entry}}))
+    assert run("install", "cline").exit_code == 0
+    wrapped = parse(file)["mcpServers"]["web"]
+    assert wrapped["args"][3:] == ["--url", entry["url"], *options]
+    assert wrapped["transportType"] == "stdio"  # Cline reads no server of a file with another one
+
+
 def test_streamable_http_at_a_path_that_ends_with_sse_is_kept(write: Write) -> None:
     entry = {"type": "http", "url": "https://e.com/sse", "headers": {"A": "b"}}
     file = write(".cursor/mcp.json", json.dumps({"mcpServers": {"web": entry}}))

@@ -133,6 +133,7 @@ def test_an_interrupted_install_can_be_repeated(written: int, write: Write, monk
     [
         {"command": "mcp-mirror", "args": ["wrap", "--", "npx", "-y", "x"]},
         {"command": "uvx", "args": ["mcp-mirror@latest", "wrap", "--url", "https://example.com/mcp"]},
+        {"transport": {"type": "stdio", "command": "mcp-mirror", "args": ["wrap", "--", "npx", "-y", "x"]}},
         {"command": "python", "args": ["-m", "mcp_mirror", "memory"]},
     ],
 )
@@ -344,6 +345,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a folder of another name": (
         '{"mcpServers": {"a": {"command": "x", "working_directory": "b"}}}',
+        "Write the absolute path",
+    ),
+    "a folder in a transport": (
+        '{"mcpServers": {"a": {"transport": {"command": "x", "cwd": "here"}}}}',
         "Write the absolute path",
     ),
     "a folder beside": ('{"mcpServers": {"a": {"command": "x", "cwd": "here"}}}', "Write the absolute path"),

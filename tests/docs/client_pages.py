@@ -18,10 +18,8 @@ _HOME: Final = "/home/you"
 _PROGRAM: Final = "/home/you/.local/bin/mcp-mirror"
 _REAL: Final = {"claude-code", "codex", "gemini", "opencode"}
 """Clients that `make clients` runs."""
-_TESTED: Final = {
-    True: "`make clients` runs the real program on\nLinux with wrapped servers and a scripted model provider.",
-    False: "Tests check\nthe paths and the format of the files; the client itself was not run.",
-}
+_BY_HAND: Final = {"cline": "Cline CLI 3.0", "continue": "Continue CLI 1.5"}
+"""Programs that were run by hand with servers that `install` had wrapped."""
 _SYSTEMS: Final = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
 _FILES: Final[dict[str, Any]] = {
     "command": "npx",
@@ -146,7 +144,18 @@ With `required = true` in a server's table, the first request waits for the serv
     "zed": """\
 Servers of extensions stay as they are. `install` also wraps the older form `command: {path, args, env}`.""",
     "cline": """\
-Cline uses the HTTP+SSE transport for an address without a `type`, and so does the wrapped entry.""",
+Cline uses the HTTP+SSE transport for an address without a `type`, and so does the wrapped entry. Entries of `cline mcp
+install` have the command or the address in `transport`, where `install` wraps it.
+
+Cline's command line waits 3 s for the start of a server whose entry has no `timeout`, and then continues without the
+server's tools; only `~/.cline/data/logs/cline.log` reports it. A machine that starts several wrapped servers may need
+longer. Add `"timeout": 60`, which is also Cline's default for calls, to each entry.""",
+    "continue": """\
+Continue's extension for editors puts the server's name before the names of tools; its command line `cn` does not. With
+several wrapped servers, the requests of `cn` then contain `memory_read` and `retrieve_final_answer_from_memory` several
+times, which providers such as Anthropic and Google refuse. Start `cn` with `--exclude memory_read --exclude
+retrieve_final_answer_from_memory`, which has no effect with `--auto`: tools still accept paths. Or replace the servers
+by one [`mcp-mirror serve`](index.md#by-hand), whose tools have unique names.""",
     "goose": """\
 Built-in and platform extensions stay as they are, and so do remote extensions whose headers contain variables, because
 Goose replaces variables only in headers.""",
@@ -174,11 +183,19 @@ def client_page(client: Client) -> str:
         "## Files",
         _table(client),
         (
-            f"Source: [the documentation]({client.source}) of {client.title}. {_TESTED[client.name in _REAL]}\n"
+            f"Source: [the documentation]({client.source}) of {client.title}. {_describe_tests(client)}\n"
             "Nothing was run on macOS or Windows."
         ),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def _describe_tests(client: Client) -> str:
+    if client.name in _REAL:
+        return "`make clients` runs the real program on\nLinux with wrapped servers and a scripted model provider."
+    if program := _BY_HAND.get(client.name):
+        return f"{program} was run by\nhand on Linux with wrapped servers and a scripted model provider."
+    return "Tests check\nthe paths and the format of the files; the client itself was not run."
 
 
 def _run(client: Client) -> tuple[str, str]:

@@ -109,6 +109,49 @@ async def test_a_server_may_ask_for_roots_before_it_lists_its_tools(command: Wra
         assert "project" in [tool["name"] for tool in message["result"]["tools"]]
 
 
+async def test_a_client_may_stop_waiting_for_discover_and_send_initialize(command: Wrap, tmp_path: Path) -> None:
+    gate, client_info = tmp_path / "gate", {"name": "hand", "version": "0"}
+    meta = {"protocolVersion": "2026-07-28", "clientInfo": client_info, "clientCapabilities": {"roots": {}}}
+    probe = {"_meta": {f"io.modelcontextprotocol/{key}": value for key, value in meta.items()}}
+    handshake = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": client_info}
+    async with command("wrap", *server("raw.py", "asks", "--gate", str(gate))) as client:
+        for method, params in (("server/discover", probe), ("initialize", handshake)):
+            await client.send(json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}))
+        given_up = json.loads(await client.receive())
+        assert (given_up["id"], given_up["error"]["code"]) == ("server/discover", -32600)
+        gate.touch()
+        greeting = json.loads(await client.receive())
+        assert (greeting["id"], greeting["result"]["protocolVersion"]) == ("initialize", "2025-11-25")
+        await client.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+        asked = json.loads(await client.receive())
+        assert asked["method"] == "roots/list"  # a request of the server outside a call
+        roots = [{"uri": "file:///project", "name": "project"}]
+        await client.send(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": roots}}))
+        assert "project" in await tool_names(client)
+        assert path_of(await client.text("say", long_result())).startswith("say-")
+
+
+async def test_a_client_may_send_initialize_after_the_answer_to_discover(command: Wrap) -> None:
+    meta = {"protocolVersion": "2026-07-28", "clientInfo": {"name": "hand", "version": "0"}, "clientCapabilities": {}}
+    probe = {"_meta": {f"io.modelcontextprotocol/{key}": value for key, value in meta.items()}}
+    async with command("wrap", *server("raw.py", "ok")) as client:
+        assert "result" in json.loads(await client.request("server/discover", json.dumps(probe)))
+        assert (await client.greet())["serverInfo"] == {"name": "raw", "version": "7"}
+        assert "say" in await tool_names(client)
+
+
+async def test_a_client_that_sends_discover_without_a_version_has_one_session(command: Wrap) -> None:
+    async with command("wrap", *server("raw.py", "ok")) as client:
+        assert "error" in json.loads(await client.request("server/discover"))
+        await client.greet()
+        await client.send(
+            '{"jsonrpc":"2.0","id":"grow","method":"tools/call","params":{"name":"grow","arguments":{"name":"new"}}}'
+        )
+        while json.loads(await client.receive()).get("method") != "notifications/tools/list_changed":
+            pass
+        assert "new" in await tool_names(client)
+
+
 async def test_a_server_that_asks_for_roots_while_it_lists_is_ready(command: Wrap) -> None:
     async with command("wrap", *server("raw.py", "asks_first")) as client:
         greeting = await client.greet(roots={})

@@ -54,9 +54,9 @@ _PROCESS: Final = "it has no effect here; the gateway starts and restarts upstre
 IGNORED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("autoApprove", "alwaysAllow", "trust", "default_tools_approval_mode"), _APPROVAL),
     **dict.fromkeys(("name", "description", "icon", "iconPath", "gallery", "version"), _LABEL),
-    **dict.fromkeys(("source", "registryUrl", "note"), _LABEL),
+    **dict.fromkeys(("source", "registryUrl", "note", "metadata"), _LABEL),
     **dict.fromkeys(("oauth", "auth", "authProviderType", "targetAudience", "targetServiceAccount"), _SIGN_IN),
-    **dict.fromkeys(("scopes", "headersHelper", "bearer_token_env_var", "env_http_headers"), _SIGN_IN),
+    **dict.fromkeys(("oauthClient", "scopes", "headersHelper", "bearer_token_env_var", "env_http_headers"), _SIGN_IN),
     **dict.fromkeys(("dev", "watchPaths", "required", "alwaysLoad"), _PROCESS),
     **dict.fromkeys(("sandbox", "sandboxEnabled"), "it has no effect here; the program has the gateway's own rights"),
     "envFile": "the file is not read; set its variables in the gateway's environment and name them in 'env'",
@@ -121,7 +121,7 @@ def _translate(server: Node, findings: Findings) -> Node:
         return server
     members: dict[str, Node] = {}
     tools: dict[str, Node] = {}
-    for key, node in server.members.items():
+    for key, node in _flatten(server).items():
         if key in IGNORED:
             findings.warn(node.location, IGNORED[key])
             continue
@@ -131,6 +131,16 @@ def _translate(server: Node, findings: Findings) -> Node:
     if tools:
         _put(members, "tools", YamlMapping(server.location, tools), findings)
     return YamlMapping(server.location, _drop_unused(members, findings))
+
+
+def _flatten(server: YamlMapping) -> dict[str, Node]:
+    """Return the keys of a server, those in Cline's `transport` among them."""
+    members = dict(server.members)
+    inner = members.get("transport")
+    if isinstance(inner, YamlMapping):
+        del members["transport"]
+        members |= inner.members
+    return members
 
 
 def _put(members: dict[str, Node], key: str, node: Node, findings: Findings) -> None:

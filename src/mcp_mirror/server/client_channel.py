@@ -5,7 +5,7 @@ A channel relays messages of upstreams with all their members.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 import anyio
@@ -92,6 +92,48 @@ class Session(msgspec.Struct, eq=False):
     def awaits_response(self, request_id: RequestId) -> bool:
         """Whether a request with this id may wait for the client. The SDK does not show the ids of its requests."""
         return request_id in self.client_responses or self.open_requests > len(self.client_responses)
+
+
+class LateSession(msgspec.Struct, frozen=True):
+    """The channel between requests to a stdio client that began with `server/discover`.
+
+    Such a client has a session only if it sends `initialize` after that; see `stdio`.
+    """
+
+    discovered: Caller
+    """The client as it described itself in `server/discover`."""
+    find_session: Callable[[], Session | None]
+    wants_progress: bool = False
+    is_waiting: bool = True
+
+    @property
+    def caller(self) -> Caller:
+        """The client of the session, else of `server/discover`."""
+        session = self.find_session()
+        return session.caller if session else self.discovered
+
+    @property
+    def log_level(self) -> str | None:
+        """The log level of the session."""
+        session = self.find_session()
+        return session.log_level if session else None
+
+    @property
+    def session_channel(self) -> ClientChannel | None:
+        """This channel."""
+        return self
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification on the session's stream; drop it without a session."""
+        if session := self.find_session():
+            await session.notify(method, params)
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request on the session's stream; see `ClientChannel.request`."""
+        session = self.find_session()
+        if session is None:
+            raise RefusedError("Send the request during a call: the client has no session.", types.INVALID_REQUEST)
+        return await session.request(method, params)
 
 
 class RequestStream(Protocol):

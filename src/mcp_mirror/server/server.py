@@ -3,6 +3,7 @@
 import math
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -13,16 +14,17 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_mirror.callers import Caller, NullChannel
+from mcp_mirror.callers import Caller
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import encode_secret
-from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.client_channel import LateSession, Session
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.instructions import write_instructions
 from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.server.request_context import UNSUPPORTED_EXTENSIONS, Context, read_caller, read_meta
+from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.server.stdio import open_stdio_streams
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.policies import ServerPolicy
@@ -88,7 +90,10 @@ class MirrorServer:
         pending_payloads = self.handlers.pending_payloads
         async with open_stdio_streams(pending_payloads, self.spool, shutdown, self.direct_path) as (read, write):
             notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
-            await self.sdk_server.run(read, write, self.sdk_server.create_initialization_options(notifications))
+            options = self.sdk_server.create_initialization_options(notifications)
+            await self.sdk_server.run(read, write, options)
+            if read.has_handshake:
+                await self.sdk_server.run(read, write, options)
 
     def apply_auth(self, auth: AuthPolicy) -> None:
         """Accept other tokens and issuers, from the next request on."""
@@ -130,8 +135,8 @@ class MirrorServer:
         session = None if is_stateless else sessions.record_request(ctx)
         if self._waits_for_client and ctx.request_id is not None:
             self._waits_for_client = False
-            channel = session or NullChannel(read_caller(ctx, sessions.namespace_of(ctx), None))
-            self.handlers.gateway.upstreams.start(channel)
+            late = LateSession(read_caller(ctx, sessions.namespace_of(ctx), None), partial(sessions.find, STDIO))
+            self.handlers.gateway.upstreams.start(session or late)
 
     async def _handle_handshake(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add the capabilities and instructions of the caller's upstreams to the result of a handshake."""

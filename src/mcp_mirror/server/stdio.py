@@ -4,13 +4,17 @@ A line that is not a message gets a JSON-RPC error, and the connection continues
 answered, new requests get an error, and the connection ends. A client that has closed the input gets the responses that
 come soon, and no errors for its other requests. While the transport is open, other output of the process to standard
 output goes to standard error.
+
+A client that has only sent `server/discover` may still send `initialize`: clients wait a few seconds for the result,
+and a server may take longer to start. The SDK refuses an `initialize` after other requests. So the first connection of
+the SDK ends there, and a second one begins with it.
 """
 
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TextIO
 
@@ -48,6 +52,10 @@ _LAST_WRITE: Final = 1.0
 stays unfinished if the client does not read for so long."""
 _CONNECTION_CLOSED: Final = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 """The error with which the SDK answers requests that the end of the connection cancels."""
+_GIVEN_UP: Final = types.ErrorData(
+    code=types.INVALID_REQUEST, message="The client sent `initialize`, so the gateway does not answer this request."
+)
+"""The error for a `server/discover` that was open when the client sent `initialize`."""
 _INITIALIZE: Final = "initialize"
 _DISCOVER: Final = "server/discover"
 _STARTUP_METHODS: Final = frozenset({_INITIALIZE, _DISCOVER, "tools/list"})
@@ -56,7 +64,7 @@ _STARTUP_METHODS: Final = frozenset({_INITIALIZE, _DISCOVER, "tools/list"})
 @asynccontextmanager
 async def open_stdio_streams(
     pending_payloads: PendingPayloads, spool: Spool, shutdown: anyio.Event, direct_path: DirectPath
-) -> AsyncIterator[tuple[MessageStream, MessageSink]]:
+) -> AsyncIterator[tuple["StdioReader", MessageSink]]:
     """Open the transport on the standard streams of the process for the duration of the context.
 
     After `shutdown`, the connection ends with the open requests.
@@ -78,7 +86,7 @@ async def open_stdio_streams(
             source.take = direct_requests.start
             tasks.start_soon(direct_requests.follow_cancellation)
             try:
-                yield _StdioReader(connection, source, direct_requests), _StdioWriter(connection)
+                yield StdioReader(connection, source, direct_requests), _StdioWriter(connection)
             finally:
                 await direct_requests.end()
             await sink.finish(_LAST_WRITE)
@@ -102,6 +110,10 @@ class _Connection:
         self.is_abandoned = False
         """The client has closed the input, so it awaits no errors. Clients with version 1 of the Python SDK end with an
         exception if a message comes after they have closed their session."""
+        self.has_only_discovered: bool | None = None
+        """Whether all requests of the client were `server/discover` of 2026-07-28; None before the first."""
+        self.handshake: SessionMessage | None = None
+        """The `initialize` of a client that has sent `server/discover` before, until the SDK reads it."""
         self.discover_error: types.ErrorData | None = None
         """The reason for which a `server/discover` failed. Clients then send `initialize`, and report its error."""
 
@@ -124,6 +136,16 @@ class _Connection:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self.remove_request(message.id)
 
+    def begins_again(self, message: SessionMessage) -> bool:
+        """Keep the `initialize` of a client that has only sent `server/discover`; return False for other messages."""
+        request = message.message
+        if not isinstance(request, types.JSONRPCRequest):
+            return False
+        if self.has_only_discovered and request.method == _INITIALIZE:
+            self.handshake = message
+        self.has_only_discovered = _is_discover(request) and self.has_only_discovered is not False
+        return self.handshake is not None
+
     def record_handshake(self, message: types.JSONRPCMessage) -> None:
         """Keep the error of the gateway for a `server/discover`, before the client reads it."""
         if not isinstance(message, types.JSONRPCError) or message.id is None:
@@ -140,6 +162,7 @@ class _Connection:
         if known_id in self._open_requests or self.is_full:
             return False
         self._open_requests[known_id] = method
+        self.has_only_discovered = False
         return True
 
     def remove_request(self, request_id: RequestId) -> None:
@@ -180,6 +203,12 @@ class _Connection:
             if self._is_answered is None or self._is_answered.is_set():
                 self._is_answered = anyio.Event()
             await self._is_answered.wait()
+
+
+def _is_discover(request: types.JSONRPCRequest) -> bool:
+    """Whether a request is a `server/discover` of 2026-07-28; after another one, the SDK still takes `initialize`."""
+    meta = (request.params or {}).get("_meta")
+    return request.method == _DISCOVER and isinstance(meta, Mapping) and types.PROTOCOL_VERSION_META_KEY in meta
 
 
 class _DirectRequests:
@@ -267,7 +296,7 @@ class _DirectRequests:
             await self._connection.sink.send(write_response(request_id, outcome))
 
 
-class _StdioReader(MessageStream):
+class StdioReader(MessageStream):
     """The messages of the client."""
 
     def __init__(self, connection: _Connection, source: LineSource, direct_requests: _DirectRequests) -> None:
@@ -276,7 +305,20 @@ class _StdioReader(MessageStream):
         self._direct_requests = direct_requests
         self._pacer = Pacer()
 
+    @property
+    def has_handshake(self) -> bool:
+        """Whether the next message is the `initialize` of a second connection of the SDK."""
+        return self._connection.handshake is not None
+
     async def receive(self) -> SessionMessage:
+        """Return the next message. The stream ends once before the `initialize` of a second connection."""
+        handshake, self._connection.handshake = self._connection.handshake, None
+        message = handshake or await self._receive_new()
+        if self._connection.begins_again(message):
+            raise anyio.EndOfStream
+        return message
+
+    async def _receive_new(self) -> SessionMessage:
         try:
             while True:
                 frame = await self._source.receive()
@@ -315,8 +357,7 @@ class _StdioReader(MessageStream):
     def _find_refusal(self, request: types.JSONRPCRequest) -> types.ErrorData | None:
         """Return the error for a request that the SDK does not get; None for other requests.
 
-        The SDK refuses `initialize` after a `server/discover`, also after one that failed, and its error would hide the
-        reason of the failure from the client.
+        The handshake of a client whose `server/discover` failed would fail for the same reason.
         """
         if self._connection.shutdown.is_set():
             return types.ErrorData(code=types.INTERNAL_ERROR, message=STOPPING)
@@ -348,7 +389,8 @@ class _StdioWriter(MessageSink):
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
             if self._connection.is_abandoned:
                 return
-            message = message.model_copy(update={"error": STOPPED})
+            error = STOPPED if self._connection.handshake is None else _GIVEN_UP
+            message = message.model_copy(update={"error": error})
         frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         self._connection.record_handshake(message)
         try:

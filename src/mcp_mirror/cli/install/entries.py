@@ -26,7 +26,9 @@ _COMMANDS: Final = ("command", "cmd")
 ENVIRONMENTS: Final = ("env", "envs", "environment")
 _URLS: Final = ("url", "httpUrl", "serverUrl", "uri", "baseUrl")
 _HEADERS: Final = ("headers", "http_headers", "env_http_headers", "bearer_token_env_var", "requestOptions")
-_SIGN_IN: Final = ("oauth", "auth", "authProviderType", "headersHelper", "scopes")
+TRANSPORT: Final = "transport"
+_TYPES: Final = ("type", "transportType", TRANSPORT)
+_SIGN_IN: Final = ("oauth", "oauthClient", "auth", "authProviderType", "headersHelper", "scopes")
 _WEB_SOCKET: Final = ("ws", "wss", "websocket")
 _SSE: Final = "sse"
 _PROGRAMS: Final = frozenset({"mcp-mirror", "mcp_mirror"})
@@ -77,8 +79,15 @@ class _UnwrappableError(Exception):
     """Why an entry cannot be wrapped."""
 
 
+def flatten(entry: Any) -> Any:
+    """Return an entry with the members of Cline's `transport` beside the other ones."""
+    inner = entry.get(TRANSPORT) if isinstance(entry, dict) else None
+    return {**entry, **inner} if isinstance(inner, dict) else entry
+
+
 def read_words(entry: Any) -> list[str]:
     """Return the command of an entry with its arguments; empty for other servers."""
+    entry = flatten(entry)
     if not isinstance(entry, dict):
         return []
     command: Any = _first(entry, _COMMANDS)
@@ -121,10 +130,18 @@ class Entry(msgspec.Struct, frozen=True):
 
     name: str
     at: Location
+    """The value with the command or the address."""
     value: Any
     shape: EntryShape
     problem: str | None
     """Why the text of the entry cannot be edited."""
+    settings: Mapping[str, Any] | None = None
+    """The server around its `transport`, if that is the value with the command or the address, as Cline writes it."""
+
+    @property
+    def server_at(self) -> Location:
+        """Where the server with all its settings is."""
+        return self.at if self.settings is None else self.at[:-1]
 
     @property
     def label(self) -> str:
@@ -153,7 +170,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     def find_reason(self, *, is_chosen: bool = False) -> str | None:
         """Return why the entry is left as it is; None if it can be wrapped. `is_chosen`: the user named the server."""
-        return _find_reason(self.value, self.shape, is_chosen=is_chosen) or self.problem
+        return _find_reason(flatten(self.settings or self.value), self.shape, is_chosen=is_chosen) or self.problem
 
     def wrap(self, program: Sequence[str]) -> list[Edit]:
         """Return the edits that wrap an entry for which `find_reason` has no reason."""
@@ -226,7 +243,7 @@ def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | No
 
 
 def _read_type(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("type", entry.get("transport", ""))).lower()
+    return str(next((entry[key] for key in _TYPES if key in entry), "")).lower()
 
 
 def _read_server(entry: Mapping[str, Any], shape: EntryShape) -> str | RemoteServer:
@@ -337,7 +354,7 @@ def _replace_keys(
     for key, value in entry.items():
         if key in _URLS:
             wrapped |= command
-        elif key in ("type", "transport"):
+        elif key in _TYPES:
             wrapped[key] = shape.local_type
         elif key not in (*_HEADERS, *_SIGN_IN, shape.env):
             wrapped[key] = value
@@ -367,7 +384,7 @@ def _unwrap_remote(entry: Mapping[str, Any], options: Mapping[str, Any], shape: 
     headers = {name: env.pop(variable, "") for name, _, variable in named}
     written = (header.partition(":") for header in options["header"] or ())
     variables = {name: text.strip() for name, _, text in written}
-    has_type = "type" in entry or shape.is_type_required
+    has_type = not entry.keys().isdisjoint(_TYPES) or shape.is_type_required
     restored: dict[str, Any] = {}
     if has_type:
         restored["type"] = _SSE if is_sse and shape.remote_type != "remote" else shape.remote_type or "http"
@@ -375,7 +392,7 @@ def _unwrap_remote(entry: Mapping[str, Any], options: Mapping[str, Any], shape: 
     if headers:
         restored[shape.headers] = {"headers": headers} if shape.headers == "requestOptions" else headers
     restored |= _restore_variables(variables)
-    gone = {shape.command, "args", shape.env, "type", *([shape.forwarded] if variables and shape.forwarded else [])}
+    gone = {shape.command, "args", shape.env, *_TYPES, *([shape.forwarded] if variables and shape.forwarded else [])}
     kept = {key: value for key, value in entry.items() if key not in gone}
     return {**kept, **restored, **({shape.env: env} if env else {})}
 

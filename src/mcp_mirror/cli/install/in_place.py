@@ -116,9 +116,9 @@ def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> 
 def _add_memory(document: Document, target: Target, program: Sequence[str]) -> Document:
     """Return the document with the memory tools: once for the whole client, else in each of its projects."""
     entries = target.list_entries(document)
-    blocks = dict.fromkeys(entry.at[:-1] for entry in entries if entry.is_wrapped)
+    blocks = dict.fromkeys(entry.server_at[:-1] for entry in entries if entry.is_wrapped)
     blocks = {at: None for at in blocks if at[0] != "projects"} or blocks
-    present = {entry.at[:-1] for entry in entries if entry.is_memory}
+    present = {entry.server_at[:-1] for entry in entries if entry.is_memory}
     shape, words = target.client.shape, [*program, "memory"]
     command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
     kind = {"type": shape.local_type} if shape.is_type_required else {}
@@ -137,7 +137,7 @@ def _restore(target: Target, document: Document) -> Document:
     if backup is not None and _wrap_like(backup, document, target) == document.data:
         return backup
     old = _by_key(target.list_entries(backup)) if backup else {}
-    memory = {entry.at: [Remove(entry.at)] for entry in reversed(entries) if entry.is_memory}
+    memory = {entry.at: [Remove(entry.server_at)] for entry in reversed(entries) if entry.is_memory}
     document, failures = _edit_each(document, memory)
     if failures:
         raise ConfigError(next(iter(failures.values())))
@@ -187,8 +187,9 @@ def _by_key(entries: Iterable[Entry]) -> dict[tuple[Location, str, int], Entry]:
     """Return entries by their block, name, and number among those of the same name: indices of a list change."""
     found: dict[tuple[Location, str, int], Entry] = {}
     for entry in entries:
-        number = next(number for number in count() if (entry.at[:-1], entry.name, number) not in found)
-        found[entry.at[:-1], entry.name, number] = entry
+        block = entry.server_at[:-1]
+        number = next(number for number in count() if (block, entry.name, number) not in found)
+        found[block, entry.name, number] = entry
     return found
 
 

@@ -11,7 +11,7 @@ import yaml
 from platformdirs import user_config_path
 
 from mcp_mirror.cli.install.clients import CLIENTS, current_machine
-from mcp_mirror.cli.install.entries import read_own_command, read_words
+from mcp_mirror.cli.install.entries import flatten, read_own_command, read_words
 from mcp_mirror.cli.install.files import describe_command, find_program, has_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Add, Document, Put, Restore, look_up
@@ -168,7 +168,8 @@ def _check(document: Document, block: str, target: Target) -> None:
             )
         if problem := document.find_problem((block, name)):
             raise ConfigError(f"Server {name!r} in {target.file} cannot be moved: {problem}. Fix it first.")
-        folders = [str(entry[key]) for key in _FOLDERS if entry.get(key)] if isinstance(entry, dict) else []
+        settings = flatten(entry)
+        folders = [str(settings[key]) for key in _FOLDERS if settings.get(key)] if isinstance(settings, dict) else []
         for folder in folders:
             if folder[0] not in "~$" and not os.path.isabs(folder):  # noqa: PTH117  # any text
                 raise ConfigError(f"The folder {folder!r} of server {name!r} is relative. Write the absolute path.")

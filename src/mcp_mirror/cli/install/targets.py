@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mcp_mirror.cli.install.clients import ANY_CLIENT, CLIENTS, Block, Client, Machine, Place, each_file
-from mcp_mirror.cli.install.entries import Entry
+from mcp_mirror.cli.install.entries import TRANSPORT, Entry
 from mcp_mirror.cli.install.files import BACKUP_SUFFIX, has_file, is_file, read_bytes, resolve_path
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Document, Location, look_up
@@ -65,9 +65,14 @@ class Target(msgspec.Struct, frozen=True):
                 # OpenCode has settings of its own beside the servers.
                 is_setting = at == ("mcp",) and not isinstance(value, dict)
                 if not is_setting and (*at, key) != ("mcp", "servers"):
-                    problem = known.find_problem((*at, key))
-                    entries.append(Entry(name, (*at, key), value, self.client.shape, problem))
+                    entries.append(self._read_entry(known, name, (*at, key), value))
         return entries
+
+    def _read_entry(self, document: Document, name: str, at: Location, value: Any) -> Entry:
+        settings = value if isinstance(value, dict) and isinstance(value.get(TRANSPORT), dict) else None
+        if settings:
+            at, value = (*at, TRANSPORT), settings[TRANSPORT]
+        return Entry(name, at, value, self.client.shape, document.find_problem(at), settings)
 
 
 def find_targets(machine: Machine) -> list[Target]:
