@@ -1,14 +1,17 @@
 """The measured event loop: it counts stalls with their length and place, but not the time of other programs."""
 
 import asyncio
+import gc
 import logging
 import os
 import platform
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 
+import anyio
 import pytest
 
 from mcp_mirror.system.event_loop import MeasuredLoop, find_stalls, measure_stalls, new_event_loop
@@ -209,6 +212,34 @@ loop = new_event_loop()
 loop.run_until_complete(asyncio.wait_for(main(), 30))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_cancelled_task_leaves_no_garbage() -> None:
+    async def find_garbage() -> list[str]:
+        class Kept:
+            pass
+
+        async def work() -> None:
+            kept.append(weakref.ref(own := Kept()))
+            await anyio.sleep_forever()
+            del own
+
+        kept: list[weakref.ref[Kept]] = []
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(work)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        await asyncio.sleep(0)
+        return [type(found).__name__ for one in kept if (found := one())]
+
+    loop = new_event_loop()
+    gc.disable()
+    try:
+        assert loop.run_until_complete(find_garbage()) == []
+    finally:
+        gc.enable()
+        loop.close()
 
 
 def test_an_expected_growth_is_not_searched_for_garbage() -> None:

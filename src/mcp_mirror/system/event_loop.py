@@ -15,14 +15,15 @@ import selectors
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Generator, Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mcp_mirror.system.heap import HeapCleanup
 
+_T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
 BOUNDS: Final = (0.05, 0.1, 0.25, 1.0)
@@ -78,6 +79,33 @@ class Stalls:
         }
 
 
+class _Task(asyncio.Task[_T]):
+    """A task that leaves no garbage when it is cancelled.
+
+    A function that catches the error of a cancelled task, such as one of anyio's task groups, is in its traceback and
+    has it in a variable: a circle, which keeps what the functions of the task had in their variables.
+    """
+
+    def exception(self) -> BaseException | None:
+        """Return the exception of the task.
+
+        Raises:
+            asyncio.CancelledError: The task was cancelled. The error loses its traceback in the next pass of the loop.
+        """
+        try:
+            return super().exception()
+        except asyncio.CancelledError as error:
+            if not self.get_loop().is_closed():
+                self.get_loop().call_soon(error.with_traceback, None)
+            raise
+
+
+def _create_task(
+    loop: asyncio.AbstractEventLoop, function: Generator[Any, None, _T] | Coroutine[Any, Any, _T], **options: Any
+) -> _Task[_T]:
+    return _Task(function, loop=loop, **options)
+
+
 class MeasuredLoop(asyncio.SelectorEventLoop):
     """A selector event loop that can measure its stalls; see `measure_stalls`."""
 
@@ -85,6 +113,7 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
         self.stalls: Stalls = Stalls()
         self.watch: _Watch = _Watch(self.stalls)
         super().__init__(_MeasuredSelector(self.watch))
+        self.set_task_factory(_create_task)
 
     def run_forever(self) -> None:
         """Run until stopped."""
