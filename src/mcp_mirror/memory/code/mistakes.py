@@ -27,6 +27,8 @@ _BUILTINS: Final = frozenset(dir(builtins))
 _UNAWAITED: Final = "CoroutineType"
 _UNAWAITED_TEXT: Final = re.compile(rb'"<coroutine object (\w+)>"')
 """The text of a call that is not awaited."""
+_SEARCHED: Final = 1 << 22
+"""Bytes that are searched at once: the search does not release the interpreter lock."""
 _NO_VALUE: Final = re.compile(r"(?:NameError|UnboundLocalError): [^']*'(\w+)'")
 """The error of a variable without a value."""
 
@@ -63,7 +65,9 @@ def find_unawaited(value: bytes, code: str) -> str | None:
         value: The returned value, JSON text, in which such a call is a text.
         code: The script.
     """
-    names = (found[1].decode() for found in _UNAWAITED_TEXT.finditer(value))
+    longest = len(code) + len('"<coroutine object >"')
+    ends = ((at, at + _SEARCHED + longest) for at in range(0, len(value), _SEARCHED))
+    names = (found[1].decode() for start, end in ends for found in _UNAWAITED_TEXT.finditer(value, start, end))
     return next((name for name in names if re.search(rf"\b{name}\s*\(", code)), None)
 
 

@@ -7,9 +7,11 @@ import json
 import math
 import sys
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
+from functools import partial
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -23,6 +25,9 @@ _ITEM_BYTES: Final = 16
 _MAX_DEPTH: Final = 190
 """Levels of nesting; the sandbox parses no deeper JSON."""
 _CONTAINERS: Final = (list, tuple, set, frozenset)
+_PIECE: Final = 3 << 18
+"""Bytes that are encoded at once: the encoders do not release the interpreter lock. Base64 encodes 3 bytes together."""
+_PIECE_ITEMS: Final = _PIECE // _ITEM_BYTES
 
 
 def encode_returned(value: object, limit: int) -> bytes:
@@ -40,13 +45,17 @@ def encode_returned(value: object, limit: int) -> bytes:
     if isinstance(value, float) and not math.isfinite(value):
         return msgspec.json.encode(str(value))
     try:
-        return msgspec.json.encode(value, enc_hook=_convert_known)
+        return _encode(value, partial(msgspec.json.encode, enc_hook=_convert_known))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _encode_plain(value)
 
 
 def _check_size(value: object, limit: int) -> None:
-    """Add up the sizes of all items, level by level, and stop at the limit."""
+    """Add up the sizes of all items, level by level, and stop at the limit.
+
+    Raises:
+        ToolError: The value is over the limit, or nested too deeply.
+    """
     size, level, depth = 0, [value], 0
     while level:
         size += _ITEM_BYTES * len(level) + sum(len(one) for one in level if isinstance(one, str | bytes))
@@ -83,6 +92,88 @@ def _read_attributes(value: object) -> Mapping[str, Any] | None:
     return attributes if type(value).__name__ == "MontyClassProxy" and isinstance(attributes, dict) else None
 
 
+_Encode = Callable[[object], bytes]
+_Add = Callable[[bytes], None]
+
+
+def _encode(value: object, encode: _Encode) -> bytes:
+    """Encode a value; a large one in pieces, because the encoders do not release the interpreter lock."""
+    pieces: list[bytes] = []
+    _add_pieces(value, encode, pieces.append)
+    return b"".join(pieces)
+
+
+def _add_pieces(value: Any, encode: _Encode, add: _Add) -> None:
+    """Add the JSON text of a value."""
+    if _fits([value]):
+        add(encode([value])[1:-1])
+        return
+    attributes = _read_attributes(value)
+    value = value if attributes is None else attributes
+    if isinstance(value, str | bytes):
+        add(b'"')
+        for at in range(0, len(value), _PIECE):
+            add(encode(value[at : at + _PIECE])[1:-1])
+        add(b'"')
+    elif isinstance(value, dict):
+        mark = b"{"
+        for members in _split(value.items()):
+            add(mark)
+            _add_members(members, encode, add)
+            mark = b","
+        add(b"}")
+    else:
+        mark = b"["
+        for items in _split(value):
+            add(mark)
+            if len(items) > 1:
+                add(encode(items)[1:-1])
+            else:
+                _add_pieces(items[0], encode, add)
+            mark = b","
+        add(b"]")
+
+
+def _add_members(members: Sequence[tuple[Any, Any]], encode: _Encode, add: _Add) -> None:
+    """Add members of an object: several small ones, or one of any size."""
+    if len(members) > 1:
+        add(encode(dict(members))[1:-1])
+        return
+    key, value = members[0]
+    if isinstance(key, str):
+        _add_pieces(key, encode, add)
+    else:
+        add(encode({key: None})[len("{") : -len(":null}")])
+    add(b":")
+    _add_pieces(value, encode, add)
+
+
+def _split(items: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the items in lists that have the size of a piece at most, or one item."""
+    source = iter(items)
+    while batch := list(islice(source, _PIECE_ITEMS)):
+        yield from _halve(batch)
+
+
+def _halve(items: list[Any]) -> Iterator[list[Any]]:
+    """Yield the halves of items that are too large, and their halves."""
+    if len(items) == 1 or _fits(items):
+        yield items
+    else:
+        half = len(items) // 2
+        yield from _halve(items[:half])
+        yield from _halve(items[half:])
+
+
+def _fits(items: list[Any]) -> bool:
+    """Whether items have the size of a piece at most."""
+    try:
+        _check_size(items, _PIECE)
+    except ToolError:
+        return False
+    return True
+
+
 def _convert_known(value: object) -> object:
     """Convert values that are not JSON.
 
@@ -97,8 +188,11 @@ def _convert_known(value: object) -> object:
 
 
 def _encode_plain(value: object) -> bytes:
+    def encode(plain: object) -> bytes:
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
     try:
-        return json.dumps(_to_plain(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        return _encode(_to_plain(value), encode)
     except ValueError:
         raise ToolError(
             f"The script returned an integer with more than {sys.get_int_max_str_digits():,} digits. Return a smaller "
