@@ -96,6 +96,12 @@ async def test_a_long_task_is_preempted_for_another_principal(pool: WorkerPool) 
         tasks.cancel_scope.cancel()
 
 
+async def test_the_collector_seldom_interrupts_a_task_with_many_objects(pool: WorkerPool) -> None:
+    count = "sum(one['collections'] for one in __import__('gc').get_stats())"
+    task = partial(eval, f"-{count} + 0 * len([[] for _ in range(200_000)]) + {count}")
+    assert await pool.run("alice", task, 30) < 10  # before: 300
+
+
 async def test_a_task_past_its_deadline_is_killed(pool: WorkerPool) -> None:
     with pytest.raises(DeadlineError):
         await pool.run("alice", SLEEP, 0.1)

@@ -3,6 +3,7 @@
 Each import delays the first task of a process, so this module imports little, and modules of jobs only what jobs use.
 """
 
+import gc
 import os
 import pickle
 import struct
@@ -16,6 +17,8 @@ from mcp_mirror.types import FileSpan, Span
 
 LENGTH: Final = struct.Struct(">Q")
 """The length in bytes that precedes each task and each result."""
+_NEW_OBJECTS: Final = 100_000
+"""New objects from which the garbage collector starts. From 700, it takes half of a task that makes many objects."""
 
 
 def pack(message: object) -> bytes:
@@ -47,6 +50,7 @@ def main(memory: int | None = None) -> None:
 
         with suppress(ValueError, OSError):  # a lower limit is set already
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    gc.set_threshold(_NEW_OBJECTS)
     keep_freed_memory()
     source, sink = sys.stdin.buffer, _take_output()
     while head := source.read(LENGTH.size):
