@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -104,6 +106,25 @@ async def test_a_silent_address_of_a_host_falls_back_to_another_address(listenin
         )  # also ::1, where no server listens
         async with httpx2.AsyncClient(transport=transport) as client:
             assert (await client.get(f"http://localhost:{port}/mcp")).status_code == 405
+
+
+async def test_a_refused_connection_leaves_no_garbage() -> None:
+    """The gateway tries again and again to reach a server that is down."""
+    transport = SSRFGuardTransport(AddressPolicy.from_urls("http://127.0.0.1/"))
+    kept: list[weakref.ref[httpx2.ConnectError]] = []
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        gc.disable()
+        try:
+            try:
+                await transport.handle_async_request(
+                    httpx2.Request("GET", f"http://127.0.0.1:{unheard.getsockname()[1]}/")
+                )
+            except httpx2.ConnectError as error:
+                kept.append(weakref.ref(error))
+            assert [one() for one in kept] == [None]
+        finally:
+            gc.enable()
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """The responses of the HTTP server: what the client receives for the messages of an ASGI application."""
 
 import asyncio
+import gc
 import socket
+import weakref
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from mcp_mirror.server.connections import Connections, LimitedProtocol, find_connection
+from mcp_mirror.server.http_parser import RequestParser
 from mcp_mirror.settings.limits import TrafficPolicy
 
 BOUND = 30.0
@@ -307,3 +310,28 @@ async def until(true: Callable[[], Any]) -> None:
     async with asyncio.timeout(BOUND):
         while not true():  # noqa: ASYNC110  # another task brings it about
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_a_closed_connection_leaves_no_garbage(*, is_answered: bool) -> None:
+    begun, gone = asyncio.Event(), asyncio.Event()
+    kept: list[weakref.ref[Any]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        kept.append(weakref.ref(find_connection(scope), lambda _: gone.set()))
+        if is_answered:
+            await answer(start(LENGTH), part(b"hi"))(scope, receive, send)
+        begun.set()
+        while not is_answered and (await receive())["type"] != "http.disconnect":
+            pass
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(app) as (reader, writer):
+            writer.write(b"GET" + HEAD + b"\r\n")
+            await asyncio.wait_for(reader.readuntil(b"hi") if is_answered else begun.wait(), BOUND)
+        await asyncio.wait_for(gone.wait(), BOUND)
+        assert not [one for one in gc.get_objects() if isinstance(one, RequestParser)]
+    finally:
+        gc.enable()

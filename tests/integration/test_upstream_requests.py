@@ -1,10 +1,12 @@
 """Requests to upstreams, over each transport and protocol version, on real processes: one contract."""
 
+import gc
 import json
 import logging
 import sys
 import time
 import tracemalloc
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -250,6 +252,19 @@ async def test_an_error_keeps_its_code_and_data(connect: Connect) -> None:
         with pytest.raises(RefusedError, match=r"refused 'error': It is broken \(error 7\)") as raised:
             await setup.call("error")
         assert (raised.value.code, raised.value.data) == (7, {"a": 1})
+
+
+async def test_a_refused_call_leaves_no_garbage(connect: Connect) -> None:
+    async with connect() as setup:
+        gc.disable()
+        try:
+            try:
+                await setup.call("error")
+            except RefusedError as error:
+                kept = weakref.ref(error)
+            assert kept() is None
+        finally:
+            gc.enable()
 
 
 async def test_an_invalid_result_fails_its_call(connect: Connect) -> None:

@@ -141,6 +141,7 @@ async def _connect_first(addresses: Iterable[str], port: int) -> Receiver:
             raise failures[0]
         return made.pop(0)
     finally:
+        failures.clear()  # their tracebacks refer to this list
         for spare in made:
             spare.transport.abort()
 

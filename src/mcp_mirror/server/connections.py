@@ -222,7 +222,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """A connection: uvicorn's HTTP protocol with limits, and with a parser that reads one request after the other."""
 
     app: Any
-    cycle: Exchange | None  # type: ignore[assignment]  # None before the first request
+    cycle: Exchange | None  # type: ignore[assignment]  # None before the first request and after the end
 
     def __init__(self, connections: Connections, *, received: bytes = b"", **keys: Any) -> None:
         """Create a connection; another worker process may have read bytes from it. `keys` are uvicorn's arguments."""
@@ -257,10 +257,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection from the count."""
+        """Remove the connection from the count, and leave no circle of objects, which would stay in memory for long."""
         self._release()
-        self._requests.received.clear()
+        self._requests.close()
         super().connection_lost(exc)
+        self.cycle = None
+        self._state.clear()
         if self.on_disconnect is not None:
             self._connections.report_disconnect(self)
 

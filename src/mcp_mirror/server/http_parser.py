@@ -133,6 +133,11 @@ class RequestParser:
         self._body.clear()
         return body
 
+    def close(self) -> None:
+        """Discard the received bytes, after which none may come."""
+        self.received.clear()
+        del self._parser  # they refer to each other
+
     def _measure_part(self) -> tuple[int, bool]:
         """Return the number of received bytes that belong to the body or the chunk, and whether they are all."""
         size = min(self.missing, len(self.received))

@@ -281,6 +281,7 @@ class UpstreamSession:
                 raise failure
             response = pending.take()
         finally:
+            failure = None  # its traceback refers to this variable
             timeout.close()
             self._bypass.close(pending)
         if not self.is_stateless and isinstance(response, dict) and is_input_required(response):
