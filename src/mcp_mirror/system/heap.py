@@ -27,6 +27,10 @@ _LITTLE_GARBAGE: Final = 20_000
 """Blocks by which the heap must have grown before a short collection."""
 _SHORT: Final = 0.006
 """Seconds that a collection may take in an event loop that is busy, and has nothing to do just then."""
+_WORTH: Final = 3e-7
+"""Seconds that it may take besides for each block by which the heap has grown: the more garbage, the longer."""
+_LONGEST: Final = 0.04
+"""Seconds that it may take in any case."""
 _BLOCK_SECONDS: Final = 1e-7
 """About the seconds that a collection takes for each block that is new since the last one."""
 _FEW_BYTES: Final = 64 << 20
@@ -65,7 +69,7 @@ class HeapCleanup:
         """Of the heap after the last collection, or after a growth that was expected."""
         self._collected_blocks = 0
         """Of the heap after the last collection."""
-        self._seconds = 0.0
+        self._seconds = math.inf
         """The time that the last collection took for the objects that stayed."""
         self._resident = 0
         """Bytes of resident memory after the last release, or fewer if it has shrunk since."""
@@ -104,7 +108,7 @@ class HeapCleanup:
         self.next_check = now + _CHECK_INTERVAL
         growth = _GROWN if is_idle else _TOO_LARGE
         blocks = sys.getallocatedblocks()
-        has_garbage = blocks > self._blocks * growth + _FEW_BLOCKS or (is_quiet and self._may_collect_shortly(blocks))
+        has_garbage = blocks > self._blocks * growth + _FEW_BLOCKS or (is_quiet and self._is_worth_a_pause(blocks))
         if has_garbage:
             self._collect()
         resident = _measure_resident()
@@ -123,13 +127,19 @@ class HeapCleanup:
     def _collect(self) -> None:
         before, began = sys.getallocatedblocks(), thread_time()
         gc.collect()
-        self._blocks = self._collected_blocks = sys.getallocatedblocks()
-        self._seconds = max(thread_time() - began - (before - self._blocks) * _BLOCK_SECONDS, 0.0)
+        blocks, seconds = sys.getallocatedblocks(), thread_time() - began
+        # One measurement may be far too long, if other programs had the caches of the processor.
+        grown = max(blocks - self._collected_blocks, 0)
+        self._seconds = min(
+            self._seconds + grown * _BLOCK_SECONDS, max(seconds - (before - blocks) * _BLOCK_SECONDS, 0.0)
+        )
+        self._blocks = self._collected_blocks = blocks
 
-    def _may_collect_shortly(self, blocks: int) -> bool:
-        """Whether the heap has grown to this number of blocks, and a collection will be short by the last one."""
-        grown = blocks - self._collected_blocks
-        return grown > _LITTLE_GARBAGE and self._seconds + grown * _BLOCK_SECONDS < _SHORT
+    def _is_worth_a_pause(self, blocks: int) -> bool:
+        """Whether the heap has grown to this number of blocks by more than a collection will delay others."""
+        grown = blocks - self._blocks
+        seconds = self._seconds + (blocks - self._collected_blocks) * _BLOCK_SECONDS
+        return grown > _LITTLE_GARBAGE and seconds < min(_SHORT + grown * _WORTH, _LONGEST)
 
 
 def _measure_resident() -> int:
