@@ -24,13 +24,12 @@ _TOO_LARGE: Final = 4.0
 _FEW_BLOCKS: Final = 200_000
 """Blocks that the heap may grow in any case, about 20 MB."""
 _LITTLE_GARBAGE: Final = 20_000
-"""Blocks by which the heap must have grown before a short collection."""
-_SHORT: Final = 0.006
-"""Seconds that a collection may take in an event loop that is busy, and has nothing to do just then."""
-_WORTH: Final = 3e-7
-"""Seconds that it may take besides for each block by which the heap has grown: the more garbage, the longer."""
-_LONGEST: Final = 0.04
-"""Seconds that it may take in any case."""
+"""Blocks by which the heap must have grown before a short collection in a busy loop while no event waits."""
+_SHORT: Final = 0.004
+"""Seconds that this collection may take."""
+_MUCH_GARBAGE: Final = 200_000
+_LONGER: Final = 0.04
+"""The same before a longer collection."""
 _BLOCK_SECONDS: Final = 1e-7
 """About the seconds that a collection takes for each block that is new since the last one."""
 _FEW_BYTES: Final = 64 << 20
@@ -80,13 +79,10 @@ class HeapCleanup:
         """The time from which an idle loop releases memory that was in use at the last release, and may be free now."""
 
     def start(self, now: float) -> None:
-        """Begin with a collection, after which the collector ignores the objects in use: they stay while it serves.
-
-        Another collection shows how long one takes. The first is slower, mainly after a fork.
-        """
-        self._collect()
+        """Begin; the collector ignores what is in memory now: most of it stays while the gateway serves."""
         gc.freeze()
-        self._collect()
+        for _ in range(2):  # the faster one counts
+            self._collect()
         self._resident = self._lowest = _measure_resident()
         self.next_check = now + _CHECK_INTERVAL
 
@@ -136,10 +132,10 @@ class HeapCleanup:
         self._blocks = self._collected_blocks = blocks
 
     def _is_worth_a_pause(self, blocks: int) -> bool:
-        """Whether the heap has grown to this number of blocks by more than a collection will delay others."""
+        """Whether the heap has grown to this number of blocks by enough for the time that a collection will take."""
         grown = blocks - self._blocks
         seconds = self._seconds + (blocks - self._collected_blocks) * _BLOCK_SECONDS
-        return grown > _LITTLE_GARBAGE and seconds < min(_SHORT + grown * _WORTH, _LONGEST)
+        return grown > _LITTLE_GARBAGE and seconds < (_LONGER if grown > _MUCH_GARBAGE else _SHORT)
 
 
 def _measure_resident() -> int:
