@@ -54,9 +54,8 @@ class HeapCleanup:
     """Collects all garbage and releases freed memory when the heap has grown, if possible while the event loop is idle.
 
     The interpreter collects only after 160 million new objects (`cli/run.py`), because that stops the event loop: a few
-    ms with few tools and sessions, longer with many. Until then, what sessions leave behind in circles would stay in
-    memory: some hundred objects, with what they refer to. A loop that is never idle collects garbage early if that
-    takes little time.
+    ms with few tools and sessions, longer with many. Until then, circles that sessions leave behind, as the SDK does,
+    would stay in memory. A loop that is never idle collects garbage early if that takes little time.
     glibc releases only memory at the end of its heap: one small buffer there keeps all that a flood of large messages
     has taken.
     """

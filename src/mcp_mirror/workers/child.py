@@ -32,7 +32,7 @@ def do_nothing() -> None:
 
 
 def put_in_file(data: bytes, path: str, at_most: int) -> FileSpan | bytes:
-    """Write a result over `at_most` bytes to a new file; without a path, or on a full disk, return return it."""
+    """Write a result over `at_most` bytes to a new file; without a path, or on a full disk, return it."""
     if path and len(data) > at_most:
         with suppress(OSError):
             Path(path).write_bytes(data)
