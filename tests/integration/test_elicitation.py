@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
+from removed_files import wait_until_gone
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
@@ -499,7 +500,7 @@ async def test_an_unfetched_large_result_is_discarded(tmp_path: Path) -> None:
     async with suspending(0.05) as suspended:
         assert isinstance(await suspended.begin(modern(), send), InputRequired)
         may_answer.set()
-    assert not path.exists()
+    wait_until_gone(path)
 
 
 async def test_removing_the_server_ends_its_suspended_calls_with_an_error() -> None:

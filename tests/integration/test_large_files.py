@@ -1,4 +1,4 @@
-"""Large files are removed at once, and their space is freed a moment later."""
+"""A thread removes large files and frees their space."""
 
 import gc
 import os
@@ -12,6 +12,7 @@ from mmap import mmap
 from pathlib import Path
 
 import pytest
+from removed_files import wait_until_empty, wait_until_gone
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import Spool
@@ -23,7 +24,7 @@ from mcp_mirror.types import Descriptor, FileSpan, Kind, Provenance, Span
 
 BOUND = 20
 LARGE = 1 << 23
-CLOSER = "mcp-mirror-closer"
+REMOVER = "mcp-mirror-remover"
 BASE = "t-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 
 
@@ -70,12 +71,12 @@ def wait_until_closed(path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
 @pytest.mark.parametrize("size", [100_000, LARGE])
-def test_a_large_file_is_gone_at_once_and_its_descriptor_soon(size: int, tmp_path: Path) -> None:
+def test_a_removed_file_stays_open_until_its_last_map_is_gone(size: int, tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"x" * size)
     views = [map_file(path), map_file(path)]
     unlink_large(path)
-    assert not path.exists()
+    wait_until_gone(path)
     while views:
         assert len(descriptors_of(path)) == len(views) + 1  # so that the space is not freed with the last map
         assert bytes(views.pop()[-3:]) == b"xxx"
@@ -97,10 +98,27 @@ def closing(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def threads_of(folder: Path, closing: dict[str, str]) -> list[str]:
-    """Wait until the removed files of a folder are closed, and return the threads that closed them."""
+    """Wait until the files of a folder are removed and closed, and return the threads that closed them."""
+    wait_until_empty(folder)
     wait_until_closed(folder)
     removed = f"{folder}/", " (deleted)"
     return [thread for file, thread in closing.items() if file.startswith(removed[0]) and file.endswith(removed[1])]
+
+
+def test_no_caller_waits_for_a_busy_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, absent, is_free, unlink = tmp_path / "large", tmp_path / "absent", threading.Event(), Path.unlink
+    path.write_bytes(b"x" * LARGE)
+
+    def wait(path: Path) -> None:
+        assert is_free.wait(BOUND)
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", wait)
+    unlink_large(path)
+    unlink_large(absent)
+    assert path.exists()
+    is_free.set()
+    wait_until_gone(path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
@@ -111,8 +129,10 @@ def test_many_large_files_at_once_need_few_descriptors(tmp_path: Path) -> None:
         os.truncate(path, LARGE)
     for path in paths:
         unlink_large(path)
+    for path in paths:
+        wait_until_gone(path)
     assert len(descriptors_of(tmp_path)) < 100
-    assert [thread.name for thread in threading.enumerate()].count(CLOSER) == 1
+    assert [thread.name for thread in threading.enumerate()].count(REMOVER) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
@@ -146,6 +166,9 @@ def test_small_files_and_linked_files_need_no_descriptor(tmp_path: Path) -> None
     unlink_large(small)
     unlink_large(large)
     unlink_large(tmp_path / "absent")
+    assert not small.exists()
+    wait_until_gone(large)
+    wait_until_closed(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
     assert descriptors_of(tmp_path) == []
     assert link.stat().st_size == LARGE
@@ -162,8 +185,7 @@ async def test_a_large_value_that_the_memory_store_removes_is_freed_in_a_thread(
         await put_part(store, message, Span(0, LARGE))
         unlink_large(message)
         assert await store.delete("me", BASE)
-        assert list((tmp_path / "store").iterdir()) == []
-        assert threads_of(tmp_path / "store", closing) == [CLOSER]
+        assert threads_of(tmp_path / "store", closing) == [REMOVER]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
@@ -197,8 +219,10 @@ async def test_the_memory_store_keeps_only_the_value_of_a_large_message(tmp_path
         assert bytes(await store.read("me", BASE, Span(3, 2)) or b"") == b"11"
         if (file := await store.file_of("me", BASE)) is not None:
             assert Path(file.path).read_bytes()[file.span.start : file.span.stop] == b"1" * size
+        files = list((tmp_path / "store").iterdir())
         assert await store.delete("me", BASE)
-    assert list((tmp_path / "store").iterdir()) == []
+    for file in files:
+        wait_until_gone(file)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
@@ -225,7 +249,7 @@ def test_an_unfinished_or_overlong_message_is_freed_in_a_thread(
             collector.add(piece)
         if not collector.is_dropping:
             collector.close()
-        assert threads_of(spool.directory, closing) == [CLOSER]
+        assert threads_of(spool.directory, closing) == [REMOVER]
 
 
 def test_a_file_is_not_mapped_where_a_mapped_file_cannot_be_removed(
@@ -237,5 +261,5 @@ def test_a_file_is_not_mapped_where_a_mapped_file_cannot_be_removed(
     view = map_file(path)
     assert not isinstance(view.obj, mmap)
     unlink_large(path)
-    assert not path.exists()
+    wait_until_gone(path)
     assert bytes(view[-3:]) == b"xxx"

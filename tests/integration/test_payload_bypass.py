@@ -12,6 +12,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp import MCPError
+from removed_files import wait_until_gone
 
 from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import ToolError, WireError
@@ -121,7 +122,7 @@ def test_a_second_or_late_response_to_a_request_is_dropped(tmp_path: Path) -> No
         assert bypass.inbound(response(request, b'"error":{"code":1,"message":"late"}')) is None
         frame = spooled(tmp_path, again)
         assert bypass.inbound(frame) is None
-        assert not frame.path.exists()
+        wait_until_gone(frame.path)
         assert members(request) == {"content": b'["first"]'}
     assert bypass.has_ended(request.id)
 
@@ -161,7 +162,7 @@ def test_a_large_result_passes_unread_and_its_file_stays_until_the_end(tmp_path:
     assert request.outcome is frame
     assert path.exists()
     bypass.close(request)
-    assert not path.exists()
+    wait_until_gone(path)
 
 
 def test_the_file_of_a_result_that_was_taken_stays(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_large_result_of_other_methods_is_read_from_its_file(tmp_path: Path) -
     frame = spooled(tmp_path, response(request, b'"result":{"completion":["%b"]}' % (b"x" * 100_000)))
     assert bypass.inbound(frame) is None
     assert len(members(request)["completion"]) == 100_004
-    assert not frame.path.exists()
+    wait_until_gone(frame.path)
 
 
 @pytest.mark.parametrize("values", [b'"x"' + b",1" * 20_000, b'"%b"' % (b"x" * (17 << 20))], ids=["values", "bytes"])
@@ -190,7 +191,7 @@ def test_a_huge_result_of_other_methods_is_refused_unread(tmp_path: Path, values
     frame = spooled(tmp_path, response(request, b'"result":{"completion":[%b]}' % values))
     with pytest.raises(WireError, match="too large or has too many values"):
         bypass.inbound(frame)
-    assert not frame.path.exists()
+    wait_until_gone(frame.path)
 
 
 def test_the_sdk_reads_large_messages_that_answer_no_call(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_the_sdk_reads_large_messages_that_answer_no_call(tmp_path: Path) -> Non
     path = tmp_path / "frame"
     path.write_bytes(frame)
     assert PayloadBypass().inbound(SpooledFrame(path, len(frame), frame[:100])) == frame
-    assert not path.exists()
+    wait_until_gone(path)
 
 
 def test_the_error_of_an_overlong_message_names_its_limit() -> None:
@@ -323,7 +324,7 @@ def dispatch_spooled(frame: bytes, path: Path) -> ServerMessage:
     dispatched: list[ServerMessage] = []
     path.write_bytes(frame)
     assert PayloadBypass(dispatch=dispatched.append).inbound(SpooledFrame(path, len(frame), frame[:100])) is None
-    assert not path.exists()
+    wait_until_gone(path)
     (message,) = dispatched
     return message
 

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from recording_watchdog import RecordingWatchdog
 from refused_processes import refuse_processes
+from removed_files import wait_until_empty
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.conversion import Resolved
@@ -49,7 +50,7 @@ async def scanner(child_watchdog: RecordingWatchdog, tmp_path: Path) -> AsyncIte
     with Spool(WirePolicy(), tmp_path / "spool") as spool:
         async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
             yield scanner
-        assert list(spool.directory.iterdir()) == []
+        wait_until_empty(spool.directory)
 
 
 def frame_of(folder: Path, message: object) -> SpooledFrame:

@@ -14,6 +14,7 @@ import anyio
 import pytest
 from recording_watchdog import RecordingWatchdog
 from refused_processes import refuse_processes
+from removed_files import wait_until_empty
 
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.query import Select
@@ -40,7 +41,7 @@ async def queries(child_watchdog: RecordingWatchdog, tmp_path: Path) -> AsyncIte
     with Spool(WirePolicy(), tmp_path / "spool") as spool:
         async with aclosing(QueryRunner(child_watchdog, spool)) as opened:
             yield opened
-        assert list(spool.directory.iterdir()) == []
+        wait_until_empty(spool.directory)
 
 
 async def select(queries: QueryRunner, blob: bytes, file: FileSpan | None, expression: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from recording_watchdog import RecordingWatchdog
+from removed_files import wait_until_empty
 
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import SqlFailure
@@ -44,7 +45,7 @@ async def workers(child_watchdog: RecordingWatchdog) -> AsyncIterator[SqlWorkers
 def spool(tmp_path: Path) -> Iterator[Spool]:
     with Spool(WirePolicy(), tmp_path / "spool") as opened:
         yield opened
-        assert list(opened.directory.iterdir()) == []
+        wait_until_empty(opened.directory)
 
 
 def asked(sql: str, file: FileSpan | None = None, seconds: float = SECONDS, principal: str = "ann") -> SqlCall:

@@ -57,8 +57,8 @@ _NO_COPIES: Final = (0x00800000).to_bytes(4, sys.byteorder) + bytes(4)
 """`FS_NOCOW_FL`, which file systems that always overwrite in place refuse."""
 _LARGE: Final = 1 << 16
 """Bytes from which a file is large."""
-_MAX_KEPT: Final = 64
-"""Descriptors of removed files; further ones are closed at once, so that they do not use up those of the process."""
+_MAX_REMOVED: Final = 64
+"""Files that the thread removes or keeps open; for further ones, there might be too few descriptors."""
 
 
 class UnsafePathError(MirrorError):
@@ -411,42 +411,36 @@ def map_file(path: Path | str) -> memoryview:
 
 
 def unlink_large(path: Path) -> None:
-    """Remove a file if it exists. If it is large, a thread frees its space.
+    """Remove a file if it exists. A thread removes a large one, and ignores errors: the folder will be removed too.
 
-    That takes 20 ms for 100 MB, or 120 ms for 1 MB where the system tells a busy disk which space is free. The space of
-    a removed file is freed with its last descriptor or map, and no other Python code runs while a map is freed. So a
-    descriptor stays open until the last map is gone; then the thread closes it.
+    Removing its name waits for the journal of the file system, over 100 ms if the disk is busy. Freeing its space takes
+    20 ms for 100 MB, or 120 ms for 1 MB where the system tells a busy disk which space is free.
     """
-    descriptor = -1
-    if sys.platform != "win32":  # where open files cannot be removed
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY)
-    path.unlink(missing_ok=True)
-    if descriptor < 0:
-        return
-    status = os.fstat(descriptor)
-    if status.st_size < _LARGE or status.st_nlink or not _closer.reserve():
-        os.close(descriptor)
-    elif mapped := _mapped_files.get((status.st_dev, status.st_ino)):
-        mapped.kept.append(descriptor)
-    else:
-        _closer.close(descriptor)
+    with suppress(FileNotFoundError):
+        if path.stat().st_size >= _LARGE and _remover.reserve():
+            _remover.put(path)
+        else:
+            path.unlink()
 
 
-class _Closer:
-    """Closes descriptors of removed files in one thread: each start of a thread waits for a processor."""
+class _Remover:
+    """Removes files in one thread: each start of a thread waits for a processor.
+
+    The space of a removed file is freed with its last descriptor or map, and no other Python code runs while a map is
+    freed. So the thread keeps a descriptor until the last map is gone, and closes it then.
+    """
 
     def __init__(self) -> None:
-        self._queue = SimpleQueue[int]()
-        self._places = threading.BoundedSemaphore(_MAX_KEPT)
+        self._queue = SimpleQueue[Path | int]()
+        self._places = threading.BoundedSemaphore(_MAX_REMOVED)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def reserve(self) -> bool:
-        """Start the thread if it does not run; return False if it cannot start, or too many descriptors are kept."""
+        """Start the thread if it does not run; return False if it cannot start, or has too many files."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # a forked process has only the thread that forked
-                thread = threading.Thread(target=self._run, name="mcp-mirror-closer", daemon=True)
+                thread = threading.Thread(target=self._run, name="mcp-mirror-remover", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:  # the limit of the system, or the end of the program
@@ -454,18 +448,37 @@ class _Closer:
                 self._thread = thread
         return self._places.acquire(blocking=False)
 
-    def close(self, descriptor: int) -> None:
-        """Close a descriptor for which `reserve` returned True. Finalizers may call this at any time."""
-        self._queue.put(descriptor)
+    def put(self, file: Path | int) -> None:
+        """Remove a file for which `reserve` returned True, or close its descriptor. Finalizers may call this."""
+        self._queue.put(file)
 
     def _run(self) -> None:
         while True:
-            descriptor = self._queue.get()
-            os.close(descriptor)
-            self._places.release()
+            file = self._queue.get()
+            if isinstance(file, Path):
+                file = self._unlink(file)
+            if file is not None:
+                if file >= 0:
+                    os.close(file)
+                self._places.release()
+
+    def _unlink(self, path: Path) -> int | None:
+        """Remove a file, and return a descriptor to close; -1 for none, None if a map of the file needs it."""
+        descriptor = -1
+        with suppress(OSError):
+            if sys.platform != "win32":  # where open files cannot be removed
+                descriptor = os.open(path, os.O_RDONLY)
+            path.unlink()
+        if descriptor >= 0:
+            status = os.fstat(descriptor)
+            mapped = _mapped_files.get((status.st_dev, status.st_ino))
+            if mapped is not None and not status.st_nlink:
+                mapped.kept.append(descriptor)
+                return None
+        return descriptor
 
 
-_closer: Final = _Closer()
+_remover: Final = _Remover()
 
 
 class _MappedFile:
@@ -473,7 +486,7 @@ class _MappedFile:
 
     def __init__(self) -> None:
         self.kept: list[int] = []
-        self._close = _closer.close  # the module has no names any more at the end of the program
+        self._close = _remover.put  # the module has no names any more at the end of the program
 
     def __del__(self) -> None:
         for descriptor in self.kept:
