@@ -250,7 +250,7 @@ async def main():
     measure_stalls()
     cleanup = asyncio.get_running_loop().watch.cleanup
     kept = [[] for _ in range(1_000_000)]
-    expect_growth()
+    expect_growth(1_000_000)
     assert not cleanup.run(time.monotonic(), is_idle=True)
     more = [[] for _ in range(1_000_000)]
     assert cleanup.run(time.monotonic(), is_idle=True)
@@ -271,17 +271,43 @@ async def main():
     measure_stalls()
     cleanup = asyncio.get_running_loop().watch.cleanup
     sessions, kept = Sessions(60.0, time.monotonic, lambda _key, _session: None), []
-    for number in range(4):
-        kept.append([[] for _ in range(500_000)])
+    for number in range(1_000):
+        kept.append([[] for _ in range(500)])
         sessions.add_http_session("mia", str(number))
     assert not cleanup.run(time.monotonic(), is_idle=True)
-    for number in range(4):  # what the ended sessions have left may be garbage
+    for number in range(1_000):  # what the ended sessions have left may be garbage
         sessions.end(build_session_key("mia", str(number)))
-        kept.append([[] for _ in range(500_000)])
-        sessions.add_http_session("mia", str(4 + number))
+        kept.append([[] for _ in range(500)])
+        sessions.add_http_session("mia", str(1_000 + number))
     assert cleanup.run(time.monotonic(), is_idle=True)
 
 import asyncio, time
+new_event_loop().run_until_complete(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_garbage_that_comes_with_new_sessions_is_collected_while_the_loop_is_busy() -> None:
+    program = """
+from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
+
+async def main():
+    measure_stalls()
+    cleanup = asyncio.get_running_loop().watch.cleanup
+    sessions, kept = Sessions(60.0, time.monotonic, lambda _key, _session: None), []
+    for number in range(50):
+        for _ in range(1_400):
+            circle = [[]]
+            circle[0].append(circle)
+            kept.append(circle)
+        sessions.add_http_session("mia", str(number))
+    del circle, kept
+    assert cleanup.run(time.monotonic(), is_idle=False, is_quiet=True)
+
+import asyncio, gc, time
+from mcp_mirror.cli.run import COLLECTOR_THRESHOLDS
+gc.set_threshold(*COLLECTOR_THRESHOLDS)
 new_event_loop().run_until_complete(main())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -221,8 +221,8 @@ async def test_the_memory_store_keeps_only_the_value_of_a_large_message(tmp_path
             assert Path(file.path).read_bytes()[file.span.start : file.span.stop] == b"1" * size
         files = list((tmp_path / "store").iterdir())
         assert await store.delete("me", BASE)
-    for file in files:
-        wait_until_gone(file)
+    for path in files:
+        wait_until_gone(path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")

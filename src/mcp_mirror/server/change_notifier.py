@@ -1,6 +1,7 @@
 """Follows changes of upstreams: rebuilds catalogs, logs deviations from pins, and notifies clients."""
 
 import logging
+import sys
 from collections import deque
 from dataclasses import replace
 from itertools import islice
@@ -131,7 +132,7 @@ class ChangeNotifier:
             await self._has_rebuilds.wait()
             self._has_rebuilds = anyio.Event()
             while self._rebuilds:
-                rebuild = self._rebuilds.popleft()
+                rebuild, before = self._rebuilds.popleft(), sys.getallocatedblocks()
                 generation = self._generation - 1
                 while generation != self._generation:  # newer listings may have been rebuilt in between
                     generation = self._generation
@@ -141,7 +142,7 @@ class ChangeNotifier:
                 rebuild.is_done.set()
                 del rebuilt
                 await take_sliced(_release(replaced))
-                expect_growth()
+                expect_growth(sys.getallocatedblocks() - before)
 
     def _list_entries(self, owners: tuple[str | None, ...]) -> list[CatalogEntry]:
         """Return the entries of the catalogs that are served to these owners."""

@@ -136,11 +136,11 @@ def measure_stalls() -> None:
         loop.watch.start()
 
 
-def expect_growth() -> None:
-    """Tell a measured loop that the many new objects are in use. It would look for garbage among them as it is idle."""
+def expect_growth(blocks: int) -> None:
+    """Tell a measured loop that so many new blocks of memory are in use: it expects no garbage there."""
     loop = asyncio.get_running_loop()
     if isinstance(loop, MeasuredLoop) and loop.watch.is_running:
-        loop.watch.cleanup.expect_growth()
+        loop.watch.cleanup.expect_growth(blocks)
 
 
 def find_stalls() -> Stalls | None:

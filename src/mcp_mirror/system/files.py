@@ -455,12 +455,12 @@ class _Remover:
     def _run(self) -> None:
         while True:
             file = self._queue.get()
-            if isinstance(file, Path):
-                file = self._unlink(file)
-            if file is not None:
-                if file >= 0:
-                    os.close(file)
-                self._places.release()
+            descriptor = self._unlink(file) if isinstance(file, Path) else file
+            if descriptor is None:
+                continue
+            if descriptor >= 0:
+                os.close(descriptor)
+            self._places.release()
 
     def _unlink(self, path: Path) -> int | None:
         """Remove a file, and return a descriptor to close; -1 for none, None if a map of the file needs it."""

@@ -64,9 +64,9 @@ class HeapCleanup:
         self.next_check: float = math.inf
         """The time of the monotonic clock at which `run` must be called, also if the loop is not idle."""
         self._blocks = 0
-        """Of the heap after the last collection, or after a growth that was expected."""
-        self._collected_blocks = 0
         """Of the heap after the last collection."""
+        self._expected = 0
+        """Blocks by which the heap has grown since then, and that are in use."""
         self._seconds = math.inf
         """The time that the last collection took for the objects that stayed."""
         self._resident = 0
@@ -85,9 +85,9 @@ class HeapCleanup:
         self._resident = self._lowest = _measure_resident()
         self.next_check = now + _CHECK_INTERVAL
 
-    def expect_growth(self) -> None:
-        """Count all objects that are in memory now as used: the heap has not grown by garbage."""
-        self._blocks = max(self._blocks, sys.getallocatedblocks())
+    def expect_growth(self, blocks: int) -> None:
+        """Count so many of the new blocks as used: by these, the heap has not grown by garbage."""
+        self._expected = max(0, min(self._expected + blocks, sys.getallocatedblocks() - self._blocks))
 
     def run(self, now: float, *, is_idle: bool, is_quiet: bool = False) -> bool:
         """Clean up if the heap has grown enough, and return whether garbage was collected.
@@ -103,7 +103,8 @@ class HeapCleanup:
         self.next_check = now + _CHECK_INTERVAL
         growth = _GROWN if is_idle else _TOO_LARGE
         blocks = sys.getallocatedblocks()
-        has_garbage = blocks > self._blocks * growth + _FEW_BLOCKS or (is_quiet and self._is_worth_a_pause(blocks))
+        is_large = blocks > (self._blocks + self._expected) * growth + _FEW_BLOCKS
+        has_garbage = is_large or (is_quiet and self._is_worth_a_pause(blocks))
         if has_garbage:
             self._collect()
         resident = _measure_resident()
@@ -124,17 +125,17 @@ class HeapCleanup:
         gc.collect()
         blocks, seconds = sys.getallocatedblocks(), thread_time() - began
         # One measurement may be far too long, if other programs had the caches of the processor.
-        grown = max(blocks - self._collected_blocks, 0)
+        grown = max(blocks - self._blocks, 0)
         self._seconds = min(
             self._seconds + grown * _BLOCK_SECONDS, max(seconds - (before - blocks) * _BLOCK_SECONDS, 0.0)
         )
-        self._blocks = self._collected_blocks = blocks
+        self._blocks, self._expected = blocks, 0
 
     def _is_worth_a_pause(self, blocks: int) -> bool:
-        """Whether the heap has grown to this number of blocks by enough for the time that a collection will take."""
-        grown = blocks - self._blocks
-        seconds = self._seconds + (blocks - self._collected_blocks) * _BLOCK_SECONDS
-        return grown > _LITTLE_GARBAGE and seconds < (_LONGER if grown > _MUCH_GARBAGE else _SHORT)
+        """Whether a heap of this size may have enough garbage for the time that a collection will take."""
+        garbage = blocks - self._blocks - self._expected
+        seconds = self._seconds + (blocks - self._blocks) * _BLOCK_SECONDS
+        return garbage > _LITTLE_GARBAGE and seconds < (_LONGER if garbage > _MUCH_GARBAGE else _SHORT)
 
 
 def _measure_resident() -> int:

@@ -20,7 +20,7 @@ from mcp import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.errors import RefusedError, UpstreamError, unwrap_error_group
+from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.list_changes import ListChanges
 from mcp_mirror.upstreams.listing import Listing, PagedList
@@ -341,8 +341,7 @@ class ReconnectingConnection:
                 return
             is_starting = self.status.state != "ready"
             self._output = output.lines if is_starting else ()
-            cause = unwrap_error_group(error)
-            task_status.started(explain_end(cause, output, settings.policy, settings.redactor, is_starting=is_starting))
+            task_status.started(explain_end(error, output, settings.policy, settings.redactor, is_starting=is_starting))
 
     async def _follow(self, session: UpstreamSession) -> None:
         """Serve requests in a session, and follow list changes, until it ends.

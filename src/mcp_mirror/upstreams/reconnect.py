@@ -12,7 +12,7 @@ from mcp import MCPError
 from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
-from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError
+from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, unwrap_error_group
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
@@ -135,17 +135,18 @@ class EndedEarlyError(UpstreamError):
 
 
 def explain_end(
-    cause: BaseException, output: ServerOutput, policy: UpstreamPolicy, redactor: Redactor, *, is_starting: bool
+    error: BaseException, output: ServerOutput, policy: UpstreamPolicy, redactor: Redactor, *, is_starting: bool
 ) -> UpstreamError:
     """Return the error for a connection that failed or ended.
 
     Args:
-        cause: The exception that ended it.
+        error: The exception that ended it.
         output: The output of the server that is not MCP.
         policy: The upstream's; without `preview`, the error has only the gateway's own words.
         redactor: Removes secrets from quoted text.
         is_starting: The connection was never ready, so the printed output may say why.
     """
+    cause = unwrap_error_group(error)
     reason, logged = (_shorten(text, policy.name) for text in _explain_cause(cause, redactor))
     if is_starting and output.refusal:
         reason = logged = output.refusal

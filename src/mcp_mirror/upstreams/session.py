@@ -6,6 +6,7 @@ the upstream sent. A session does not interpret results.
 """
 
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from itertools import count
@@ -43,6 +44,7 @@ from mcp_mirror.upstreams.transports.requests import (
     PendingRequest,
     RawResponse,
     RequestHeaders,
+    RequestSink,
     RequestTimeoutError,
     UnknownSessionError,
 )
@@ -472,16 +474,26 @@ async def open_session(
 
         @asynccontextmanager
         async def open_streams() -> AsyncIterator[Any]:
-            async with open_transport(bypass) as (read, write):
-                dispatcher.connect(write)
-                bypass.connect(write)
-                yield read, write
+            try:
+                async with open_transport(bypass) as (read, write):
+                    dispatcher.connect(write)
+                    bypass.connect(write)
+                    yield read, write
+            finally:  # the sink refers to both, which would stay in memory
+                dispatcher.connect(RequestSink())
+                bypass.connect(RequestSink())
 
         transport: Transport = open_streams()
         with closing(dispatcher):
-            async with Client(transport, mode=mode, client_info=settings.services.client_info, cache=None) as client:
-                try:
-                    yield UpstreamSession(settings, client, bypass, dispatcher)
-                finally:
-                    bypass.end()  # tasks that wait for the end must also see an end by the gateway
+            try:
+                async with Client(
+                    transport, mode=mode, client_info=settings.services.client_info, cache=None
+                ) as client:
+                    try:
+                        yield UpstreamSession(settings, client, bypass, dispatcher)
+                    finally:
+                        bypass.end()  # tasks that wait for the end must also see an end by the gateway
+            except BaseException as error:
+                traceback.clear_frames(error.__traceback__)  # `AsyncExitStack.__aexit__` has its own in a variable
+                raise
         tasks.cancel_scope.cancel()
