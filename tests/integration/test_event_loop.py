@@ -287,7 +287,7 @@ new_event_loop().run_until_complete(main())
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_garbage_that_comes_with_new_sessions_is_collected_while_the_loop_is_busy() -> None:
+def test_garbage_beside_new_sessions_is_collected_in_a_busy_loop() -> None:
     program = """
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
