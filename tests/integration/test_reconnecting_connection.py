@@ -5,6 +5,7 @@ import json
 import sys
 import textwrap
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -25,13 +26,14 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.event_loop import new_event_loop
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter
-from mcp_mirror.upstreams.session import Mode, UpstreamRequest
+from mcp_mirror.upstreams.session import Mode, UpstreamRequest, UpstreamSession
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
@@ -348,3 +350,18 @@ def test_a_program_whose_start_is_cancelled_leaves_nothing_open(steps: int) -> N
 
     anyio.run(start_and_cancel)
     gc.collect()  # reports pipes and processes that are still open
+
+
+def test_an_ended_connection_leaves_no_session_in_memory(connect: Connect) -> None:
+    async def open_and_end() -> weakref.ref[UpstreamSession]:
+        async with connect(initialize="answer", server_discover="refuse") as (connection, _):
+            return weakref.ref(await connection.get_session())
+
+    loop = new_event_loop()
+    gc.disable()
+    try:
+        session = loop.run_until_complete(open_and_end())
+        assert session() is None
+    finally:
+        gc.enable()
+        loop.close()
