@@ -28,8 +28,7 @@ _LITTLE_GARBAGE: Final = 20_000
 _SHORT: Final = 0.004
 """Seconds that this collection may take."""
 _MUCH_GARBAGE: Final = 200_000
-_LONGER: Final = 0.04
-"""The same before a longer collection."""
+"""The same before a collection that may take longer, if half of the time is for what has grown: 40 ms or more."""
 _BLOCK_SECONDS: Final = 1e-7
 """About the seconds that a collection takes for each block that is new since the last one."""
 _FEW_BYTES: Final = 64 << 20
@@ -135,7 +134,8 @@ class HeapCleanup:
         """Whether a heap of this size may have enough garbage for the time that a collection will take."""
         garbage = blocks - self._blocks - self._expected
         seconds = self._seconds + (blocks - self._blocks) * _BLOCK_SECONDS
-        return garbage > _LITTLE_GARBAGE and seconds < (_LONGER if garbage > _MUCH_GARBAGE else _SHORT)
+        allowed = 2 * garbage * _BLOCK_SECONDS if garbage > _MUCH_GARBAGE else _SHORT
+        return garbage > _LITTLE_GARBAGE and seconds < allowed
 
 
 def _measure_resident() -> int:
