@@ -1,6 +1,7 @@
 """Files that a thread removes."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _SECONDS = 20
@@ -12,6 +13,23 @@ def wait_until_gone(path: Path) -> None:
     while path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not path.exists()
+
+
+def wait_until_left(folder: Path, over: int, count: int) -> None:
+    """Wait until a folder has no more than so many files with over so many bytes, and check that it has them."""
+    deadline = time.monotonic() + _SECONDS
+    while len(found := _find_files(folder, over)) > count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(found) == count
+
+
+def _find_files(folder: Path, over: int) -> list[Path]:
+    found = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_size > over:
+                found.append(path)
+    return found
 
 
 def wait_until_empty(folder: Path) -> None:

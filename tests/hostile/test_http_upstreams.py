@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import pytest
+from removed_files import wait_until_left
 from tests.end_to_end.conftest import until
 
 from mcp_mirror.payload.spool import Spool
@@ -351,7 +352,7 @@ async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> Non
         output = ServerOutput(Redactor(HttpEndpoint(url)))
         bodies = BodyReader(url, PayloadBypass(), spool, output, ends_with_stream=False)
         assert [event async for event in bodies.read_events(response, None)] == [b"id: 1\n\n"] * 2
-        assert not [path for path in spool.directory.iterdir() if path.stat().st_size]
+        wait_until_left(spool.directory, 0, 0)
 
 
 @pytest.mark.parametrize("delay", [b"-1", b"9" * 400, b"soon"])

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from redis.exceptions import ResponseError
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
 from redis_values import descriptor, opened, put
+from removed_files import wait_until_empty
 from samples import sample
 from store_errors import time_store_error
 from tests.load import slowness
@@ -125,7 +126,7 @@ async def test_a_large_value_is_mapped_and_leaves_no_file(store: RedisStore, tmp
     assert isinstance(read, memoryview)
     assert isinstance(read.obj, mmap)
     assert bytes(read) == blob
-    assert list(tmp_path.iterdir()) == []
+    wait_until_empty(tmp_path)
 
 
 async def test_a_large_value_that_finds_no_file_is_an_error(redis_server: RedisProcess, tmp_path: Path) -> None:
