@@ -102,12 +102,13 @@ async def _wait_for_end(
     """Wait until a task does not work any more: it has ended, or requires input."""
     interval, pending.method = 0.0, "tasks/get"
     status: str | None = "working"
+    changed = anyio.Event()
     while status == "working":
-        changed = changes[task_id] = anyio.Event()
         with limit.cancelling():
             await anyio.sleep(_SHORTEST_INTERVAL)
             with anyio.move_on_after(interval):
                 await changed.wait()
+        changed = changes[task_id] = anyio.Event()  # before the request: a change may arrive right after its answer
         await bypass.exchange(pending, limit)
         task = pending.outcome if isinstance(pending.outcome, dict) else {}
         status = decode_as(task.get("status"), str)
