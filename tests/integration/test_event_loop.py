@@ -350,6 +350,35 @@ loop.run_until_complete(asyncio.wait_for(main(), 30))
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries manage their heap themselves")
+def test_the_memory_of_collected_garbage_is_released_in_a_busy_loop() -> None:
+    program = """
+import gc, time
+from pathlib import Path
+from mcp_mirror.cli.run import COLLECTOR_THRESHOLDS
+from mcp_mirror.system.heap import HeapCleanup, keep_freed_memory
+
+def measure():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+gc.set_threshold(*COLLECTOR_THRESHOLDS)
+keep_freed_memory()
+cleanup = HeapCleanup()
+cleanup.start(time.monotonic())
+circles = []
+for _ in range(65_000):
+    circles.append([[], bytes(1_000)])
+    circles[-1][0].append(circles[-1])
+last, full = bytes(1_000), measure()
+del circles
+assert cleanup.run(time.monotonic(), is_idle=False, is_quiet=True)
+assert measure() > full - (40 << 20)
+assert not cleanup.run(time.monotonic(), is_idle=False, is_quiet=True)
+assert measure() < full - (50 << 20)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_what_a_finalizer_schedules_during_a_collection_runs_at_once() -> None:
     program = """
 import asyncio, gc

@@ -68,6 +68,8 @@ class HeapCleanup:
         """Blocks by which the heap has grown since then, and that are in use."""
         self._seconds = math.inf
         """The time that the last collection took for the objects that stayed."""
+        self._has_freed = False
+        """The last collection has freed much garbage, whose memory was not released yet."""
         self._resident = 0
         """Bytes of resident memory after the last release, or fewer if it has shrunk since."""
         self._lowest = 0
@@ -107,11 +109,13 @@ class HeapCleanup:
         if has_garbage:
             self._collect()
         resident = _measure_resident()
-        has_grown = resident > self._resident * growth + _FEW_BYTES
+        has_grown = resident > self._resident * growth + _FEW_BYTES or (
+            is_quiet and self._has_freed and not has_garbage  # two short pauses instead of one
+        )
         if has_grown or (is_idle and now >= self._next_release and resident > self._lowest * growth + _FEW_BYTES):
             with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
                 ctypes.CDLL(None).malloc_trim(0)
-            self._resident = _measure_resident()
+            self._resident, self._has_freed = _measure_resident(), False
             is_in_vain = not has_grown and self._resident > resident - _FEW_BYTES
             self._pause = 2 * self._pause if is_in_vain else _RELEASE_PAUSE
             self._next_release = now + self._pause
@@ -128,7 +132,7 @@ class HeapCleanup:
         self._seconds = min(
             self._seconds + grown * _BLOCK_SECONDS, max(seconds - (before - blocks) * _BLOCK_SECONDS, 0.0)
         )
-        self._blocks, self._expected = blocks, 0
+        self._blocks, self._expected, self._has_freed = blocks, 0, before - blocks > _MUCH_GARBAGE / 2
 
     def _is_worth_a_pause(self, blocks: int) -> bool:
         """Whether a heap of this size may have enough garbage for the time that a collection will take."""
