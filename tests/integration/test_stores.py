@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 from bisect import insort
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from random import Random
@@ -320,7 +320,7 @@ async def test_all_that_is_known_about_a_value_comes_back(roomy: Store, clock: C
     known = Descriptor("t-1", "binary", 9, 1 << 40, members, clock.now, clock.now + TTL, provenance, **details)  # type: ignore[arg-type]
     await roomy.put("me", known, (b'{"a":[1]}',))
     assert await roomy.describe("me", "t-1") == known
-    assert await roomy.list("me") == (known,)
+    assert await roomy.list("me") == (replace(known, members=(), other_members=b"{}", array=None),)
 
 
 @pytest.mark.parametrize("digest", ["0123456789abcdef" * 4, "0123456789ABCDEF" * 4, "ab", "", "not hexadecimal"])
@@ -525,14 +525,9 @@ async def test_a_list_of_values_with_many_keys_does_not_stall_others(roomy: Stor
     known = replace(descriptor("t-0", b"{}", clock), members=(Member("key", Span(5, 3)),) * 20_000)
     for number in range(100):
         await roomy.put("me", replace(known, base=f"t-{number}"), (b"{}",))
-    pages: list[object] = []
-
-    async def keep(page: Awaitable[object]) -> None:
-        pages.append(await page)  # to free the values is not part of the measurement
-
     gc.disable()  # as in the gateway, which collects while it is idle
     try:
-        pauses = [await measure_pause(keep(roomy.list("me"))) for _ in range(3)]
+        pauses = [await measure_pause(roomy.list("me")) for _ in range(3)]
         assert min(pauses) < 0.1 * slowness()  # before: 0.4
         assert await measure_pause(roomy.newest("me", 64)) < 0.1 * slowness()
     finally:

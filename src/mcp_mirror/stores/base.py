@@ -83,7 +83,7 @@ class Store(Protocol):
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first. Only the descriptors on the page are read.
+        """A page of the stored values, newest first, without members and arrays.
 
         Args:
             namespace: The owner of the values.

@@ -32,10 +32,9 @@ from mcp_mirror.stores.quotas import (
     Eviction,
     ExpirySweeper,
     SpaceUsage,
-    keep_origin,
     refuse_oversized,
 )
-from mcp_mirror.stores.records import pack_descriptor, unpack_descriptor
+from mcp_mirror.stores.records import pack_descriptor, unpack_brief, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
 from mcp_mirror.system.files import map_span, unlink_large, write_all
 from mcp_mirror.system.slices import Pacer
@@ -65,6 +64,10 @@ class _StoredValue(msgspec.Struct, gc=False):
     def describe(self, base: str) -> Descriptor:
         """The descriptor with the present expiry."""
         return msgspec.structs.replace(unpack_descriptor(base, self.record), expires=self.expires)
+
+    def describe_briefly(self, base: str) -> Descriptor:
+        """The same without members."""
+        return msgspec.structs.replace(unpack_brief(base, self.record), expires=self.expires)
 
 
 class _Share(msgspec.Struct):
@@ -204,7 +207,7 @@ class MemoryStore:
         pacer = Pacer()
         for base, value in tuple(islice(self._find_newest(namespace, after, slug), limit)):
             pacer.begin()
-            listed.append(value.describe(base))
+            listed.append(value.describe_briefly(base))
             await pacer.end()  # descriptors of values with very many keys, or very long ones, take milliseconds each
         return tuple(listed)
 
@@ -396,7 +399,7 @@ class MemoryStore:
         self._evicted += reason == "evicted"
         now = self._clock()
         self._forget_tombstone(key)
-        self._tombstones[key] = Tombstone(keep_origin(value.describe(key[1])), reason, now)
+        self._tombstones[key] = Tombstone(value.describe_briefly(key[1]), reason, now)
         own = self._tombstone_keys.setdefault(key[0], OrderedDict())
         own[key] = None
         if len(own) > NAMESPACE_TOMBSTONES:

@@ -3,7 +3,7 @@
 Later versions may add members with defaults.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -45,16 +45,21 @@ class RecordCodec(msgspec.Struct, frozen=True):
         Raises:
             StoreError: The record cannot be decrypted or decoded.
         """
+        return self._decode(namespace, base, encoded, unpack_descriptor)
+
+    def _decode(
+        self, namespace: str, base: str, encoded: bytes, unpack: Callable[[str, bytes], Descriptor]
+    ) -> Descriptor:
         opened = self.encryptor.open_record(namespace, base, encoded)
         try:
-            return unpack_descriptor(base, opened)
+            return unpack(base, opened)
         except (msgspec.MsgspecError, LookupError):  # such as a kind that this version does not know
             raise StoreError(_UNREADABLE) from None
 
-    def decode_or_report(self, namespace: str, base: str, encoded: bytes) -> Descriptor | None:
-        """Decode one of many records. If that is not possible, log it, and return None."""
+    def decode_brief(self, namespace: str, base: str, encoded: bytes) -> Descriptor | None:
+        """Decode one of many records, without its members. If that is not possible, log it, and return None."""
         try:
-            return self.decode(namespace, base, encoded)
+            return self._decode(namespace, base, encoded, unpack_brief)
         except StoreError as error:
             self.encryptor.report(error)
             return None
@@ -86,7 +91,15 @@ class _CompactDescriptor(msgspec.Struct, array_like=True):
     text_size: int | None = None
 
 
+class _BriefDescriptor(_CompactDescriptor):
+    """A descriptor whose members are not decoded: a page of values may have a million of them."""
+
+    members: msgspec.Raw = msgspec.Raw()  # type: ignore[assignment]
+    array: msgspec.Raw = msgspec.Raw()  # type: ignore[assignment]
+
+
 _compact_decoder: Final = msgspec.msgpack.Decoder(_CompactDescriptor)
+_brief_decoder: Final = msgspec.msgpack.Decoder(_BriefDescriptor)
 
 
 def pack_descriptor(known: Descriptor) -> bytes:
@@ -122,13 +135,22 @@ def pack_descriptor(known: Descriptor) -> bytes:
 def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
     """Decode the descriptor of a base."""
     compact = _compact_decoder.decode(encoded)
+    array = compact.array and ArrayIndex(Span(*compact.array[:2]), *compact.array[2:])
+    return _build_descriptor(base, compact, members=compact.members, other_members=compact.other_members, array=array)
+
+
+def unpack_brief(base: str, encoded: bytes) -> Descriptor:
+    """Decode the descriptor of a base without members, other members and array; see `keep_origin`."""
+    return _build_descriptor(base, _brief_decoder.decode(encoded), members=())
+
+
+def _build_descriptor(base: str, compact: _CompactDescriptor, **parts: Any) -> Descriptor:
     digest = compact.arguments_digest
     return Descriptor(
         base=base,
         kind=_KINDS[compact.kind],
         size=compact.size,
         tokens=compact.tokens,
-        members=compact.members,
         created=compact.created,
         expires=compact.expires,
         provenance=Provenance(
@@ -141,10 +163,9 @@ def unpack_descriptor(base: str, encoded: bytes) -> Descriptor:
         media_type=compact.media_type,
         labels=compact.labels,
         companion=compact.companion,
-        other_members=compact.other_members,
         preview=compact.preview,
-        array=compact.array and ArrayIndex(Span(*compact.array[:2]), *compact.array[2:]),
         text_size=compact.text_size,
+        **parts,
     )
 
 

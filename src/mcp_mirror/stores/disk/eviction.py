@@ -18,7 +18,6 @@ from mcp_mirror.stores.quotas import (
     TOMBSTONE_LIFETIME,
     Eviction,
     SpaceUsage,
-    keep_origin,
 )
 from mcp_mirror.stores.records import RecordCodec
 
@@ -93,9 +92,9 @@ class DiskEviction:
         now = self._clock()
         for row, namespace, base, record, _ in rows:
             change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
-            if known := self._records.decode_or_report(namespace, base, record):
+            if known := self._records.decode_brief(namespace, base, record):
                 envelope = self._records.encryptor.new_envelope(namespace, base)
-                left = self._records.encode(keep_origin(known), envelope)
+                left = self._records.encode(known, envelope)
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
                 tombstone = (namespace, base, slug_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)

@@ -79,7 +79,7 @@ class DiskListings:
                 for base, record, expires in rows:
                     if len(page) == limit:
                         break
-                    if known := self._records.decode_or_report(namespace, base, record):
+                    if known := self._records.decode_brief(namespace, base, record):
                         shown = min(expires, now + self._lifetime)
                         page.append(known if known.expires == shown else msgspec.structs.replace(known, expires=shown))
         return tuple(page)

@@ -399,7 +399,7 @@ class RedisStore:
             with decoding():
                 for base, used, record in rows:
                     pacer.begin()
-                    if known := self._codec.decode_or_report(namespace, decode_name(base), record):
+                    if known := self._codec.decode_brief(namespace, decode_name(base), record):
                         expires = float(used) + self._policy.lifetime
                         listed.append(msgspec.structs.replace(known, expires=expires))
                     await pacer.end()
