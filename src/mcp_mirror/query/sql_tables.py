@@ -167,7 +167,9 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     data = data.removeprefix(codecs.BOM_UTF8)
     start = data[:_HEAD].lstrip()
     is_object = re.match(rb'\{\s*["}]', start) is not None
-    if data.startswith(_PARQUET):
+    if is_object and (listed := _list_objects(data)):
+        load_json(database, name, listed)
+    elif data.startswith(_PARQUET):
         with open_as_file(data) as path:
             create_table(database, name, f"read_parquet({path})")
     elif is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
@@ -176,11 +178,21 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
-            if is_object and not read_json_container(data.partition(b"\n")[0].decode(errors="ignore")):
+            first = data.partition(b"\n")[0].rstrip(b", \t\r")
+            if is_object and not read_json_container(first.decode(errors="ignore")):
                 raise
             _load_text(database, name, data)
     else:
         _load_text(database, name, data)
+
+
+def _list_objects(data: bytes) -> bytes:
+    """The array of objects whose lines end with commas, as lines of an array do; empty for any other text."""
+    bare = data.strip()
+    if not bare.partition(b"\n")[0].rstrip().endswith(b"},"):
+        return b""
+    listed = b"[%b]" % bare.removesuffix(b",")
+    return listed if read_json_container(listed.decode(errors="ignore")) else b""
 
 
 def _clear_nan(data: bytes) -> bytes:
