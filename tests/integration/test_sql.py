@@ -352,11 +352,15 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
         ("10.0.0.{0}\thost {0}\n", None),
         ("100644 blob {1}\tdocs/{2}\n", None),
         ("{2},open,Bonn\n", None),
+        ("{0}K\t/usr/share/{2}\n", None),
+        ("{0}K\t./docs\n", None),
+        ("https://example.org/{1},open\n", None),
         ("{2},open,Bonn\n", "id2026,status,name"),
         ("{:x},open,Bonn\n", "code,status,in 2026"),
         ("b{0:04},c{0:02}\n", "a2026,name"),
         ("x{:04},true\n", "x2026,is_open"),
         ("Ann,\n", "name,in 2026"),
+        ("Ann,open\n", "/data/name,/data/status"),
     ],
 )
 def test_texts_with_numbers_like_those_below_are_no_header(line: str, header: str | None) -> None:

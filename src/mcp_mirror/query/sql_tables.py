@@ -87,6 +87,8 @@ _MIN_DIGITS: Final = 4
 """Digits of a number or date in the first row that is not the name of a column."""
 _HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}"
 """A hash or a UUID, with the braces of a format doubled."""
+_LOCATION: Final = r"(\.\.?|~)?/|\w+://"
+"""The beginning of a file's path or of an address."""
 _LINE_FORMATS: Final = ("XML", "HTML", "diff", JSON_LINES)
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
@@ -432,7 +434,7 @@ def _has_index_header(database: "DuckDBPyConnection", source: str) -> bool:
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
-    """Whether the first row has a number, date or hash of the form that the other rows have.
+    """Whether the first row has a number, date or hash of the form that the other rows have, or a path as most have.
 
     Args:
         database: The database.
@@ -440,11 +442,16 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     """
     table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
     first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()
-    cells = zip(describe_columns(database, table), first, strict=True)
-    numbered = [one for one, cell in cells if cell and len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
+    cells = {one: cell or "" for one, cell in zip(describe_columns(database, table), first, strict=True)}
+    numbered = [one for one, cell in cells.items() if len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
+    located = [one for one, cell in cells.items() if re.match(_LOCATION, cell)]
     plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
     form = rf"regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g')"
-    return bool(_test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1"))
+    is_path = f"2 * count(*) FILTER (regexp_matches({{0}}, '^({_LOCATION})')) > count({{0}})"
+    return bool(
+        _test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1")
+        or _test_columns(database, table, located, f"{is_path} AND count({{0}}) > 1")
+    )
 
 
 def _decode_base64(blob: Buffer) -> bytes:
