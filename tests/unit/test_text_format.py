@@ -146,6 +146,10 @@ def whole(text: str) -> Edges:
         ("Ann Lee,1 Mill Road\nBob Ray,2 Old Lane\nCy Orr,3 Far Way\n", "CSV, 2 columns"),
         (STATEMENTS, ""),
         ("| a | b |\n|---|---|\n| 1 | 2 |\n\n| a | b |\n|---|---|\n| 3 | 4 |\n", ""),
+        (
+            "NAME    CPU(cores)   MEMORY(bytes)   \nweb-1   3m           14Mi            \ndb-0    21m          4Mi\n",
+            "table, 3 columns",
+        ),
         ("a|b|c\n||\n1|2|3\n", "CSV, 3 columns"),
         ("sep=;\r\nid;name\r\n1;a\r\n2;b\r\n", "CSV, 2 columns after a heading"),
         ("export * from './a';\nexport * from './b';\nexport * from './c';\n", ""),
