@@ -752,6 +752,23 @@ def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str
     assert rows(f"SELECT id, name {advice[1]}", t=text) == OBJECTS
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("id,name\n" + "1,a\n" * 50 + "2,Ray, Bob\n" + "3\n", "row 52 has 3 cells, the first row 2"),
+        ("Rows:\n\nid,name\n" + "1,a\n" * 50 + "3\n" * 9, "row 52 has 1 cell, the first row 2"),
+        ("id,name\n" + "1,a\n" * 50 + '2,"' + "b\n" * 100_000, ""),
+        ("INFO one\n" * 50, ""),
+    ],
+    ids=["more cells", "fewer cells", "an open quote", "no CSV"],
+)
+def test_the_row_for_which_csv_is_lines_is_named(text: str, reason: str) -> None:
+    message = failure("SELECT id FROM t", t=text).message
+    assert "t(line VARCHAR)" in message
+    assert reason in message
+    assert ("split_part(line, ',', 1)" in message) == bool(reason)
+
+
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:
     weather = {"place": "Bonn", "hourly": {"time": ["a", "b", "c", "d"], "rain": [0, 1, 0, 2], "wind": [1.5] * 4}}
     message = failure("SELECT max(rain) FROM w", w=weather).message

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mcp_mirror.core.aligned_tables import find_aligned_table
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
@@ -98,6 +99,8 @@ _FILLED_BYTES: Final = 1 << 25
 """The largest CSV in which rows with too few cells are filled."""
 _SHORT_SHARE: Final = 0.05
 """The largest share of such rows."""
+_EXPLAINED_LINES: Final = 100_000
+"""Lines of a text in which a row is found because of which it is not CSV."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -273,6 +276,26 @@ def _fill_rows(data: bytes, delimiter: str) -> bytes:
     if short > _SHORT_SHARE * len(rows) or any(len(row) > width for row in rows):
         return b""
     return _write_csv((row + [""] * (width - len(row)) for row in rows), delimiter)
+
+
+def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
+    """Name the row for which a text that begins as CSV is a table of lines; empty for any other table of lines."""
+    lines = f"SELECT line FROM {quote_name(name)} ORDER BY rowid LIMIT {_EXPLAINED_LINES}"  # noqa: S608  # a quoted name
+    text = "\n".join(row[0] for row in database.execute(lines).fetchall())
+    body = text[measure_heading(_read_edges(text.encode())) :].lstrip("\n")
+    if not (delimiter := find_delimiter(_read_edges(body.encode()))):
+        return ""
+    try:
+        first, *others = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter)
+    except csv.Error:  # a very long cell
+        return ""
+    uneven = [row for row in enumerate(others, 2) if row[1] and len(row[1]) != len(first)]
+    if not uneven:
+        return ""
+    number, row = max(uneven, key=lambda one: len(one[1]))
+    reason = f"row {number:,} has {format_count(len(row), 'cell')}, the first row {len(first)}"
+    cell = f"split_part(line, {quote_text(delimiter)}, 1)"
+    return f'"{name}" is CSV, but {reason}. So it has a row for each line: {cell} is the first cell.'
 
 
 def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
