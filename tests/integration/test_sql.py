@@ -284,6 +284,10 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "Done\n\nOutput:\nid  name\n--  ----\n 1  a\n 2  b\n\n(2 rows affected)\n",
         "+----+------+\n| id | name |\n| INT | VARCHAR(9) |\n+----+------+\n| 1 | a |\n| 2 | b |\n+----+------+\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n',
+        '{"id":1,"name":"a"},\n{"id":2,"name":"b"},\n',
+        '{"id":1,"name":"a"},\r\n{"id":2,"name":"b"}',
+        "sep=;\r\nid;name\r\n1;a\r\n2;b\r\n",
+        '\ufeff"sep=,"\nid,name\n1,a\n2,b\n',
         'Found 2 rows:\n{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n\n(2 rows)\n',
         "Found 2 rows:\n\n{'id': 1, 'name': 'a'}\n{'id': 2, 'name': 'b'}\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}',
@@ -320,6 +324,8 @@ def test_each_form_of_a_table_has_the_same_rows(value: object) -> None:
         ("<a b='1', c='2'/>\n" * 3, {"line": "VARCHAR"}, [{"line": "<a b='1', c='2'/>"}]),
         ('[{"a":1},{"a":2},]', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2},]'}]),
         ('[{"a":1},{"a":2}', {"line": "VARCHAR"}, [{"line": '[{"a":1},{"a":2}'}]),
+        ('{"a":1},\n{"a":2},\n{"a":3', {"line": "VARCHAR"}, [{"line": '{"a":1},'}]),
+        ("|a|b|\n|--|--|\n|1|2|\n\n|a|b|\n|--|--|\n|3|4|\n", {"line": "VARCHAR"}, [{"line": "|a|b|"}]),
         ('{"a":1}\n{"a":2}\n... 3 more', {"line": "VARCHAR"}, [{"line": '{"a":1}'}]),
         ('{"a":1}\n{"a":2}\n{"a":3}\n{"a"', {"line": "VARCHAR"}, [{"line": '{"a":1}'}]),
         ('{"a":1,"b":2}\n' * 900 + "end", {"line": "VARCHAR"}, [{"line": '{"a":1,"b":2}'}]),
@@ -346,11 +352,15 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
         ("10.0.0.{0}\thost {0}\n", None),
         ("100644 blob {1}\tdocs/{2}\n", None),
         ("{2},open,Bonn\n", None),
+        ("{0}K\t/usr/share/{2}\n", None),
+        ("{0}K\t./docs\n", None),
+        ("https://example.org/{1},open\n", None),
         ("{2},open,Bonn\n", "id2026,status,name"),
         ("{:x},open,Bonn\n", "code,status,in 2026"),
         ("b{0:04},c{0:02}\n", "a2026,name"),
         ("x{:04},true\n", "x2026,is_open"),
         ("Ann,\n", "name,in 2026"),
+        ("Ann,open\n", "/data/name,/data/status"),
     ],
 )
 def test_texts_with_numbers_like_those_below_are_no_header(line: str, header: str | None) -> None:
@@ -740,6 +750,23 @@ def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str
     advice = re.search(r'The rows of "t" are (FROM .*\))\. Tables: ', failure("SELECT id FROM t", t=text).message)
     assert advice
     assert rows(f"SELECT id, name {advice[1]}", t=text) == OBJECTS
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("id,name\n" + "1,a\n" * 50 + "2,Ray, Bob\n" + "3\n", "row 52 has 3 cells, the first row 2"),
+        ("Rows:\n\nid,name\n" + "1,a\n" * 50 + "3\n" * 9, "row 52 has 1 cell, the first row 2"),
+        ("id,name\n" + "1,a\n" * 50 + '2,"' + "b\n" * 100_000, ""),
+        ("INFO one\n" * 50, ""),
+    ],
+    ids=["more cells", "fewer cells", "an open quote", "no CSV"],
+)
+def test_the_row_for_which_csv_is_lines_is_named(text: str, reason: str) -> None:
+    message = failure("SELECT id FROM t", t=text).message
+    assert "t(line VARCHAR)" in message
+    assert reason in message
+    assert ("split_part(line, ',', 1)" in message) == bool(reason)
 
 
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:

@@ -145,6 +145,13 @@ def whole(text: str) -> Edges:
         ("level 1, level 2\nred, dark\nblue, light\n", "CSV, 2 columns"),
         ("Ann Lee,1 Mill Road\nBob Ray,2 Old Lane\nCy Orr,3 Far Way\n", "CSV, 2 columns"),
         (STATEMENTS, ""),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n\n| a | b |\n|---|---|\n| 3 | 4 |\n", ""),
+        (
+            "NAME    CPU(cores)   MEMORY(bytes)   \nweb-1   3m           14Mi            \ndb-0    21m          4Mi\n",
+            "table, 3 columns",
+        ),
+        ("a|b|c\n||\n1|2|3\n", "CSV, 3 columns"),
+        ("sep=;\r\nid;name\r\n1;a\r\n2;b\r\n", "CSV, 2 columns after a heading"),
         ("export * from './a';\nexport * from './b';\nexport * from './c';\n", ""),
         ("name;note\na;\nb;\n", "CSV, 2 columns"),
         ("def f(a, b):\n    g(a, b)\n    return h(b, a)\n", "source code"),

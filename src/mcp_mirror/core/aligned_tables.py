@@ -13,6 +13,8 @@ from mcp_mirror.core.pipe_tables import PipeTable
 _MIN_COLUMNS, _MIN_ROWS = 2, 2
 _RULE: Final = re.compile(r" *-{2,}(?: +-{2,})+ *")
 _DIGIT: Final = re.compile(r"\d")
+_UNIT: Final = re.compile(r"\([a-z]+\)")
+"""The unit of a column, which may have lower-case letters: `CPU(cores)`."""
 _WORD: Final = re.compile(r"\S+")
 
 
@@ -24,7 +26,7 @@ def find_aligned_table(text: str) -> PipeTable | None:
     if rows and _RULE.fullmatch(rows[0]):
         starts = [word.start() for word in _WORD.finditer(rows.pop(0))]
         is_aligned = all(_is_free(line, starts) for line in (header, *rows))
-    elif header.isupper() and not (_DIGIT.search(header) or all(map(str.isupper, rows))):
+    elif _UNIT.sub("", header).isupper() and not (_DIGIT.search(header) or all(map(str.isupper, rows))):
         starts = [word.start() for word in _WORD.finditer(header) if _begins_column(header, rows, word.start())]
         is_aligned = all(_is_free(line, starts) and _is_left_aligned(line, starts) for line in rows)
     else:

@@ -48,6 +48,8 @@ _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
 _MAX_DECODED_BYTES: Final = 1 << 20
 """Bytes up to which a text is decoded in memory to find JSON in it."""
+_FILLED_OBJECT: Final = re.compile(rb"\s*\{\s*+[^}]")
+"""The beginning of an object with members; a model writes an empty one with fewer tokens than its path."""
 _MEDIA_TYPE: Final = re.compile(r"[ -~]{1,255}")
 """The media type of a value: others, with invisible characters or of any length, would be in each list of values."""
 
@@ -254,11 +256,11 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
 
 def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
     if parsed.value is not None and not parsed.is_text:
-        return bytes(parsed.value[:1]) == b"{"
+        return _FILLED_OBJECT.match(parsed.value) is not None
     if not parsed.is_text:
         return False
     text = parsed.texts[0] if parsed.value is None else parsed.value
-    return bytes(_parse_json_text(text, reader) or b"").lstrip()[:1] == b"{"
+    return _FILLED_OBJECT.match(_parse_json_text(text, reader) or b"") is not None
 
 
 def _parse_json_texts(parsed: ParsedResult, reader: _Reader) -> dict[int, Buffer]:

@@ -31,15 +31,18 @@ _LOG_SHARE: Final = 0.6
 _MIN_LINES, _MIN_COLUMNS = 3, 2
 _ROWS_FOLLOW: Final = r"[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"
 """The end of a line, if no empty line, list or prose follows."""
+_SEPARATOR: Final = r'"?sep=[,;|\t]"?[ \t\r]*'
+"""The line that names the delimiter to Excel."""
 _HEADINGS: Final = (
+    re.compile(rf"{_SEPARATOR}\n"),
     re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
     re.compile(rf"(?:[^\n]*\n){{0,4}}?[^\n]*:{_ROWS_FOLLOW}"),
     re.compile(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
     re.compile(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
     re.compile(r"(?:#[^\n]*+\n)++"),
 )
-"""A few lines before an empty one; up to one that ends with a colon; up to a rule, but not one below names of columns;
-up to the beginning of a code block; comments."""
+"""The line for Excel; a few lines before an empty one; up to one that ends with a colon; up to a rule, but not one
+below names of columns; up to the beginning of a code block; comments."""
 FOOTER: Final = re.compile(
     r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
@@ -62,6 +65,8 @@ _SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
 _LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
 _TIME_WITH_COMMA: Final = re.compile(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
 """A time with milliseconds, as Python's logging writes it."""
+_RULE_CELL: Final = re.compile(r"\s*(?::?-{2,}:?\s*)?")
+"""A cell of the rule of a Markdown table, which is empty beside the outer bars."""
 _CHANGES: Final = re.compile(r" +(?:\d+ [-+]+|Bin .*)")
 """The end of a line of `git diff --stat`."""
 _TABLES: Final = ("CSV", "TSV", "table")
@@ -267,7 +272,7 @@ class _Columns(msgspec.Struct, frozen=True):
             _repeats_labels(self.rows)
             or _are_numbered_lines(self.rows)
             or (self.delimiter in _PUNCTUATION and any(map(self._are_most, tests)))
-            or (self.delimiter == "|" and self._are_most(_has_changes))
+            or (self.delimiter == "|" and (self._are_most(_has_changes) or _is_rule(self.rows[1])))
         )
 
     def _are_most(self, test: Callable[[Sequence[str]], bool]) -> bool:
@@ -295,7 +300,7 @@ class _Columns(msgspec.Struct, frozen=True):
 
 def _find_columns(lines: Sequence[str]) -> _Columns | None:
     for delimiter, name in _DELIMITERS.items():
-        if len(lines) < _MIN_LINES or delimiter not in lines[0]:
+        if len(lines) < _MIN_LINES or delimiter not in lines[0] or re.fullmatch(_SEPARATOR, lines[0]):
             continue
         rows = _read_rows(lines, delimiter)
         widths = {len(row) for row in rows}
@@ -332,6 +337,11 @@ def _has_long_cells(row: Sequence[str]) -> bool:
 
 def _has_changes(row: Sequence[str]) -> bool:
     return _CHANGES.fullmatch(row[-1]) is not None
+
+
+def _is_rule(row: Sequence[str]) -> bool:
+    """Whether a row is the rule of a Markdown table, of which a text may have several."""
+    return any(map(str.strip, row)) and all(map(_RULE_CELL.fullmatch, row))
 
 
 def _is_spaced(row: Sequence[str]) -> bool:

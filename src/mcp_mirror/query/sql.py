@@ -20,7 +20,7 @@ from mcp_mirror.core.amounts import shorten
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name
-from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
+from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY, FileRemoved, map_span, write_all
 from mcp_mirror.types import Buffer
@@ -373,7 +373,9 @@ def _explain_rows(
 
 
 def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
-    """The same of the table of a text, which has no paths below its own."""
+    """The same of the table of a text, which has no paths below its own, or the reason why CSV is lines."""
+    if list(columns) == ["line"]:
+        return explain_lines(database, table)
     for column, kind in columns.items():
         keys = (column, *_find_nested_rows(database.sqltype(kind)))
         if len(keys) > 1 or _OBJECTS.fullmatch(kind):

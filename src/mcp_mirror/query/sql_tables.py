@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mcp_mirror.core.aligned_tables import find_aligned_table
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
@@ -87,6 +88,8 @@ _MIN_DIGITS: Final = 4
 """Digits of a number or date in the first row that is not the name of a column."""
 _HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}"
 """A hash or a UUID, with the braces of a format doubled."""
+_LOCATION: Final = r"(\.\.?|~)?/|\w+://"
+"""The beginning of a file's path or of an address."""
 _LINE_FORMATS: Final = ("XML", "HTML", "diff", JSON_LINES)
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
@@ -96,6 +99,8 @@ _FILLED_BYTES: Final = 1 << 25
 """The largest CSV in which rows with too few cells are filled."""
 _SHORT_SHARE: Final = 0.05
 """The largest share of such rows."""
+_EXPLAINED_LINES: Final = 100_000
+"""Lines of a text in which a row is found because of which it is not CSV."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -167,7 +172,9 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     data = data.removeprefix(codecs.BOM_UTF8)
     start = data[:_HEAD].lstrip()
     is_object = re.match(rb'\{\s*["}]', start) is not None
-    if data.startswith(_PARQUET):
+    if is_object and (listed := _list_objects(data)):
+        load_json(database, name, listed)
+    elif data.startswith(_PARQUET):
         with open_as_file(data) as path:
             create_table(database, name, f"read_parquet({path})")
     elif is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
@@ -176,11 +183,21 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
-            if is_object and not read_json_container(data.partition(b"\n")[0].decode(errors="ignore")):
+            first = data.partition(b"\n")[0].rstrip(b", \t\r")
+            if is_object and not read_json_container(first.decode(errors="ignore")):
                 raise
             _load_text(database, name, data)
     else:
         _load_text(database, name, data)
+
+
+def _list_objects(data: bytes) -> bytes:
+    """The array of objects whose lines end with commas, as lines of an array do; empty for any other text."""
+    bare = data.strip()
+    if not bare.partition(b"\n")[0].rstrip().endswith(b"},"):
+        return b""
+    listed = b"[%b]" % bare.removesuffix(b",")
+    return listed if read_json_container(listed.decode(errors="ignore")) else b""
 
 
 def _clear_nan(data: bytes) -> bytes:
@@ -259,6 +276,26 @@ def _fill_rows(data: bytes, delimiter: str) -> bytes:
     if short > _SHORT_SHARE * len(rows) or any(len(row) > width for row in rows):
         return b""
     return _write_csv((row + [""] * (width - len(row)) for row in rows), delimiter)
+
+
+def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
+    """Name the row for which a text that begins as CSV is a table of lines; empty for any other table of lines."""
+    lines = f"SELECT line FROM {quote_name(name)} ORDER BY rowid LIMIT {_EXPLAINED_LINES}"  # noqa: S608  # a quoted name
+    text = "\n".join(row[0] for row in database.execute(lines).fetchall())
+    body = text[measure_heading(_read_edges(text.encode())) :].lstrip("\n")
+    if not (delimiter := find_delimiter(_read_edges(body.encode()))):
+        return ""
+    try:
+        first, *others = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter)
+    except csv.Error:  # a very long cell
+        return ""
+    uneven = [row for row in enumerate(others, 2) if row[1] and len(row[1]) != len(first)]
+    if not uneven:
+        return ""
+    number, row = max(uneven, key=lambda one: len(one[1]))
+    reason = f"row {number:,} has {format_count(len(row), 'cell')}, the first row {len(first)}"
+    cell = f"split_part(line, {quote_text(delimiter)}, 1)"
+    return f'"{name}" is CSV, but {reason}. So it has a row for each line: {cell} is the first cell.'
 
 
 def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
@@ -420,7 +457,7 @@ def _has_index_header(database: "DuckDBPyConnection", source: str) -> bool:
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
-    """Whether the first row has a number, date or hash of the form that the other rows have.
+    """Whether the first row has a number, date or hash of the form that the other rows have, or a path as most have.
 
     Args:
         database: The database.
@@ -428,11 +465,16 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     """
     table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
     first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()
-    cells = zip(describe_columns(database, table), first, strict=True)
-    numbered = [one for one, cell in cells if cell and len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
+    cells = {one: cell or "" for one, cell in zip(describe_columns(database, table), first, strict=True)}
+    numbered = [one for one, cell in cells.items() if len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
+    located = [one for one, cell in cells.items() if re.match(_LOCATION, cell)]
     plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
     form = rf"regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g')"
-    return bool(_test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1"))
+    is_path = f"2 * count(*) FILTER (regexp_matches({{0}}, '^({_LOCATION})')) > count({{0}})"
+    return bool(
+        _test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1")
+        or _test_columns(database, table, located, f"{is_path} AND count({{0}}) > 1")
+    )
 
 
 def _decode_base64(blob: Buffer) -> bytes:
