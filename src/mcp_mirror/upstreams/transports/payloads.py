@@ -182,7 +182,8 @@ class PayloadBypass:
                 self._is_idle.set()
         if isinstance(request.outcome, SpooledFrame):
             request.outcome.discard()
-        request.outcome = None  # the traceback of an error refers to the request
+        elif isinstance(request.outcome, Exception):
+            request.outcome = None  # its traceback refers to the request
 
     def end(self) -> None:
         """Fail all requests: the connection has ended."""
