@@ -8,7 +8,7 @@ import time
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -262,6 +262,20 @@ async def test_a_refused_call_leaves_no_garbage(connect: Connect) -> None:
                 await setup.call("error")
             except RefusedError as error:
                 kept = weakref.ref(error)
+            assert kept() is None
+        finally:
+            gc.enable()
+
+
+async def test_a_call_whose_server_exits_leaves_no_garbage(connect: Connect) -> None:
+    async with connect() as setup:
+        channel = Channel()
+        kept = weakref.ref(channel)
+        gc.disable()
+        try:
+            with suppress(UpstreamError):
+                await setup.call("exit", channel)
+            del channel
             assert kept() is None
         finally:
             gc.enable()

@@ -182,6 +182,8 @@ class PayloadBypass:
                 self._is_idle.set()
         if isinstance(request.outcome, SpooledFrame):
             request.outcome.discard()
+        elif isinstance(request.outcome, Exception):
+            request.outcome = None  # its traceback refers to the request
 
     def end(self) -> None:
         """Fail all requests: the connection has ended."""

@@ -179,7 +179,7 @@ class PendingRequest:
     is_sent: bool = False
     """The transport has sent all of it."""
     outcome: Outcome | None = None
-    """None until the request has ended, and after `take`."""
+    """None until the request has ended, and after `take`. `PayloadBypass.close` removes errors."""
     stop: Callable[[], None] | None = None
     """Called with the outcome: stops the transport if it still sends the request or reads the response."""
     _waiter: "asyncio.Future[None] | None" = field(default=None, init=False)
