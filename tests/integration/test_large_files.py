@@ -1,5 +1,6 @@
 """A thread removes large files and frees their space."""
 
+import errno
 import gc
 import os
 import subprocess
@@ -118,6 +119,18 @@ def test_no_caller_waits_for_a_busy_disk(tmp_path: Path, monkeypatch: pytest.Mon
     unlink_large(absent)
     assert path.exists()
     is_free.set()
+    wait_until_gone(path)
+
+
+def test_a_large_file_is_removed_where_no_descriptor_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * LARGE)
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", refuse)
+    unlink_large(path)
     wait_until_gone(path)
 
 

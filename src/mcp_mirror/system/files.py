@@ -465,9 +465,10 @@ class _Remover:
     def _unlink(self, path: Path) -> int | None:
         """Remove a file, and return a descriptor to close; -1 for none, None if a map of the file needs it."""
         descriptor = -1
-        with suppress(OSError):
-            if sys.platform != "win32":  # where open files cannot be removed
+        if sys.platform != "win32":  # where open files cannot be removed
+            with suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY)
+        with suppress(OSError):
             path.unlink()
         if descriptor >= 0:
             status = os.fstat(descriptor)
