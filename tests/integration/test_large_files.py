@@ -20,7 +20,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.system.files import map_file, unlink_large
+from mcp_mirror.system.mapped_files import map_file, unlink_large
 from mcp_mirror.types import Descriptor, FileSpan, Kind, Provenance, Span
 
 BOUND = 20
@@ -153,7 +153,7 @@ def test_a_large_file_is_removed_where_no_thread_can_start(tmp_path: Path) -> No
     script = (
         "import os, sys, threading\n"
         "from pathlib import Path\n"
-        "from mcp_mirror.system.files import map_file, unlink_large\n"
+        "from mcp_mirror.system.mapped_files import map_file, unlink_large\n"
         "def refuse(thread):\n"
         '    raise RuntimeError("can\'t start new thread")\n'
         "threading.Thread.start = refuse\n"

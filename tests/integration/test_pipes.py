@@ -18,7 +18,7 @@ import pytest
 from mcp_mirror.payload.pipes import LineSink, LineSource
 from mcp_mirror.payload.spool import Frame, Spool
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.mapped_files import map_file
 
 BOUND = 20
 

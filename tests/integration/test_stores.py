@@ -29,7 +29,7 @@ from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
 from mcp_mirror.stores.s3 import S3Blobs
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.mapped_files import map_file
 from mcp_mirror.types import (
     ArrayIndex,
     Descriptor,

@@ -26,10 +26,10 @@ from mcp_mirror.paths import FixedBases, MemoryPath
 from mcp_mirror.payload.json_spans import Miss
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.system import files
+from mcp_mirror.system import mapped_files
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.mapped_files import map_file
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers import frames
 from mcp_mirror.workers.frame_jobs import OpenedList
@@ -328,6 +328,6 @@ async def test_without_a_free_handle_a_large_result_is_an_error_with_the_cause(
 
     frame = frame_of(tmp_path, RESPONSES["a long text"])
     await scanner.scan(frame, order())
-    monkeypatch.setattr(files, "map_file", refuse)
+    monkeypatch.setattr(mapped_files, "map_file", refuse)
     with pytest.raises(UpstreamError, match="Too many open files"):
         await scanner.scan(frame, order())

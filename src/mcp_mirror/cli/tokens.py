@@ -8,7 +8,7 @@ import typer
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import TokenProvider
-from mcp_mirror.system.files import map_file
+from mcp_mirror.system.mapped_files import map_file
 from mcp_mirror.tokens import PROVIDERS, estimate_tokens
 from mcp_mirror.tokens.exact import count_tokens
 

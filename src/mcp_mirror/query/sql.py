@@ -22,7 +22,8 @@ from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name
 from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
 from mcp_mirror.security.sanitize import sanitize
-from mcp_mirror.system.files import BINARY, FileRemoved, map_span, write_all
+from mcp_mirror.system.files import BINARY, write_all
+from mcp_mirror.system.mapped_files import FileRemoved, map_span
 from mcp_mirror.types import Buffer
 
 if TYPE_CHECKING:

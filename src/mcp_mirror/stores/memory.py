@@ -36,7 +36,8 @@ from mcp_mirror.stores.quotas import (
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_brief, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.system.files import map_span, unlink_large, write_all
+from mcp_mirror.system.files import write_all
+from mcp_mirror.system.mapped_files import map_span, unlink_large
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 

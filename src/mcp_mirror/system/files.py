@@ -1,4 +1,4 @@
-"""Files that only this user may use, locks, files written by rename, maps of files, and the removal of large files.
+"""Files that only this user may use, locks, and files written by rename.
 
 The gateway revokes the access of others to this user's files, and refuses links and files of others. Permissions are
 those of POSIX systems. On Windows nothing is checked: folders there inherit their access lists.
@@ -6,24 +6,20 @@ those of POSIX systems. On Windows nothing is checked: folders there inherit the
 
 import errno
 import logging
-import mmap
 import os
 import secrets
 import shutil
 import stat
 import struct
 import sys
-import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
-from queue import SimpleQueue
 from typing import Final
-from weakref import WeakValueDictionary
 
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.types import Buffer, FileSpan
+from mcp_mirror.types import Buffer
 
 if sys.platform == "win32":
     import msvcrt
@@ -55,10 +51,6 @@ _SET_FLAGS: Final = 0x40000000 | struct.calcsize("l") << 16 | ord("f") << 8 | 2
 """`FS_IOC_SETFLAGS` of Linux."""
 _NO_COPIES: Final = (0x00800000).to_bytes(4, sys.byteorder) + bytes(4)
 """`FS_NOCOW_FL`, which file systems that always overwrite in place refuse."""
-_LARGE: Final = 1 << 16
-"""Bytes from which a file is large."""
-_MAX_REMOVED: Final = 64
-"""Files that the thread removes or keeps open; for further ones, there might be too few descriptors."""
 
 
 class UnsafePathError(MirrorError):
@@ -388,123 +380,6 @@ def identify_file(path: Path) -> tuple[int, int]:
     except (FileNotFoundError, NotADirectoryError):
         return (0, 0)
     return status.st_dev, status.st_ino
-
-
-class FileMap(mmap.mmap):
-    """The map of a file that nothing changes any more."""
-
-    file: "_MappedFile"
-
-
-def map_file(path: Path | str) -> memoryview:
-    """Memory-map a complete file for reading. The map stays readable after the file is removed.
-
-    On Windows, which does not remove mapped files, the bytes are read into memory.
-    """
-    if sys.platform == "win32":
-        return memoryview(Path(path).read_bytes())
-    with Path(path).open("rb") as file:
-        status = os.fstat(file.fileno())
-        mapped = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    mapped.file = _mapped_files.setdefault((status.st_dev, status.st_ino), _MappedFile())
-    return memoryview(mapped)
-
-
-def unlink_large(path: Path) -> None:
-    """Remove a file if it exists. A thread removes a large one, and ignores errors: the folder will be removed too.
-
-    Removing its name waits for the journal of the file system, over 100 ms if the disk is busy. Freeing its space takes
-    20 ms for 100 MB, or 120 ms for 1 MB where the system tells a busy disk which space is free.
-    """
-    with suppress(FileNotFoundError):
-        if path.stat().st_size >= _LARGE and _remover.reserve():
-            _remover.put(path)
-        else:
-            path.unlink()
-
-
-class _Remover:
-    """Removes files in one thread: each start of a thread waits for a processor.
-
-    The space of a removed file is freed with its last descriptor or map, and no other Python code runs while a map is
-    freed. So the thread keeps a descriptor until the last map is gone, and closes it then.
-    """
-
-    def __init__(self) -> None:
-        self._queue = SimpleQueue[Path | int]()
-        self._places = threading.BoundedSemaphore(_MAX_REMOVED)
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def reserve(self) -> bool:
-        """Start the thread if it does not run; return False if it cannot start, or has too many files."""
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():  # a forked process has only the thread that forked
-                thread = threading.Thread(target=self._run, name="mcp-mirror-remover", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # the limit of the system, or the end of the program
-                    return False
-                self._thread = thread
-        return self._places.acquire(blocking=False)
-
-    def put(self, file: Path | int) -> None:
-        """Remove a file for which `reserve` returned True, or close its descriptor. Finalizers may call this."""
-        self._queue.put(file)
-
-    def _run(self) -> None:
-        while True:
-            file = self._queue.get()
-            descriptor = self._unlink(file) if isinstance(file, Path) else file
-            if descriptor is None:
-                continue
-            if descriptor >= 0:
-                os.close(descriptor)
-            self._places.release()
-
-    def _unlink(self, path: Path) -> int | None:
-        """Remove a file, and return a descriptor to close; -1 for none, None if a map of the file needs it."""
-        descriptor = -1
-        if sys.platform != "win32":  # where open files cannot be removed
-            with suppress(OSError):
-                descriptor = os.open(path, os.O_RDONLY)
-        with suppress(OSError):
-            path.unlink()
-        if descriptor >= 0:
-            status = os.fstat(descriptor)
-            mapped = _mapped_files.get((status.st_dev, status.st_ino))
-            if mapped is not None and not status.st_nlink:
-                mapped.kept.append(descriptor)
-                return None
-        return descriptor
-
-
-_remover: Final = _Remover()
-
-
-class _MappedFile:
-    """A file with maps, and the descriptors that keep its space until the last of them is gone."""
-
-    def __init__(self) -> None:
-        self.kept: list[int] = []
-        self._close = _remover.put  # the module has no names any more at the end of the program
-
-    def __del__(self) -> None:
-        for descriptor in self.kept:
-            self._close(descriptor)
-
-
-_mapped_files: Final = WeakValueDictionary[tuple[int, int], _MappedFile]()
-"""By device and inode."""
-
-
-class FileRemoved:
-    """The answer of a worker process: the file of a value no longer exists."""
-
-
-def map_span(value: FileSpan | Buffer) -> Buffer:
-    """Memory-map a value that is in a file; other values are returned as they are."""
-    return map_file(value.path)[value.span.start : value.span.stop] if isinstance(value, FileSpan) else value
 
 
 def write_all(file: int, data: Buffer) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from mcp_mirror.system.files import FileMap
+from mcp_mirror.system.mapped_files import FileMap
 from mcp_mirror.types import Buffer
 
 _LEAST: Final = 1 << 16

@@ -32,7 +32,8 @@ from mcp_mirror.payload.json_rpc import (
 )
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.indexes import find_item, keep_indexes
-from mcp_mirror.system.files import FileRemoved, map_file, map_span, write_all
+from mcp_mirror.system.files import write_all
+from mcp_mirror.system.mapped_files import FileRemoved, map_file, map_span
 from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.workers.child import put_in_file

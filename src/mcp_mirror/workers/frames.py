@@ -21,7 +21,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import map_file, map_span
+from mcp_mirror.system.mapped_files import map_file, map_span
 from mcp_mirror.system.slices import has_few_parts
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Segments, Span
 from mcp_mirror.workers.frame_jobs import (

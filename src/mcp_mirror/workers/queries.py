@@ -16,7 +16,7 @@ from mcp_mirror.errors import MirrorError, RefusalReason, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
-from mcp_mirror.system.files import map_span
+from mcp_mirror.system.mapped_files import map_span
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import (

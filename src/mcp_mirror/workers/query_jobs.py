@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.query.indexes import keep_indexes
-from mcp_mirror.system.files import FileRemoved, map_span
+from mcp_mirror.system.mapped_files import FileRemoved, map_span
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.child import put_in_file
 

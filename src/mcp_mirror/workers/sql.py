@@ -16,7 +16,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import SqlFailure, SqlResult, import_database, run_sql
 from mcp_mirror.query.sql_tables import TableSource
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.files import FileRemoved, map_file
+from mcp_mirror.system.mapped_files import FileRemoved, map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import DeadlineError, PoolError, PoolSize, TransientPoolError, WorkerPool
 from mcp_mirror.workers.queries import build_failure

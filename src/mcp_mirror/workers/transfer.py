@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import anyio.to_thread
 
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.system.files import FileRemoved, unlink_large
+from mcp_mirror.system.mapped_files import FileRemoved, unlink_large
 from mcp_mirror.types import Buffer, FileSpan, Span
 
 _SENT_BYTES: Final = 1 << 16

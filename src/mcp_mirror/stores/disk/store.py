@@ -34,7 +34,8 @@ from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.quotas import ExpirySweeper, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
-from mcp_mirror.system.files import UnsafePathError, atomic_write, map_file, open_folder
+from mcp_mirror.system.files import UnsafePathError, atomic_write, open_folder
+from mcp_mirror.system.mapped_files import map_file
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
 
 _logger = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ import anyio.to_thread
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import cut_into_pieces
 from mcp_mirror.stores.encryption import CHUNK, Envelope, RangeReader
-from mcp_mirror.system.files import map_file, unlink_large, write_all
+from mcp_mirror.system.files import write_all
+from mcp_mirror.system.mapped_files import map_file, unlink_large
 from mcp_mirror.types import Buffer, Segments, Span
 
 _SPOOLED: Final = 16 << 20
