@@ -75,6 +75,8 @@ def test_no_policy_shows_a_secret() -> None:
         ("192.168.1.1", False),
         ("169.254.169.254", False),
         ("100.64.0.1", False),
+        ("168.63.129.16", False),
+        ("::ffff:168.63.129.16", False),
         ("0.0.0.0", False),  # noqa: S104  # an address to be judged
         ("224.0.0.1", False),
         ("255.255.255.255", False),
