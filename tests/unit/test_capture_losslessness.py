@@ -44,6 +44,10 @@ BLOCKS: st.SearchStrategy[Any] = st.one_of(
         ]
     ),
 )
+SIMPLE_BLOCKS = st.sampled_from(
+    [*({"type": "text", "text": text} for text in ("plain", "[1]", "null")), {"type": "image", "data": "aGk="}]
+)
+NULLS = st.sampled_from([{}, {"_meta": None}, {"annotations": None, "_meta": None}])
 CONTENTS = st.lists(BLOCKS, max_size=3) | st.sampled_from([None, 5, {"type": "text", "text": "x"}, "text"])
 
 
@@ -70,6 +74,9 @@ def results(draw: st.DrawFn) -> dict[str, Any]:
             for part in parts
         ]
         result["content"] = [{"type": "text", "text": text} for text in texts]
+    if draw(st.booleans()):  # as version 1 of the Python SDK does: the blocks again
+        result["content"] = draw(st.lists(SIMPLE_BLOCKS, max_size=3))
+        result["structuredContent"] = {"result": [{**block, **draw(NULLS)} for block in result["content"]]}
     return result
 
 
@@ -84,6 +91,13 @@ def spelling(draft: Draft) -> str:
 
 def text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
+
+
+def with_nulls(block: Any, nulls: Any) -> Any:
+    """An object with the members that only the structured content has."""
+    if nulls is None:
+        return None
+    return {**block, **{key: with_nulls(block.get(key), inner) for key, inner in nulls.items()}}
 
 
 def as_text(value: Any) -> dict[str, Any]:
@@ -126,7 +140,9 @@ def rebuild(captured: Captured) -> dict[str, Any]:
     builders["repeats.content"] = lambda: value[member]
     content = builders[place]()
     if kind == "content.member":
-        result["structuredContent"] = {key: content}
+        nulls = parts.get("nulls", [{}])
+        nulls = nulls if len(nulls) == len(content) else nulls * len(content)
+        result["structuredContent"] = {key: [*map(with_nulls, content, nulls)] if "nulls" in parts else content}
     return {**result, "content": content}
 
 
@@ -180,6 +196,21 @@ def words(text: Buffer) -> int:
     },
     mode="auto",
     wrapped=False,
+    budget=0,
+)
+@example(
+    result={
+        "content": [text_block("a"), {"type": "resource", "resource": {"uri": "u", "text": "x"}}],
+        "structuredContent": {
+            "c": [
+                {**text_block("a"), "_meta": None},
+                {"type": "resource", "resource": {"uri": "u", "text": "x", "_meta": None}, "annotations": None},
+            ]
+        },
+        "nulls": [1],
+    },
+    mode="auto",
+    wrapped=True,
     budget=0,
 )
 def test_nothing_is_lost(

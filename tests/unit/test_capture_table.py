@@ -32,6 +32,10 @@ def image(size: int) -> dict[str, Any]:
     return {"type": "image", "data": "a" * size, "mimeType": "image/png"}
 
 
+def embedded(content: str, **more: Any) -> dict[str, Any]:
+    return {"type": "resource", "resource": {"uri": "file:///x", "text": content, **more}}
+
+
 LINK = {"type": "resource_link", "uri": "file:///x", "name": "x"}
 
 
@@ -444,6 +448,15 @@ WRAPPED: list[tuple[Any, Any, Any, str]] = [
     ([text("x"), text('{"a": 1}')], {"items": ["x", {"a": 1}]}, ["x", {"a": 1}], "value.member:items"),
     ([text("x"), image(8)], {"content": [text("x"), image(8)]}, ["x", image(8)], "content.member:content"),
     ([image(8)], {"content": [image(8)]}, image(8), "content.member:content"),
+    # Version 1 of the Python SDK dumps a list of blocks with all members that they can have.
+    ([text("a\nb")], {"result": [text("a\nb", annotations=None, _meta=None)]}, "a\nb", "content.member:result"),
+    ([text('{"a": [1]}')], {"result": [text('{"a": [1]}', _meta=None)]}, {"a": [1]}, "content.member:result"),
+    (
+        [text("x"), embedded("y")],
+        {"result": [text("x", _meta=None), embedded("y", annotations=None, _meta=None)]},
+        ["x", embedded("y")],
+        "content.member:result",
+    ),
 ]
 NOT_WRAPPED: list[tuple[Any, Any]] = [
     ([text("Two rows.")], {"rows": [1, 2]}),
@@ -454,6 +467,17 @@ NOT_WRAPPED: list[tuple[Any, Any]] = [
     ([text("a"), text("b")], {"content": "a"}),
     ([text("true")], {"content": 1}),
     ([text("a", annotations={"priority": 1}), image(8)], {"content": [text("a"), image(8)]}),
+    ([text("a")], {"result": [text("b", _meta=None)]}),
+    ([text("a")], {"result": [text("a", _meta={})]}),
+    ([text("a")], {"result": [text("a", _meta=None), text("a", _meta=None)]}),
+    ([text("a")], {"result": [["text", "a", None]]}),
+    ([text("a", annotations=None)], {"result": [text("a", _meta=None)]}),
+    ([text("a")], {"result": [{**text("a"), **{f"key {n}": None for n in range(100)}}]}),
+    ([text("a", x={"y": {"z": 1}})], {"result": [text("a", x={"y": {"z": 1, "more": None}})]}),
+    (
+        [text(f"{n}") for n in range(101)],
+        {"result": [text(f"{n}", **{"_meta" if n else "annotations": None}) for n in range(101)]},
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ object. Numbers are equal only if their decimals are.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from itertools import zip_longest
@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_mirror.payload.json_spans import are_equal, trim
 from mcp_mirror.payload.json_strings import text_pieces
+from mcp_mirror.payload.scans import Scans
 from mcp_mirror.types import Buffer
 
 COMPARED_BYTES: Final = 1 << 20
@@ -29,6 +30,10 @@ _MAX_EXPANSION: Final = 16
 
 _MAX_MEMBERS_BY_BYTES: Final = 1_000
 _MAX_MEMBERS_BY_VALUE: Final = 32
+_MAX_NULL_BYTES: Final = 256
+"""Bytes of the members of one block that are null."""
+_MAX_DIFFERENT_NULLS: Final = 100
+"""Blocks of a result whose members that are null are not those of the first block."""
 _CONTAINER_STARTS: Final = ("{", "[")
 """First characters of a member's JSON text. Scalars do not count: `true` may occur anywhere."""
 
@@ -105,6 +110,57 @@ def find_member(
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
         return None
     return None if found is None else (found, SAME)
+
+
+Nulls = Mapping[str, Any]
+"""The members of an object that are null: `None`, or in an inner object its `Nulls`."""
+
+
+def find_nulls(value: Buffer, content: Buffer, scans: Scans) -> Sequence[Nulls]:
+    """The members that are null in the items of an array and that the content blocks, which equal them, do not have.
+
+    Version 1 of the Python SDK dumps a list of blocks as structured content with all members that they can have.
+
+    Args:
+        value: The JSON text of the value.
+        content: The JSON text of all blocks.
+        scans: The scans of texts of this result.
+
+    Returns:
+        The members of each block, or once those of all blocks; empty if the value is not the blocks.
+    """
+    if bytes(value[:1]) != b"[" or len(value) <= len(content):
+        return ()
+    blocks = scans.open_array(content) or ()
+    if len(value) > len(content) + len(blocks) * _MAX_NULL_BYTES:
+        return ()
+    written = scans.open_array(value) or ()
+    if len(written) != len(blocks):
+        return ()
+    found = [_find_nulls(one, block, scans, depth=1) for one, block in zip(written, blocks, strict=True)]
+    nulls = [one for one in found if one is not None]
+    if len(nulls) < len(found):
+        return ()
+    if all(one == nulls[0] for one in nulls):
+        return nulls[:1]
+    return nulls if len(nulls) <= _MAX_DIFFERENT_NULLS else ()
+
+
+def _find_nulls(written: Buffer, block: Buffer, scans: Scans, *, depth: int) -> Nulls | None:
+    members, others = scans.open_object(written), scans.open_object(block)
+    if members is None or others is None or not others.keys() <= members.keys():
+        return None
+    nulls: dict[str, Nulls | None] = {}
+    for key, raw in members.items():
+        if key not in others:
+            if bytes(raw) != b"null":
+                return None
+            nulls[key] = None
+        elif not are_equal(raw, others[key]):
+            if not depth or not (inner := _find_nulls(raw, others[key], scans, depth=depth - 1)):
+                return None
+            nulls[key] = inner
+    return nulls
 
 
 def _compare_large(value: Buffer, texts: Sequence[Buffer], size: int) -> str:

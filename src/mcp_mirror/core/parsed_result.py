@@ -4,12 +4,22 @@ Structured content is the value, else the text, else the content blocks. A wrapp
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.content_comparison import BLOCKS, ITEMS, SAME, UNKNOWN, compare_value, find_member, is_json_text
+from mcp_mirror.core.content_comparison import (
+    BLOCKS,
+    ITEMS,
+    SAME,
+    UNKNOWN,
+    Nulls,
+    compare_value,
+    find_member,
+    find_nulls,
+    is_json_text,
+)
 from mcp_mirror.core.media import Media, find_media
 from mcp_mirror.payload.json_rpc import object_of, open_object
 from mcp_mirror.payload.scans import Scans
@@ -29,6 +39,9 @@ which the value is parsed (`value.text:KEY`), or the content blocks (`content.me
 blocks; after a colon the items that are texts of JSON), `companion.content` (the original blocks), `repeats` (one text
 that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
 text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
+
+`nulls`: the members that are null in the blocks of `content.member` and absent in `content`, for each block or once for
+all; those of an inner object are in an object.
 """
 
 
@@ -62,6 +75,8 @@ class ParsedResult(msgspec.Struct, frozen=True):
     relation: str
     """How the content relates to the value: a constant of `content_comparison`, `repeats.member:KEY` or
     `repeats.content:KEY`."""
+    nulls: Sequence[Nulls] = ()
+    """The members that are null in the blocks of the structured content, as in `PARTS`."""
 
     @property
     def texts(self) -> list[Buffer]:
@@ -99,9 +114,10 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
     if len(opened) == 1:
         ((key, member),) = opened.items()
         relation = compare_value(member, texts, content)
-        if relation == BLOCKS:
-            return ParsedResult(blocks, structured, None, key, relation)
         is_repeated = relation in (SAME, ITEMS)
+        nulls = () if is_repeated or relation == BLOCKS else find_nulls(member, content, scans)
+        if relation == BLOCKS or nulls:
+            return ParsedResult(blocks, structured, None, key, BLOCKS, nulls)
         if is_repeated or (is_wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
             return ParsedResult(blocks, structured, member, key, relation)
     if len(texts) == 1 and is_json_text(texts[0], structured):  # then it cannot repeat a member
@@ -158,7 +174,8 @@ def build_other_members(result: Mapping[str, Buffer], place: str | None, parsed:
     elif parsed.structured is not None:
         parts["structuredContent"] = "value"
     rest = {key: raw for key, raw in result.items() if key not in parts}
-    return b"".join(object_of({**rest, PARTS: msgspec.json.encode(parts)}))
+    located = {**parts, "nulls": parsed.nulls} if parsed.nulls else parts
+    return b"".join(object_of({**rest, PARTS: msgspec.json.encode(located)}))
 
 
 def _locate_wrapped(parsed: ParsedResult, value: Draft) -> str:
