@@ -112,6 +112,14 @@ async def test_check_prints_the_output_of_a_server_that_fails_at_start(configure
     assert [line.strip() for line in lines] == [*(f"step {number}" for number in range(11, 30)), "no licence: ***"]
 
 
+async def test_check_shows_how_a_long_error_of_a_server_ends(configured: Configured, run: Run) -> None:
+    error = f"error: {'the library was renamed; ' * 20}install version 1"
+    crash = {"command": sys.executable, "args": ["-c", f"raise SystemExit({error!r})"]}
+    ended = await run("check", "--config", str(configured({"one": crash})))
+    assert re.search(r"error output: error: the library .* \.\.\. .*; install version 1$", ended.err, re.MULTILINE)
+    assert max(map(len, ended.err.splitlines())) < len(error)
+
+
 ENDS_WHILE_IT_LISTS = """for line in sys.stdin:
     request = json.loads(line)
     if request["method"] == "tools/list":

@@ -19,6 +19,8 @@ _MAX_LINES: Final = 20
 """Lines that the operator sees."""
 _MAX_LINE: Final = 300
 """Characters of a line that the operator sees."""
+_CUT: Final = " ... "
+"""Replaces the middle of a longer line: an error often ends with what to do."""
 _TERMINAL: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 """Terminal escape sequences."""
 _INFORMATIVE: Final = re.compile(
@@ -107,13 +109,18 @@ class ServerOutput:
         text = self._clean(self._tail.decode("utf-8", "replace"))
         if len(self._tail) == self._kept:
             text = text[self._redactor.longest :]  # it may begin with the end of a secret
-        lines = (line.rstrip()[:_MAX_LINE] for line in text.splitlines())
+        lines = (_shorten(line.rstrip()) for line in text.splitlines())
         return tuple(line for line in lines if line)
 
     def _clean(self, text: str) -> str:
         return self._redactor.clean(
             sanitize_to_lines(_TERMINAL.sub("", self._redactor.clean(text)).replace("\r", "\n"))
         )
+
+
+def _shorten(line: str) -> str:
+    end = _MAX_LINE // 3
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - end - len(_CUT)]}{_CUT}{line[-end:]}"
 
 
 async def write_to_stderr(data: bytes) -> None:
