@@ -76,7 +76,9 @@ def results(draw: st.DrawFn) -> dict[str, Any]:
         result["content"] = [{"type": "text", "text": text} for text in texts]
     if draw(st.booleans()):  # as version 1 of the Python SDK does: the blocks again
         result["content"] = draw(st.lists(SIMPLE_BLOCKS, max_size=3))
-        result["structuredContent"] = {"result": [{**block, **draw(NULLS)} for block in result["content"]]}
+        structured = [{**block, **draw(NULLS)} for block in result["content"]]
+        is_one = len(structured) == 1 and draw(st.booleans())
+        result["structuredContent"] = structured[0] if is_one else {"result": structured}
     return result
 
 
@@ -139,10 +141,11 @@ def rebuild(captured: Captured) -> dict[str, Any]:
     builders["repeats.member"] = lambda: [as_text(value[member])]
     builders["repeats.content"] = lambda: value[member]
     content = builders[place]()
-    if kind == "content.member":
+    if kind in ("content.member", "content.block"):
         nulls = parts.get("nulls", [{}])
         nulls = nulls if len(nulls) == len(content) else nulls * len(content)
-        result["structuredContent"] = {key: [*map(with_nulls, content, nulls)] if "nulls" in parts else content}
+        structured = [*map(with_nulls, content, nulls)] if "nulls" in parts else content
+        result["structuredContent"] = {key: structured} if kind == "content.member" else structured[0]
     return {**result, "content": content}
 
 

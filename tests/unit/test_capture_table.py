@@ -458,6 +458,12 @@ WRAPPED: list[tuple[Any, Any, Any, str]] = [
         "content.member:result",
     ),
 ]
+SINGLE: list[tuple[Any, Any, Any]] = [
+    (text("a\nb"), text("a\nb", annotations=None, _meta=None), "a\nb"),
+    (text('{"a": [1]}'), text('{"a": [1]}', _meta=None), {"a": [1]}),
+    (image(8), image(8), image(8)),
+    (embedded("y"), {**embedded("y", _meta=None), "annotations": None}, embedded("y")),
+]
 NOT_WRAPPED: list[tuple[Any, Any]] = [
     ([text("Two rows.")], {"rows": [1, 2]}),
     ([text('{"rows": [1, 2]}')], {"rows": [1, 2]}),
@@ -471,6 +477,8 @@ NOT_WRAPPED: list[tuple[Any, Any]] = [
     ([text("a")], {"result": [text("a", _meta={})]}),
     ([text("a")], {"result": [text("a", _meta=None), text("a", _meta=None)]}),
     ([text("a")], {"result": [["text", "a", None]]}),
+    ([text("a")], text("b", _meta=None)),
+    ([text("a"), text("a")], text("a", _meta=None)),
     ([text("a", annotations=None)], {"result": [text("a", _meta=None)]}),
     ([text("a")], {"result": [{**text("a"), **{f"key {n}": None for n in range(100)}}]}),
     ([text("a", x={"y": {"z": 1}})], {"result": [text("a", x={"y": {"z": 1, "more": None}})]}),
@@ -489,6 +497,14 @@ def test_an_object_with_one_member_that_repeats_the_content_is_unwrapped(
     assert blob(captured) == value
     assert captured.companion is None
     assert json.loads(captured.other_members)[PARTS]["structuredContent"] == place
+
+
+@pytest.mark.parametrize(("block", "structured", "value"), SINGLE)
+def test_the_only_block_is_the_value_if_the_object_repeats_it(block: Any, structured: Any, value: Any) -> None:
+    captured = taken(result([block], structured), rules("always"))
+    assert blob(captured) == value
+    assert captured.companion is None
+    assert json.loads(captured.other_members)[PARTS]["structuredContent"] == "content.block"
 
 
 @pytest.mark.parametrize(("content", "structured"), NOT_WRAPPED)

@@ -116,30 +116,28 @@ Nulls = Mapping[str, Any]
 """The members of an object that are null: `None`, or in an inner object its `Nulls`."""
 
 
-def find_nulls(value: Buffer, content: Buffer, scans: Scans) -> Sequence[Nulls]:
+def find_nulls(value: Buffer, blocks: Sequence[Buffer], scans: Scans) -> Sequence[Nulls]:
     """The members that are null in the items of an array and that the content blocks, which equal them, do not have.
 
-    Version 1 of the Python SDK dumps a list of blocks as structured content with all members that they can have.
+    Version 1 of the Python SDK dumps blocks as structured content with all members that they can have.
 
     Args:
-        value: The JSON text of the value.
-        content: The JSON text of all blocks.
+        value: The JSON text of the array, or of the only item.
+        blocks: The JSON text of each block.
         scans: The scans of texts of this result.
 
     Returns:
         The members of each block, or once those of all blocks; empty if the value is not the blocks.
     """
-    if bytes(value[:1]) != b"[" or len(value) <= len(content):
+    size = sum(map(len, blocks))
+    if not size <= len(value) <= size + len(blocks) * _MAX_NULL_BYTES:
         return ()
-    blocks = scans.open_array(content) or ()
-    if len(value) > len(content) + len(blocks) * _MAX_NULL_BYTES:
-        return ()
-    written = scans.open_array(value) or ()
+    written = (scans.open_array(value) or ()) if bytes(value[:1]) == b"[" else (value,)
     if len(written) != len(blocks):
         return ()
     found = [_find_nulls(one, block, scans, depth=1) for one, block in zip(written, blocks, strict=True)]
     nulls = [one for one in found if one is not None]
-    if len(nulls) < len(found):
+    if not nulls or len(nulls) < len(found):
         return ()
     if all(one == nulls[0] for one in nulls):
         return nulls[:1]

@@ -32,7 +32,8 @@ PARTS: Final = "mcp-mirror/parts"
 """The one of the other members that locates the result's payload, so that the result can be rebuilt.
 
 `structuredContent`: `value`; or an object with one member KEY, which is the value (`value.member:KEY`), the text from
-which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`).
+which the value is parsed (`value.text:KEY`), or the content blocks (`content.member:KEY`); or the only content block
+(`content.block`).
 
 `content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.texts`
 (an array: strings are texts, other items are texts of JSON), `value.blocks` (an array: strings are texts, objects other
@@ -40,8 +41,8 @@ blocks; after a colon the items that are texts of JSON), `companion.content` (th
 that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
 text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
 
-`nulls`: the members that are null in the blocks of `content.member` and absent in `content`, for each block or once for
-all; those of an inner object are in an object.
+`nulls`: the members that are null in the blocks of the structured content and absent in `content`, for each block or
+once for all; those of an inner object are in an object.
 """
 
 
@@ -115,19 +116,21 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
         ((key, member),) = opened.items()
         relation = compare_value(member, texts, content)
         is_repeated = relation in (SAME, ITEMS)
-        nulls = () if is_repeated or relation == BLOCKS else find_nulls(member, content, scans)
+        raw = [block.raw for block in blocks]
+        nulls = () if is_repeated or relation == BLOCKS else find_nulls(member, raw, scans)
         if relation == BLOCKS or nulls:
             return ParsedResult(blocks, structured, None, key, BLOCKS, nulls)
         if is_repeated or (is_wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
             return ParsedResult(blocks, structured, member, key, relation)
     if len(texts) == 1 and is_json_text(texts[0], structured):  # then it cannot repeat a member
         return ParsedResult(blocks, structured, structured, None, SAME)
+    if len(blocks) == 1 and (nulls := find_nulls(structured, [blocks[0].raw], scans)):
+        return ParsedResult(blocks, structured, None, None, BLOCKS, nulls)
     if bytes(structured[:1]) == b"{" and blocks and (found := find_member(tuple(opened.items()), texts, content)):
-        key, relation = found
-        return ParsedResult(
-            blocks, structured, structured, None, f"repeats.{'member' if relation == SAME else 'content'}:{key}"
-        )
-    return ParsedResult(blocks, structured, structured, None, compare_value(structured, texts, content))
+        relation = f"repeats.{'member' if found[1] == SAME else 'content'}:{found[0]}"
+    else:
+        relation = compare_value(structured, texts, content)
+    return ParsedResult(blocks, structured, structured, None, relation)
 
 
 def _parse_block(raw: Buffer, scans: Scans) -> ParsedBlock:
@@ -172,7 +175,7 @@ def build_other_members(result: Mapping[str, Buffer], place: str | None, parsed:
     if parsed.wrapper is not None:
         parts["structuredContent"] = f"{_locate_wrapped(parsed, value)}:{parsed.wrapper}"
     elif parsed.structured is not None:
-        parts["structuredContent"] = "value"
+        parts["structuredContent"] = "value" if parsed.value is not None else "content.block"
     rest = {key: raw for key, raw in result.items() if key not in parts}
     located = {**parts, "nulls": parsed.nulls} if parsed.nulls else parts
     return b"".join(object_of({**rest, PARTS: msgspec.json.encode(located)}))
