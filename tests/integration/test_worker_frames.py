@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -17,6 +16,7 @@ import pytest
 from recording_watchdog import RecordingWatchdog
 from refused_processes import refuse_processes
 from removed_files import wait_until_empty
+from worker_texts import FatalText
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.conversion import Resolved
@@ -210,21 +210,10 @@ async def test_concurrent_jobs_are_all_done(scanner: FrameScanner, tmp_path: Pat
         assert data[span.start : span.stop] == str(index).encode()
 
 
-async def test_a_worker_that_dies_fails_one_job(
-    scanner: FrameScanner, child_watchdog: RecordingWatchdog, tmp_path: Path
-) -> None:
+async def test_a_worker_that_dies_fails_one_job(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, RESPONSES["structured"])
-    await scanner.scan(frame, order())
-    worker = child_watchdog.added[-1]
-    os.kill(worker, signal.SIGSTOP)
-
-    async def kill() -> None:
-        os.kill(worker, signal.SIGKILL)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(kill)
-        with pytest.raises(UpstreamError, match="Try again"):
-            await scanner.scan(frame, order())
+    with pytest.raises(UpstreamError, match="Try again"):
+        await scanner.scan(frame, order(tool=FatalText("grid")))
     assert isinstance(await scanner.scan(frame, order()), ProcessedResult)
 
 
