@@ -31,8 +31,11 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def children() -> set[int]:
-    threads = Path("/proc/self/task").iterdir()
-    return {int(pid) for thread in threads for pid in (thread / "children").read_text().split()}
+    found = set[int]()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended since it was listed
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
 
 
 def watchdog_of(before: set[int]) -> int:
