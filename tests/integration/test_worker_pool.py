@@ -118,12 +118,14 @@ async def test_a_deadline_does_not_count_the_start_of_a_process(tmp_path: Path, 
         answers.append(await pool.run("alice", ANSWER, 15))
 
     with ChildWatchdog() as child_watchdog:
-        async with aclosing(WorkerPool(child_watchdog, PoolSize(1, 1), gate.read_bytes)) as pool:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask)
-                await anyio.wait_all_tasks_blocked()
-                await pass_time(20)
-                await anyio.to_thread.run_sync(gate.write_bytes, b"")  # the process waits for this
+        async with (
+            aclosing(WorkerPool(child_watchdog, PoolSize(1, 1), gate.read_bytes)) as pool,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            await pass_time(20)
+            await anyio.to_thread.run_sync(gate.write_bytes, b"")  # the process waits for this
     assert answers == [3]
 
 
