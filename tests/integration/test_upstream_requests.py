@@ -155,6 +155,7 @@ async def connected(
             shared = ConnectionSettings(settings, services, redactor, limiter, ClientBacklog(1 << 20))
             connection = ReconnectingConnection(shared, owner)
             tasks.start_soon(connection.run)
+            await connection.settled.wait()
             await connection.get_session()
             yield Setup(connection, transport, version, log)
             tasks.cancel_scope.cancel()
