@@ -54,6 +54,15 @@ def test_added_groups_end_with_the_watchdog() -> None:
     assert children() == before
 
 
+def test_groups_end_where_the_watchdog_is_too_slow_to_end_them() -> None:
+    with sleeper() as process:
+        before = children()
+        with ChildWatchdog() as child_watchdog:
+            child_watchdog.add(process.pid)
+            os.kill(watchdog_of(before), signal.SIGSTOP)
+        assert process.wait(BOUND) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("has_others", [False, True])
 def test_a_group_of_another_watchdog_is_adopted(has_others: bool) -> None:  # noqa: FBT001
     before = children()
