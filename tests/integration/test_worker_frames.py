@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -158,23 +159,33 @@ async def test_a_result_of_too_many_parts_takes_a_bounded_memory(
             assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
 
 
-async def test_one_principals_results_leave_a_process_for_others(scanner: FrameScanner, tmp_path: Path) -> None:
-    slow, read = MANY_BLOCKS % (b"1," * 60_000), list[str]()
+async def test_one_principals_results_leave_a_process_for_others(
+    scanner: FrameScanner, child_watchdog: RecordingWatchdog, tmp_path: Path
+) -> None:
+    read = list[str]()
 
-    async def scan(principal: str, number: int, message: object) -> None:
+    async def scan(principal: str, number: int) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        await scanner.scan(frame_of(folder, message), order(), principal)
+        await scanner.scan(frame_of(folder, RESPONSES["structured"]), order(), principal)
         read.append(principal)
 
     with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
-            for number in range(4):
-                tasks.start_soon(scan, "mallory", number, slow)
+            for number in range(2):
+                tasks.start_soon(scan, "mallory", number)
+        for pid in (stopped := tuple(child_watchdog.added)):
+            os.kill(pid, signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            for number in range(2, 6):
+                tasks.start_soon(scan, "mallory", number)
             await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(scan, "alice", 4, RESPONSES["structured"])
-    assert read.index("alice") < 2
-    assert read.count("mallory") == 4
+            await scan("alice", 6)
+            assert read[2:] == ["alice"]
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+    assert len(stopped) == 2
+    assert read.count("mallory") == 6
 
 
 async def test_a_text_that_breaks_off_leaves_no_decoded_file(scanner: FrameScanner, tmp_path: Path) -> None:
