@@ -35,7 +35,8 @@ class Authority:
     used: set[str] = field(default_factory=set)
     """Refresh tokens that were exchanged; a second use ends all tokens (RFC 9700, section 4.14.2)."""
     refreshes: int = 0
-    """Refreshes that wait for another one, for half a second."""
+    """Refreshes that wait for another one, for `joins_within` seconds."""
+    joins_within: float = 0.5
     is_joined: asyncio.Event = field(default_factory=asyncio.Event)
     codes: dict[str, str] = field(default_factory=dict)
     """Challenges by code."""
@@ -149,7 +150,7 @@ class Authority:
         if not self.refreshes:
             self.is_joined.set()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.is_joined.wait(), 0.5)
+            await asyncio.wait_for(self.is_joined.wait(), self.joins_within)
 
     def _is_allowed(self, grant: str, form: dict[str, str], request: Request) -> bool:
         if grant == "client_credentials":

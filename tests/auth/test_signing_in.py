@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from gateway_processes import COMMAND, forked_python
@@ -379,15 +380,23 @@ async def test_calls_that_wait_for_one_failed_refresh_fail_with_it(
     async with signed_in(configured, authority, tmp_path) as application:
         authority.good.clear()
         authority.status = authority.error_status = 503
-        authority.refreshes = 9  # each refresh takes half a second
-        answers: list[str] = []
+        authority.refreshes, authority.joins_within = 9, BOUND  # each refresh waits for the test
+        answers, begun = list[str](), list[int]()
 
         async def ask() -> None:
+            begun.append(1)
             answers.append(await text(application, "hear_mirrored"))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
                 tasks.start_soon(ask)
+            async with asyncio.timeout(BOUND):
+                while len(begun) < 4 or "refresh_token" not in grants(authority):  # noqa: ASYNC110  # others do that
+                    await asyncio.sleep(0.01)
+            for _ in range(100):  # the answers to requests that are under way arrive
+                await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()
+            authority.is_joined.set()
         assert {answer.partition(": ")[2] for answer in answers} == {
             "its authorization server did not renew the token (HTTP status 503, invalid_grant). Try again in a moment."
         }

@@ -1,6 +1,11 @@
-"""A clock that a test sets."""
+"""Clocks that a test sets."""
 
-__all__ = ["Clock"]
+from collections.abc import Awaitable, Callable
+
+__all__ = ["Clock", "PassTime"]
+
+PassTime = Callable[[float], Awaitable[None]]
+"""Advances the clock of the event loop by so many seconds."""
 
 
 class Clock:

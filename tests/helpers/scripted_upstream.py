@@ -24,6 +24,8 @@ for count in map(int, sys.argv[4:]):
     WIDE = {f"p{n}": {"type": "string", "x-mcp-header": f"H{n}"} for n in range(count)}
     TOOLS.append({"name": "wide", "inputSchema": {"type": "object", "properties": WIDE}})
 
+RELEASED = asyncio.Event()
+"""Set by the tool `release`, for which `wait` waits."""
 Send = Callable[[dict[str, Any]], None]
 """Sends a message to the client."""
 
@@ -72,6 +74,12 @@ async def call(  # noqa: C901, PLR0912  # a table of tools
         case "echo":
             await asyncio.sleep(arguments.get("delay", 0))
             respond(text_result(json.dumps([message, headers])))
+        case "wait":
+            await RELEASED.wait()
+            respond(text_result("late"))
+        case "release":
+            RELEASED.set()
+            respond(text_result("released"))
         case "text_id":
             respond(text_result("text_id"), identity=str(message["id"]))
         case "wrong_id":

@@ -1,5 +1,6 @@
 """Fixtures for memory tools over any store, a certificate, and the invariants of a disk store's folder."""
 
+import asyncio
 import datetime as dt
 import ipaddress
 import sqlite3
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import pytest
-from clocks import Clock
+import pytest_asyncio
+from clocks import Clock, PassTime
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -44,6 +47,20 @@ def child_watchdog() -> Iterator[RecordingWatchdog]:
 def clock() -> Clock:
     """The clock of a store."""
     return Clock()
+
+
+@pytest_asyncio.fixture
+async def pass_time(monkeypatch: pytest.MonkeyPatch) -> PassTime:
+    """Advances the clock of the event loop, and lets it run what is due."""
+    loop, passed = asyncio.get_running_loop(), list[float]()
+    read_clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: read_clock() + sum(passed))
+
+    async def advance(seconds: float) -> None:
+        passed.append(seconds)
+        await anyio.wait_all_tasks_blocked()
+
+    return advance
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def crash(folder: Path, cycles: int) -> None:
     dice = random.Random(5)  # noqa: S311  # no secret
     for cycle in range(cycles):
         policy = ROOMY if cycle % 4 else TIGHT
-        children = [_fork(folder, policy, f"c{cycle}{which}") for which in "ab"]
+        children = [_fork(folder, policy, f"c{cycle}{which}", opens=cycle > 0) for which in "ab"]
         for process, pipe in children:
             if cycle % 3:
                 select.select([pipe], [], [], BOUND)
@@ -98,14 +98,20 @@ def crash(folder: Path, cycles: int) -> None:
         sys.stdin.readline()
 
 
-def _fork(folder: Path, policy: StorePolicy, name: str) -> tuple[int, int]:
-    """Fork a writer. Returns its process id and the pipe on which it reports acknowledged values."""
+def _fork(folder: Path, policy: StorePolicy, name: str, *, opens: bool) -> tuple[int, int]:
+    """Fork a writer, which waits for its end if it does not open the store.
+
+    Returns:
+        Its process id and the pipe on which it reports acknowledged values.
+    """
     reading, writing = os.pipe()
     process = os.fork()
     if process:
         os.close(writing)
         return process, reading
     try:
+        if not opens:
+            signal.pause()
         anyio.run(write_on, folder, policy, name, lambda base: os.write(writing, base.encode() + b"\n"))
     finally:
         os._exit(1)

@@ -31,8 +31,11 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def children() -> set[int]:
-    threads = Path("/proc/self/task").iterdir()
-    return {int(pid) for thread in threads for pid in (thread / "children").read_text().split()}
+    found = set[int]()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended since it was listed
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
 
 
 def watchdog_of(before: set[int]) -> int:
@@ -49,6 +52,15 @@ def test_added_groups_end_with_the_watchdog() -> None:
             assert len(children() - before) == 3
         assert first.wait(BOUND) == second.wait(BOUND) == -signal.SIGKILL
     assert children() == before
+
+
+def test_groups_end_where_the_watchdog_is_too_slow_to_end_them() -> None:
+    with sleeper() as process:
+        before = children()
+        with ChildWatchdog() as child_watchdog:
+            child_watchdog.add(process.pid)
+            os.kill(watchdog_of(before), signal.SIGSTOP)
+        assert process.wait(BOUND) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("has_others", [False, True])

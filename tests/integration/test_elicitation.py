@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
+from clocks import PassTime
 from removed_files import wait_until_gone
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
@@ -361,7 +362,7 @@ async def test_an_unanswered_request_times_out_and_ends_its_call() -> None:
         await suspended.resume(reply_to(required), modern())
 
 
-async def test_answers_that_come_too_late_get_the_reason() -> None:
+async def test_answers_that_come_too_late_get_the_reason(pass_time: PassTime) -> None:
     given_up = anyio.Event()
 
     async def send(channel: ClientChannel) -> RawResponse:
@@ -372,8 +373,9 @@ async def test_answers_that_come_too_late_get_the_reason() -> None:
         await anyio.sleep_forever()
         return DONE
 
-    async with suspending(0.5) as suspended:
+    async with suspending(30) as suspended:
         required = await suspended.begin(modern(), send)
+        await pass_time(31)
         await given_up.wait()
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(UpstreamError, match="not answered in time"):
@@ -484,7 +486,7 @@ async def test_the_caller_discards_a_large_result(tmp_path: Path) -> None:
     assert path.exists()
 
 
-async def test_an_unfetched_large_result_is_discarded(tmp_path: Path) -> None:
+async def test_an_unfetched_large_result_is_discarded(tmp_path: Path, pass_time: PassTime) -> None:
     path = tmp_path / "frame"
     path.write_bytes(b"{}")
 
@@ -497,9 +499,11 @@ async def test_an_unfetched_large_result_is_discarded(tmp_path: Path) -> None:
             tasks.cancel_scope.cancel()  # the server cancels its request
         return SpooledFrame(path, 2, b"{}")
 
-    async with suspending(0.05) as suspended:
+    async with suspending(30) as suspended:
         assert isinstance(await suspended.begin(modern(), send), InputRequired)
         may_answer.set()
+        await anyio.wait_all_tasks_blocked()  # the result is there
+        await pass_time(31)
     wait_until_gone(path)
 
 

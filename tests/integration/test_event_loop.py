@@ -125,7 +125,8 @@ def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture
     assert not [record for record in caplog.records if "stalled" in record.getMessage()]
 
 
-def test_ready_callbacks_run_before_events_that_came_later() -> None:
+def test_ready_callbacks_run_before_events_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_mirror.system.event_loop._LOOK_INTERVAL", 60.0)  # in 1 ms, another program may run
     order: list[str] = []
 
     def work() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from clocks import PassTime
 
 from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
@@ -62,6 +63,7 @@ class Site:
                 while b"content-length: 100000\r\n" in request and len(request) < 100_000:
                     request += await reader.read(1 << 20)
                 self.requests.append(request)
+                self.changed.set()
                 response = self.responses.pop(0)
                 writer.write(response.removesuffix(b"..."))
                 if response.endswith(b"..."):
@@ -196,8 +198,8 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
     closing = JSON.replace(b"X-Case: 1", b"X-Case: close")
     async with serving(closing, JSON) as site:
         assert await site.read() == b"hi"
-        await site.until(lambda: site.closed == 1)
-        await anyio.wait_all_tasks_blocked()
+        while site.receivers[0].is_idle:  # noqa: ASYNC110  # the end comes in a callback
+            await anyio.sleep(0.001)
         assert await site.read() == b"hi"
         assert site.connections == 2
 
@@ -346,8 +348,10 @@ async def test_a_request_that_the_server_does_not_read_ends_with_its_timeout() -
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
     async with serving(STREAM + b"...", JSON) as site:
-        with anyio.move_on_after(0.01):
-            await site.read()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(site.read)
+            await site.until(lambda: len(site.requests) == 1)
+            tasks.cancel_scope.cancel()
         site.go_on.set()
         await site.until(lambda: site.closed == 1)
         assert await site.read() == b"hi"
@@ -360,14 +364,19 @@ async def test_a_server_without_tls_fails_the_handshake() -> None:
             await site.kept.handle_async_request(httpx2.Request("GET", site.url.replace("http:", "https:")))
 
 
-async def test_a_server_that_does_not_answer_the_handshake_is_named() -> None:
-    async with serving(b"...") as site:
-        request = httpx2.Request("GET", site.url.replace("http:", "https:"), extensions={"timeout": {"connect": 0.05}})
+async def test_a_server_that_does_not_answer_the_handshake_is_named(pass_time: PassTime) -> None:
+    async def connect() -> None:
         with pytest.raises(httpx2.ConnectTimeout) as failure:
             await site.kept.handle_async_request(request)
         assert "it accepted the connection, but not TLS in time. Check host and port in `url`" in (
             explain_failed_connection(failure.value, request.url)
         )
+
+    async with serving(b"...") as site, anyio.create_task_group() as tasks:
+        request = httpx2.Request("GET", site.url.replace("http:", "https:"), extensions={"timeout": {"connect": 9.0}})
+        tasks.start_soon(connect)
+        await site.until(lambda: len(site.requests) == 1)
+        await pass_time(10)
 
 
 async def test_a_server_that_closes_the_connection_before_tls_is_named() -> None:

@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from clocks import PassTime
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
@@ -160,7 +161,11 @@ async def test_every_key_expires_and_use_extends_all_keys_of_a_value(
 
 
 async def test_values_that_redis_expired_are_reported_as_expired(redis_server: RedisProcess, tmp_path: Path) -> None:
-    async with opened(redis_server, tmp_path, ttl=0.3) as store:
+    policy = StorePolicy(kind="redis", url=redis_server.url, prefix=f"{tmp_path}:", ttl=60.0)
+    async with (
+        opened(redis_server, tmp_path, ttl=0.3) as store,
+        RedisStore(policy, lambda: time.time() + 60, lambda: tmp_path) as later,
+    ):
         await put(store, "t-1")
         async with asyncio.timeout(60):
             while any(":blob:" in key for key in our_keys(redis_server, tmp_path)):  # noqa: ASYNC110  # Redis removes them
@@ -169,7 +174,7 @@ async def test_values_that_redis_expired_are_reported_as_expired(redis_server: R
         assert isinstance(gone, Tombstone)
         assert gone.reason == "expired"
         assert await store.read("me", "t-1") is None
-        await put(store, "t-2")
+        await put(later, "t-2")  # which does not expire during the test
         assert isinstance(await store.describe("me", "t-1"), Tombstone)
         assert check_accounts(redis_server, tmp_path) == (3, 1)
 
@@ -1050,32 +1055,43 @@ async def test_large_values_do_not_take_the_time_of_each_others_exchanges(
 
 
 async def test_an_exchange_that_outlives_an_outage_fails_no_later_write(
-    redis_server: RedisProcess, tmp_path: Path
+    redis_server: RedisProcess, tmp_path: Path, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.redis.connection._TIMEOUT", 60.0)
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)  # the background removal would notice the silence
     async with connected(redis_server, tmp_path) as (network, store):
         network.fall_silent()
         reading = asyncio.create_task(refused(store.read("me", "t-1")))
-        await asyncio.wait([reading], timeout=LIMIT / 4)
+        await anyio.wait_all_tasks_blocked()
+        await pass_time(20)
         writing = asyncio.create_task(refused(put(store, "t-2")))  # on another of the silent connections
+        await anyio.wait_all_tasks_blocked()
+        await pass_time(41)
         await reading
-        await put(store, "t-3")  # waits for the other write
+        putting = asyncio.create_task(put(store, "t-3"))  # waits for the other write
+        await anyio.wait_all_tasks_blocked()
+        await pass_time(20)
         await writing
+        await putting
         assert await store.read("me", "t-3") == b'"x"'
 
 
 async def test_out_of_memory_what_is_kept_is_read_and_can_be_deleted(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
-        for base in ("t-1", "t-2", "t-3"):
+        without_values = own_redis.run("INFO", "memory")["used_memory"]
+        for base in (bases := [f"t-{number}" for number in range(1, 6)]):
             await put(store, base, base.encode() * MIB)
-        own_redis.run("CONFIG", "SET", "maxmemory", own_redis.run("INFO", "memory")["used_memory"] - MIB)
+        # Less than five values, and more than three with a buffer of a fourth, which the server frees at some time.
+        own_redis.run("CONFIG", "SET", "maxmemory", without_values + 29 * MIB // 2)
         assert "out of memory" in (await refused(put(store, "t-9")))[0]
         assert isinstance(await store.describe("me", "t-1"), Descriptor)
         assert bytes(await store.read("me", "t-1") or b"") == b"t-1" * MIB
         assert await store.read("me", "t-3", Span(3, 3)) == b"t-3"
-        assert [one.base for one in await store.list("me")] == ["t-3", "t-2", "t-1"]
-        assert await store.delete("me", "t-2") is True
-        assert await store.describe("me", "t-2") is None
+        assert [one.base for one in await store.list("me")] == bases[::-1]
+        for base in ("t-2", "t-4"):
+            assert await store.delete("me", base) is True
+            assert await store.describe("me", base) is None
         await put(store, "t-9")
         check_accounts(own_redis, tmp_path)
 
@@ -1304,16 +1320,21 @@ async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_pat
             assert "TLS certificate" in (await refused(store.read("me", "t-1")))[0]
 
 
-async def test_a_silent_server_with_tls_cancels_no_call(certificate: Path, tmp_path: Path) -> None:
+async def test_a_silent_server_with_tls_cancels_no_call(
+    certificate: Path, tmp_path: Path, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.redis.connection._TIMEOUT", 60.0)  # handshakes take long on a busy machine
     with encrypted(certificate, tmp_path) as (server, url):
         async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
             await put(store, "t-1")
             await asyncio.gather(*(store.read("me", "t-1") for _ in range(10)))
             server.pause()
-            reads = [store.read("me", "t-1") for _ in range(2)]
-            errors = await asyncio.gather(*reads, return_exceptions=True)
-            assert [type(error) for error in errors] == [StoreError, StoreError]
+            reads = asyncio.gather(*(store.read("me", "t-1") for _ in range(2)), return_exceptions=True)
+            await anyio.wait_all_tasks_blocked()
+            await pass_time(61)
+            assert [type(error) for error in await reads] == [StoreError, StoreError]
             server.resume()
+            assert await back(store) < RETURN
             assert await store.read("me", "t-1") == b'"x"'
 
 

@@ -489,8 +489,13 @@ async def test_an_object_store_may_have_a_certificate_of_its_own(
 
 
 async def test_an_object_store_that_refuses_some_requests_is_logged_once(
-    redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    redis_server: RedisProcess,
+    bucket: S3Process,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("mcp_mirror.payload.floods._INTERVAL", 3600.0)  # after that, lines are logged again
     async with opened(redis_server, bucket, tmp_path) as store:
         await put(store, "t-1")
         [name] = bucket.names()

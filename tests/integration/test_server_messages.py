@@ -1,7 +1,7 @@
 """Messages that a server sends on its own reach the right caller, in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import mcp_types as types
 import pytest
-import pytest_asyncio
+from clocks import PassTime
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
@@ -114,23 +114,6 @@ async def dispatching(owner_channel: ClientChannel | None = None, limit: int = 1
             dispatcher.connect(sink)
             yield Setup(dispatcher, sink, changes, updates)
             tasks.cancel_scope.cancel()
-
-
-PassTime = Callable[[float], Awaitable[None]]
-
-
-@pytest_asyncio.fixture
-async def pass_time(monkeypatch: pytest.MonkeyPatch) -> PassTime:
-    """Advances the clock of the event loop, and lets it run what is due."""
-    loop, passed = asyncio.get_running_loop(), list[float]()
-    read_clock = loop.time
-    monkeypatch.setattr(loop, "time", lambda: read_clock() + sum(passed))
-
-    async def advance(seconds: float) -> None:
-        passed.append(seconds)
-        await anyio.wait_all_tasks_blocked()
-
-    return advance
 
 
 async def test_a_timeout_pauses_while_the_client_answers(pass_time: PassTime) -> None:

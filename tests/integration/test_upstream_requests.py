@@ -94,6 +94,11 @@ class Setup:
         messages = [message for message, _ in self.received if isinstance(message, dict)]
         return [one for one in messages if one.get("method") == "tools/call" and one["params"]["name"] == tool]
 
+    async def until_called(self, tool: str) -> None:
+        """Wait until the upstream has received a call of a tool."""
+        while not self.calls(tool):  # noqa: ASYNC110  # another process writes them
+            await anyio.sleep(0.02)
+
     async def cancellation_of(self, tool: str) -> Any:
         """Wait for the cancellation of the only call of a tool; return the notification, or "closed"."""
         (identity,) = [one["id"] for one in self.calls(tool)]
@@ -150,6 +155,7 @@ async def connected(
             shared = ConnectionSettings(settings, services, redactor, limiter, ClientBacklog(1 << 20))
             connection = ReconnectingConnection(shared, owner)
             tasks.start_soon(connection.run)
+            await connection.settled.wait()
             await connection.get_session()
             yield Setup(connection, transport, version, log)
             tasks.cancel_scope.cancel()
@@ -311,11 +317,12 @@ async def test_a_call_that_times_out_is_cancelled_and_its_late_response_dropped(
 ) -> None:
     async with connect() as setup:
         caplog.set_level(logging.WARNING, "mcp_mirror")
-        with pytest.raises(UpstreamError, match=r"did not answer 'echo' within 0\.3 s"):
-            await setup.call("echo", arguments={"delay": 0.6}, timeout=0.3)
-        message = await setup.cancellation_of("echo")
+        with pytest.raises(UpstreamError, match=r"did not answer 'wait' within 0\.3 s"):
+            await setup.call("wait", timeout=0.3)
+        message = await setup.cancellation_of("wait")
         assert message == "closed" or message["params"]["reason"] == "caller cancelled"
-        await setup.call("echo", arguments={"delay": 0.6})  # answered after the late response
+        await setup.call("release")
+        await setup.call("echo")  # answered after the late response
         assert text_of(await setup.call("text_id")) == "text_id"
         assert not caplog.records
 
@@ -324,8 +331,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_upstream(connect: Connect) -
     async with connect() as setup:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(setup.call, "hang")
-            while not setup.calls("hang"):  # noqa: ASYNC110  # another process writes them
-                await anyio.sleep(0.02)
+            await setup.until_called("hang")
             tasks.cancel_scope.cancel()
         await setup.cancellation_of("hang")
         assert setup.connection.inflight_count == 0
@@ -342,6 +348,7 @@ async def test_a_call_fails_at_once_if_the_connection_ends(connect: Connect) -> 
                         await setup.call("hang")
 
                 tasks.start_soon(hang)
+                await setup.until_called("hang")
             reason = (
                 "closed the connection" if setup.transport == "stdio" else "did not answer 'exit'|closed the connection"
             )

@@ -17,6 +17,7 @@ import pytest
 from recording_watchdog import RecordingWatchdog
 from refused_processes import refuse_processes
 from removed_files import wait_until_empty
+from worker_texts import FatalText
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.conversion import Resolved
@@ -158,23 +159,33 @@ async def test_a_result_of_too_many_parts_takes_a_bounded_memory(
             assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
 
 
-async def test_one_principals_results_leave_a_process_for_others(scanner: FrameScanner, tmp_path: Path) -> None:
-    slow, read = MANY_BLOCKS % (b"1," * 60_000), list[str]()
+async def test_one_principals_results_leave_a_process_for_others(
+    scanner: FrameScanner, child_watchdog: RecordingWatchdog, tmp_path: Path
+) -> None:
+    read = list[str]()
 
-    async def scan(principal: str, number: int, message: object) -> None:
+    async def scan(principal: str, number: int) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        await scanner.scan(frame_of(folder, message), order(), principal)
+        await scanner.scan(frame_of(folder, RESPONSES["structured"]), order(), principal)
         read.append(principal)
 
     with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
-            for number in range(4):
-                tasks.start_soon(scan, "mallory", number, slow)
+            for number in range(2):
+                tasks.start_soon(scan, "mallory", number)
+        for pid in (stopped := tuple(child_watchdog.added)):
+            os.kill(pid, signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            for number in range(2, 6):
+                tasks.start_soon(scan, "mallory", number)
             await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(scan, "alice", 4, RESPONSES["structured"])
-    assert read.index("alice") < 2
-    assert read.count("mallory") == 4
+            await scan("alice", 6)
+            assert read[2:] == ["alice"]
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+    assert len(stopped) == 2
+    assert read.count("mallory") == 6
 
 
 async def test_a_text_that_breaks_off_leaves_no_decoded_file(scanner: FrameScanner, tmp_path: Path) -> None:
@@ -210,21 +221,10 @@ async def test_concurrent_jobs_are_all_done(scanner: FrameScanner, tmp_path: Pat
         assert data[span.start : span.stop] == str(index).encode()
 
 
-async def test_a_worker_that_dies_fails_one_job(
-    scanner: FrameScanner, child_watchdog: RecordingWatchdog, tmp_path: Path
-) -> None:
+async def test_a_worker_that_dies_fails_one_job(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, RESPONSES["structured"])
-    await scanner.scan(frame, order())
-    worker = child_watchdog.added[-1]
-    os.kill(worker, signal.SIGSTOP)
-
-    async def kill() -> None:
-        os.kill(worker, signal.SIGKILL)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(kill)
-        with pytest.raises(UpstreamError, match="Try again"):
-            await scanner.scan(frame, order())
+    with pytest.raises(UpstreamError, match="Try again"):
+        await scanner.scan(frame, order(tool=FatalText("grid")))
     assert isinstance(await scanner.scan(frame, order()), ProcessedResult)
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import anyio
 import pytest
 from recording_watchdog import RecordingWatchdog
 from removed_files import wait_until_empty
+from worker_texts import ReportedText
 
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import SqlFailure
@@ -114,25 +114,31 @@ async def test_a_query_that_never_ends_is_killed_and_names_the_limit(
 
 
 async def test_a_cancelled_query_ends_with_its_process(
-    workers: SqlWorkers, spool: Spool, child_watchdog: RecordingWatchdog
+    workers: SqlWorkers, spool: Spool, child_watchdog: RecordingWatchdog, tmp_path: Path
 ) -> None:
-    assert await rows(workers, spool, asked(COUNT)) == [{"n": 20_000}]
-    with anyio.move_on_after(0.3) as scope:
-        await rows(workers, spool, asked(SLOW))
-    assert scope.cancelled_caught
+    query = ReportedText(SLOW, tmp_path / "pipe")
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rows, workers, spool, asked(query))
+            await query.wait_for_arrival()
+            tasks.cancel_scope.cancel()
     with pytest.raises(ProcessLookupError):
         os.kill(child_watchdog.added[-1], 0)
     assert await rows(workers, spool, asked(COUNT)) == [{"n": 20_000}]
 
 
 async def test_a_worker_that_dies_fails_one_query(
-    workers: SqlWorkers, spool: Spool, child_watchdog: RecordingWatchdog
+    workers: SqlWorkers, spool: Spool, child_watchdog: RecordingWatchdog, tmp_path: Path
 ) -> None:
-    await rows(workers, spool, asked(COUNT))
-    timer = threading.Timer(0.5, os.kill, (child_watchdog.added[-1], signal.SIGKILL))
-    timer.start()
-    found = await rows(workers, spool, asked(SLOW))
-    timer.join()
+    query = ReportedText(SLOW, tmp_path / "pipe")
+
+    async def kill() -> None:
+        await query.wait_for_arrival()
+        os.kill(child_watchdog.added[-1], signal.SIGKILL)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kill)
+        found = await rows(workers, spool, asked(query))
     assert isinstance(found, SqlFailure)
     assert "died during the query" in found.message
     assert await rows(workers, spool, asked(COUNT)) == [{"n": 20_000}]

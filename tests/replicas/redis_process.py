@@ -24,7 +24,7 @@ MISSING = "redis-server is not installed (Debian and Ubuntu: apt-get install red
 
 
 _ports = itertools.cycle(range(20_000, 32_000))
-for _ in range(os.getpid() * 37 % 12_000):
+for _ in range(os.getpid() * 7_417 % 12_000):
     next(_ports)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             raise
 
     monkeypatch.setattr(asyncio, "timeout", expire)
+    monkeypatch.setattr("mcp_mirror.stores.quotas.time", SimpleNamespace(monotonic=lambda: 0.0))  # no search takes long
     return found
 
 

@@ -36,7 +36,8 @@ class ChildWatchdog:
 
     def __exit__(self, *_: object) -> None:
         _open.discard(self)
-        self._end_watchdog()
+        if not self._end_watchdog():
+            self.kill_all()
 
     def add(self, group: int) -> None:
         """Register a living process group."""
@@ -81,10 +82,10 @@ class ChildWatchdog:
                 error,
             )
 
-    def _end_watchdog(self) -> None:
+    def _end_watchdog(self) -> bool:
+        """End the watchdog, which kills the groups; return False if it was too slow for that."""
         watchdog, self._watchdog = self._watchdog, None
-        if watchdog is not None:
-            watchdog.end()
+        return watchdog is None or watchdog.end()
 
 
 _open: Final[WeakSet[ChildWatchdog]] = WeakSet()
