@@ -9,7 +9,7 @@ import time
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -112,17 +112,18 @@ async def test_a_task_past_its_deadline_is_killed(pool: WorkerPool) -> None:
 
 async def test_a_deadline_does_not_count_the_start_of_a_process(tmp_path: Path, pass_time: PassTime) -> None:
     os.mkfifo(gate := tmp_path / "gate")
+    wait_at_gate: Any = gate.read_bytes
     answers: list[int] = []
 
-    async def ask() -> None:
+    async def ask(pool: WorkerPool) -> None:
         answers.append(await pool.run("alice", ANSWER, 15))
 
     with ChildWatchdog() as child_watchdog:
         async with (
-            aclosing(WorkerPool(child_watchdog, PoolSize(1, 1), gate.read_bytes)) as pool,
+            aclosing(WorkerPool(child_watchdog, PoolSize(1, 1), wait_at_gate)) as slow,
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(ask)
+            tasks.start_soon(ask, slow)
             await anyio.wait_all_tasks_blocked()
             await pass_time(20)
             await anyio.to_thread.run_sync(gate.write_bytes, b"")  # the process waits for this
