@@ -136,8 +136,8 @@ def is_confidential(url: str) -> bool:
 def is_public(address: str) -> bool:
     """Whether an IP address is public; of an address that contains an IPv4 address, whether that address is.
 
-    Private, loopback, link-local, shared (RFC 6598), multicast and reserved addresses are not public, nor is the address
-    of Azure's host.
+    Private, loopback, link-local, shared (RFC 6598), multicast and reserved addresses are not public, nor is the
+    address of the host of Azure machines.
     """
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address):
@@ -168,7 +168,7 @@ _IPV4_PREFIXES: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"
 _RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "fec0::/10", "3fff::/20", "5f00::/16")))
 """Networks of protocols, sites, documentation and segment routing that the `ipaddress` of some Pythons calls global."""
 _AZURE_HOST: Final = IPv4Address("168.63.129.16")
-"""The host of an Azure machine has this global address, and serves only its machines: their settings and certificates."""
+"""The host of an Azure machine has this global address, at which it serves its machines settings and certificates."""
 _LOCAL_NAMES: Final = (".localhost", ".local", ".internal", ".home.arpa", ".lan")
 
 
