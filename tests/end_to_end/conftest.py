@@ -60,8 +60,10 @@ def _write_config(folder: Path, upstreams: dict[str, Any], **sections: Any) -> P
     chosen = {key: value for key, value in store.items() if value is not None}
     sections["mirror"] = {"inline_budget": 300, **sections.get("mirror", {})}
     sections["memory_tools"] = {"set": "all", **sections.get("memory_tools", {})}
-    path.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
-    path.chmod(0o600)
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps({"upstreams": upstreams, "store": chosen, **sections}))
+    written.chmod(0o600)
+    written.replace(path)  # a gateway that watches the file reads no part of it
     return path
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis_process import free_port
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Listening, OpenLines, Run
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ERROR = "-3"
 HANGING = ("garbage", "half", "silent")
 PRINTS_AND_WAITS = {
-    "command": sys.executable,
-    "args": ["-c", "import sys; print('ready on port 1', flush=True); sys.stdin.read()"],
+    "command": "/bin/sh",  # a busy machine starts Python in more than a second
+    "args": ["-c", "echo ready on port 1; exec cat > /dev/null"],
     "startup_timeout": 1,
 }
 ANSWERS = """import json, sys
@@ -205,9 +205,7 @@ async def test_a_server_without_the_older_transport_is_reported_with_the_remedy(
 async def test_a_failed_connection_names_the_proxy_that_is_not_used(
     configured: Configured, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        config = configured({"one": {"url": f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"}})
+    config = configured({"one": {"url": f"http://127.0.0.1:{free_port()}/mcp"}})
     monkeypatch.setenv("HTTP_PROXY", "http://user:c4nary@proxy.example:3128")
     ended = await run("check", "--config", str(config))
     assert "nothing listens there." in ended.err
@@ -451,7 +449,7 @@ async def test_a_restarted_server_is_found_again(
     configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
-        async with listening("raw_http.py") as port:
+        async with listening("raw_http.py", str(free_port())) as port:
             config = configured({"raw": {"url": f"http://127.0.0.1:{port}/mcp"}})
             client = await stack.enter_async_context(open_lines(config))
             await client.greet()

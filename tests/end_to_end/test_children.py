@@ -47,6 +47,7 @@ async def test_a_gateway_that_is_killed_leaves_no_process(
     upstreams = {name: raw(name, "--name", name) for name in ("brood", "stubborn", "deaf", "ok")}
     async with open_lines(configured(upstreams)) as client:
         await client.greet()
+        await until(lambda: len(offspring(client.process.pid)) >= 6)  # it greets before all have started
         started = offspring(client.process.pid)
         assert len(started) == 6, started  # four, a grandchild, the one watchdog
         client.process.kill()
@@ -111,7 +112,10 @@ async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(
 ) -> None:
     async with open_lines(configured({"mortal": raw(), "brood": raw("brood", "--name", "x")})) as client:
         await client.greet()
-        os.kill(one_of(offspring(client.process.pid), WATCHDOG), signal.SIGKILL)
+        before = offspring(client.process.pid)
+        watchdog = one_of(before, WATCHDOG)
+        os.kill(watchdog, signal.SIGKILL)
+        assert await survivors({watchdog: before[watchdog]}) == {}
         await client.text("mortal_die_mirrored")
         assert "again" in await client.text("mortal_hear_mirrored", {"text": "again"})
         started = offspring(client.process.pid)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from http_sessions import META
 from mcp import Client
+from redis_process import free_port
 from tests.end_to_end.conftest import BOUND, until
 
 if TYPE_CHECKING:
@@ -228,11 +229,12 @@ async def test_a_server_whose_event_stream_cannot_be_opened_is_down(
     configured: Configured, open_lines: OpenLines, listening: Listening, serve: Serve, raw: Any, version: str
 ) -> None:
     meta = META if version == "2026-07-28" else {}
+    options = str(free_port()), "--standing", "0.2", "--silent"
     async with AsyncExitStack() as server:
         if meta:
             url = (await server.enter_async_context(serve(configured({"raw": raw("ok")})))).url
         else:
-            port = await server.enter_async_context(listening("raw_http.py", "--standing", "0.2", "--silent"))
+            port = await server.enter_async_context(listening("raw_http.py", *options))
             url = f"http://127.0.0.1:{port}/mcp"
         async with open_lines(configured({"one": {"url": url}})) as client:
             if not meta:
@@ -249,7 +251,7 @@ async def test_a_server_whose_event_stream_cannot_be_opened_is_down(
                 while not await is_down():  # noqa: ASYNC110  # the gateway notices it
                     await asyncio.sleep(0.01)
             if not meta:
-                await server.enter_async_context(listening("raw_http.py", port, "--standing", "0.2", "--silent"))
+                await server.enter_async_context(listening("raw_http.py", *options))
                 async with asyncio.timeout(BOUND):
                     while (await read_status(client, meta))["state"] != "ready":  # noqa: ASYNC110  # the same
                         await asyncio.sleep(0.01)
@@ -265,7 +267,7 @@ async def test_an_event_stream_that_breaks_off_again_and_again_is_opened_again(
     ):
         await client.greet()
         await client.text("hear_mirrored")
-        await until(lambda: log.read_text().count("GET\n") == 4)
+        await until(lambda: log.read_text().count("GET\n") >= 4)
 
 
 async def test_a_server_that_starts_late_serves_later_requests(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from gateway_processes import forked_upstream
+from process_tree import offspring
 from samples import sample
 from tests.end_to_end.conftest import BOUND, until
 from tests.end_to_end.servers import forgetful
@@ -39,12 +40,15 @@ def names(answer: bytes) -> set[str]:
     return {tool["name"] for tool in json.loads(answer)["result"]["tools"]}
 
 
-def serving(client: Lines) -> int:
-    """The process of the one upstream."""
-    tasks = Path(f"/proc/{client.process.pid}/task").iterdir()
-    children = [child for task in tasks for child in (task / "children").read_text().split()]
-    (one,) = [child for child in children if UPSTREAM.name in Path(f"/proc/{child}/cmdline").read_text()]
-    return int(one)
+async def serving(client: Lines, *, but: int = 0) -> int:
+    """The process of the one upstream, once all others, such as its predecessor, have ended."""
+
+    def find() -> list[int]:
+        return [process for process, command in offspring(client.process.pid).items() if UPSTREAM.name in command]
+
+    await until(lambda: len(found := find()) == 1 and found != [but])
+    [one] = find()
+    return one
 
 
 async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> set[str]:
@@ -134,7 +138,7 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
         await until_listed(client, "watched_mirrored")
         assert "error" not in json.loads(await client.request("resources/subscribe", json.dumps({"uri": note})))
         await watched(client)
-        before = serving(client)
+        before = await serving(client)
         if how == "reload":
             configured({"shelf": {**upstream, "timeout": 7}})
             client.process.send_signal(signal.SIGHUP)
@@ -152,7 +156,7 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
             while b"notifications/resources/updated" not in await client.receive():
                 pass  # what may have been missed counts as an update
         await watched(client)
-        assert serving(client) != before
+        await serving(client, but=before)
         await client.send(
             '{"jsonrpc":"2.0","id":"touch","method":"tools/call","params":{"name":"touch_mirrored",'
             f'"arguments":{{"uri":"{note}"}}}}}}'
@@ -369,8 +373,8 @@ async def test_a_watched_file_is_reloaded_when_it_changes(
         configured({"one": raw(), "two": raw()}, **section)
         suffix = section.get("mirror", {}).get("suffix", "_mirrored")
         await until_listed(client, f"two_hear{suffix}")
-        output = b"".join(client.stderr)
-        assert (b"change of limits takes effect at the next start" in output) is ("limits" in section)
+    output = b"".join(client.stderr)
+    assert (b"change of limits takes effect at the next start" in output) is ("limits" in section)
 
 
 @pytest.mark.posix
@@ -381,13 +385,15 @@ async def test_a_hangup_after_a_change_of_a_watched_file_reloads_once(
         await client.greet()
         await until_listed(client, "hear_mirrored")
         configured({"one": raw(), "two": raw()})
+        await until(lambda: b"".join(client.stderr).count(b"was reloaded") == 1)
+        configured({"one": raw(), "two": raw(), "three": raw()})  # a second before the gateway examines the file again
         client.process.send_signal(signal.SIGHUP)
-        await until_listed(client, "two_hear_mirrored")
+        await until_listed(client, "three_hear_mirrored")
         with suppress(TimeoutError):
             async with asyncio.timeout(2):  # the gateway examines the file every second
-                while b"".join(client.stderr).count(b"was reloaded") < 2:  # noqa: ASYNC110  # another process writes it
+                while b"".join(client.stderr).count(b"was reloaded") < 3:  # noqa: ASYNC110  # another process writes it
                     await asyncio.sleep(0.05)
-        assert b"".join(client.stderr).count(b"was reloaded") == 1
+        assert b"".join(client.stderr).count(b"was reloaded") == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe")

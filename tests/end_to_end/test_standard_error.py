@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from gateway_processes import COMMAND, start_command
+from redis_process import free_port
 from tests.end_to_end.conftest import BOUND, Lines
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ async def test_a_signal_ends_a_gateway_whose_log_nothing_reads(
     workers: str, configured: Configured, raw: Any, unread: int
 ) -> None:
     config = configured({"raw": raw()}, store={"kind": "disk"})
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     arguments = ("serve", "-vv", "--config", str(config), "--http", address, "--workers", workers)
     process = await start_command(*arguments, stdin=DEVNULL, stdout=DEVNULL, stderr=unread)
     async with asyncio.timeout(BOUND), killing(process), httpx2.AsyncClient() as client:

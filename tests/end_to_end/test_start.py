@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 import pytest
 from mcp import Client
+from redis_process import free_port
 from samples import sample
 from tests.end_to_end.conftest import BOUND
 
@@ -36,9 +37,10 @@ async def test_the_second_is_asked_before_the_first_has_answered(
 
 
 async def test_a_listing_waits_at_most_for_the_startup_wait(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
     gate = tmp_path / "late"
+    await run("check", "--config", str(configured({"quick": raw()})))  # a busy machine may start it too late
     config = configured({"late": raw("ok", "--gate", str(gate)), "quick": raw()}, mirror={"startup_wait": 0.5})
     async with open_lines(config) as client:
         assert "Server late is starting" in (await client.greet())["instructions"]
@@ -52,8 +54,9 @@ async def test_a_listing_waits_at_most_for_the_startup_wait(
 
 
 async def test_instructions_name_missing_servers_before_those_of_others(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
+    await run("check", "--config", str(configured({"chatty": raw()})))  # a busy machine may start it too late
     upstreams = {
         "chatty": raw(),
         "late": raw("ok", "--gate", str(tmp_path / "never")),
@@ -79,8 +82,9 @@ async def test_a_wrapped_server_that_starts_late_is_named(
 
 
 async def test_a_search_without_a_match_names_servers_that_are_missing(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, run: Run, raw: Any, tmp_path: Path
 ) -> None:
+    await run("check", "--config", str(configured({"quick": raw()})))  # a busy machine may start it too late
     upstreams = {"late": raw("ok", "--gate", str(tmp_path / "never")), "quick": raw()}
     mirror = {"startup_wait": 0.5, "listing": "search"}
     async with open_lines(configured(upstreams, mirror=mirror)) as client:
@@ -166,7 +170,7 @@ async def test_a_server_that_was_away_is_followed_again(
     transport: str, configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
-        async with listening("chemist.py", transport) as port:
+        async with listening("chemist.py", transport, str(free_port())) as port:
             path = {"http": {"url": f"http://127.0.0.1:{port}/mcp"},
                     "sse": {"url": f"http://127.0.0.1:{port}/sse", "transport": "sse"}}[transport]  # fmt: skip
             client = await stack.enter_async_context(open_lines(configured({"one": path})))

@@ -340,6 +340,7 @@ async def test_a_reload_reaches_all_workers(serve: Serve, shared: Path, configur
                     listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
                     names = {tool["name"] for tool in listed["tools"]}
                     await asyncio.sleep(0.05)
+        await until(lambda: b"".join(served.stderr).count(b"the configuration was reloaded.") == 2)
         victim = min(workers_of(served))
         os.kill(victim, signal.SIGKILL)
         await until(lambda: len(workers_of(served) - {victim}) == 2)

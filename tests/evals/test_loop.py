@@ -1,13 +1,13 @@
 """The ends of conversations, and the failures of endpoints."""
 
 import json
-import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
+from redis_process import free_port
 from scripted import ScriptedServer, scripted_server
 
 from mcp_mirror.errors import EndpointError, UpstreamError
@@ -152,8 +152,6 @@ async def test_a_lasting_failure_is_an_error(
 
 
 async def test_an_unreachable_endpoint_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     async with httpx2.AsyncClient() as client:
         with pytest.raises(EndpointError, match="cannot be reached"):
-            await Endpoint(client, f"http://127.0.0.1:{port}/v1", "m", pauses=(0.0,)).complete([], {})
+            await Endpoint(client, f"http://127.0.0.1:{free_port()}/v1", "m", pauses=(0.0,)).complete([], {})

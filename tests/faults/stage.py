@@ -26,7 +26,7 @@ HANG = 0.5
 MESSAGE = 2_000_000
 """Bytes that a message may have."""
 _IMPATIENT = ("hang", "freeze", "wrong_id", "wrong_ids", "brief", "never_ending")
-_PATIENT = 20
+_PATIENT = BOUND
 _PACE = 0.02
 """Seconds between two calls to the neighbour."""
 

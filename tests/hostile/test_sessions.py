@@ -93,13 +93,14 @@ async def test_listing_starts_no_process_for_a_session(
 
 
 async def test_an_idle_session_ends_with_its_processes_and_answers_404(
-    configured: Configured, serve: Serve, raw: Any
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:
-    config = configured({"one": raw()}, server={"session_idle": 1})
+    log = tmp_path / "log"
+    config = configured({"one": raw("ok", "--log", str(log))}, server={"session_idle": 1})
     async with serve(config) as served, httpx2.AsyncClient() as http:
         session = await Session.open(http, served.url)
         await session.call("hear_mirrored")
-        assert len(children(served.process.pid)) == 2
+        assert log.read_text().count(" initialize\n") == 2  # it has a process, though maybe not until we look
         await until(lambda: len(children(served.process.pid)) == 1)
         assert (await session.post("tools/list")).status_code == NOT_FOUND
         again = await Session.open(http, served.url)
