@@ -221,6 +221,23 @@ def test_columns_that_are_aligned_with_spaces_have_their_cells() -> None:
     assert rows("SELECT count(*) AS n FROM t", t=shifted) == [{"n": 203}]
 
 
+def test_columns_of_numbers_have_their_cells() -> None:
+    memory = "              total   used   free\nMem:       24684084   1650     20\nSwap:             0      0\n"
+    assert rows("FROM t ORDER BY total", t=memory) == [
+        {"column0": "Swap:", "total": 0, "used": 0, "free": None},
+        {"column0": "Mem:", "total": 24684084, "used": 1650, "free": 20},
+    ]
+    head = "USER       PID %CPU    VSZ   RSS TTY      STAT COMMAND\n"
+    wide = "root     10474 20.1 2690792 1335944 ?     Rl   node  a b\n"
+    listed = head + wide + "".join(f"ann   {pid:8}  0.0  46444 14140 ?        Ss   sh -c ls\n" for pid in range(600))
+    kinds = {"USER": "VARCHAR", "PID": "BIGINT", "%CPU": "DOUBLE", "VSZ": "BIGINT", "RSS": "BIGINT"}
+    assert types(listed) == kinds | dict.fromkeys(("TTY", "STAT", "COMMAND"), "VARCHAR")
+    assert rows("SELECT RSS, COMMAND AS c FROM t WHERE PID = 10474", t=listed) == [{"RSS": 1335944, "c": "node  a b"}]
+    assert rows("SELECT count(*) AS n FROM t", t="top\nTasks\n\n" + listed) == [{"n": 601}]
+    assert types(listed + "ann B        7  0.0  46444 14140 ?        Ss   sh\n") == {"line": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=listed * 3) == [{"n": 3 * 602}]
+
+
 def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
     box = "┌────┬───────┐\n│ id │ first │\n│    │ name  │\n├────┼───────┤\n│ 1  │ a|b   │\n│ 2  │ c\\|d  │\n"
     assert rows('SELECT "first name" AS n FROM t ORDER BY id', t=box) == [{"n": "a|b"}, {"n": "c\\|d"}]

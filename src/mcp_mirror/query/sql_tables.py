@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mcp_mirror.core.aligned_tables import find_aligned_table
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
-from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
+from mcp_mirror.core.number_tables import MAX_CHARACTERS
+from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import (
     FOOTER,
@@ -28,6 +28,7 @@ from mcp_mirror.core.text_format import (
     Edges,
     find_delimiter,
     find_format,
+    find_spaced_table,
     has_false_columns,
     measure_heading,
 )
@@ -207,7 +208,8 @@ def _clear_nan(data: bytes) -> bytes:
 
 def _read_edges(data: bytes) -> Edges:
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
-    return Edges(head, head if is_whole else "", is_whole)
+    text = data.decode(errors="replace") if len(data) <= 4 * MAX_CHARACTERS else ""
+    return Edges(head, head if is_whole else "", is_whole, text if len(text) <= MAX_CHARACTERS else "")
 
 
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
@@ -217,7 +219,7 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     body = data[len(head[: measure_heading(edges)].encode()) :]
     is_loaded = False
     if form.startswith("table"):
-        if drawn := find_pipe_table(data.decode(errors="replace")) or _find_aligned_table(body):
+        if drawn := find_pipe_table(data.decode(errors="replace")) or find_spaced_table(body.decode(errors="replace")):
             rows = _write_csv((drawn.header, *drawn.rows), ",")
             with open_as_file(rows) as path:
                 _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
@@ -230,13 +232,6 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
             is_loaded = _load_csv(database, name, body)
     if not is_loaded:
         _load_lines(database, name, data)
-
-
-def _find_aligned_table(data: bytes) -> PipeTable | None:
-    """The table that a text aligns with spaces, without the lines below it."""
-    footer = _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0))
-    bodies = (data, data[: footer.start()]) if footer else (data,)
-    return next(filter(None, (find_aligned_table(body.decode(errors="replace")) for body in bodies)), None)
 
 
 def _write_csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
