@@ -91,6 +91,13 @@ _HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9
 """A hash or a UUID, with the braces of a format doubled."""
 _LOCATION: Final = r"(\.\.?|~)?/|\w+://"
 """The beginning of a file's path or of an address."""
+_DATA: Final = (
+    (r"\d+(\.\d+)? ?[kKMGTPE]?i?B?", r".*[^\d ]"),
+    (r"\d+(\.\d+)?%", r".*"),
+    (r"[0-9a-f]{7,40}", r".*\d.*"),
+    (r"(\d+:)?v?\d[\w.+~:-]*", r"v?\d+[.:]\w+[.+~:-]\w.*"),
+)
+"""Sizes (`1.2M`), percentages, short hashes and versions, with the form of one that is not the name of a column."""
 _LINE_FORMATS: Final = ("XML", "HTML", "diff", JSON_LINES)
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
@@ -452,7 +459,7 @@ def _has_index_header(database: "DuckDBPyConnection", source: str) -> bool:
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
-    """Whether the first row has a number, date or hash of the form that the other rows have, or a path as most have.
+    """Whether the first row has a number, size, date or hash of the form of the other rows, or a path as most have.
 
     Args:
         database: The database.
@@ -464,12 +471,13 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     numbered = [one for one, cell in cells.items() if len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
     located = [one for one, cell in cells.items() if re.match(_LOCATION, cell)]
     plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
-    form = rf"regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g')"
+    form = rf"regexp_replace(regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g'), '\s+', ' ', 'g')"
     is_path = f"2 * count(*) FILTER (regexp_matches({{0}}, '^({_LOCATION})')) > count({{0}})"
-    return bool(
-        _test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1")
-        or _test_columns(database, table, located, f"{is_path} AND count({{0}}) > 1")
-    )
+    tests = [(numbered, f"count(DISTINCT {form}) = 1"), (located, is_path)]
+    for pattern, of_first in _DATA:
+        alike = [one for one, cell in cells.items() if all(re.fullmatch(form, cell) for form in (pattern, of_first))]
+        tests.append((alike, f"bool_and(regexp_full_match({{0}}, '{pattern.replace('{', '{{').replace('}', '}}')}'))"))
+    return any(_test_columns(database, table, columns, f"{test} AND count({{0}}) > 1") for columns, test in tests)
 
 
 def _decode_base64(blob: Buffer) -> bytes:
