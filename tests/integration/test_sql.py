@@ -784,9 +784,12 @@ def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str
         ("id,name\n" + "1,a\n" * 50 + "2,Ray, Bob\n" + "3\n", "row 52 has 3 cells, the first row 2"),
         ("Rows:\n\nid,name\n" + "1,a\n" * 50 + "3\n" * 9, "row 52 has 1 cell, the first row 2"),
         ("id,name\n" + "1,a\n" * 50 + '2,"' + "b\n" * 100_000, ""),
+        ("id,name\n1,a\n2,Ray, Bob\n" + "3,c\n" * 50, "row 3 has 3 cells, the first row 2"),
+        ("id,name,at\n" + "1,a,b\n" * 9 + "2,b\n" + "1,a,b\n" * 900, "row 11 has 2 cells, the first row 3"),
+        ("It was warm, and late.\n" * 9 + "So, they said, it ends.\n" * 2, ""),
         ("INFO one\n" * 50, ""),
     ],
-    ids=["more cells", "fewer cells", "an open quote", "no CSV"],
+    ids=["more cells", "fewer cells", "an open quote", "more cells early", "fewer cells early", "prose", "no CSV"],
 )
 def test_the_row_for_which_csv_is_lines_is_named(text: str, reason: str) -> None:
     message = failure("SELECT id FROM t", t=text).message

@@ -10,6 +10,7 @@ from mcp_mirror.core.text_format import (
     Edges,
     find_delimiter,
     find_format,
+    find_uneven_delimiter,
     has_columns,
     has_false_columns,
     measure_heading,
@@ -360,3 +361,19 @@ def test_a_table_of_numbers_that_is_too_long_to_be_read_is_not_named() -> None:
     assert find_format(read(DISKS + rows)) == "table, 4 columns"
     assert find_format(read(DISKS + rows * 9)) == ""
     assert find_format(read("NAME   READY\n" + "web    1/1\n" * 40_000)) == "table, 2 columns"
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter"),
+    [
+        ("id;name\n1;a\n2;b;c\n3;d\n4;e\n", ";"),
+        ("id,name\n1,a\n2\n3,d\n4,e\n", ","),
+        ("id,name\n1,a\n2\n3\n", ""),
+        ("id,name\n1,a\n2,b\n3,d\n4,e\n", ""),
+        ("id,name\n1,a\n2,b,c\n3,d,e\n4,e\n", ""),
+        (PROSE + PROSE + "It was, as they said, late.\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_delimiter_of_csv_with_uneven_rows_is_found(text: str, delimiter: str) -> None:
+    assert find_uneven_delimiter(whole(text)) == delimiter

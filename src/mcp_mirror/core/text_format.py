@@ -27,6 +27,8 @@ _WIDE_COLUMNS: Final = 100
 _MAX_LINES: Final = 40
 """Lines that are examined."""
 _LINE_END: Final = re.compile(r"\r\n?|\n")
+_EVEN_SHARE: Final = 0.8
+"""Minimum share of rows with as many cells as the first one, for CSV with uneven rows."""
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
@@ -219,6 +221,17 @@ def find_delimiter(edges: Edges) -> str:
     form, columns = find_format(edges), _find_columns(_read_lines(edges.head, is_whole=edges.is_whole))
     begins_with_row = form.startswith(("CSV", "TSV")) and not form.endswith(_AFTER_HEADING)
     return columns.delimiter if columns and begins_with_row else ""
+
+
+def find_uneven_delimiter(edges: Edges) -> str:
+    """The delimiter of a text that is CSV or TSV without a few of its first rows; empty for any other text."""
+    lines = [] if find_format(edges) else _read_lines(edges.head, is_whole=edges.is_whole)
+    for delimiter, name in _DELIMITERS.items():
+        rows = _read_rows(lines, delimiter)
+        even = [row for row in rows if len(row) == len(rows[0]) >= _MIN_COLUMNS]
+        if len(even) >= max(_MIN_LINES, _EVEN_SHARE * len(rows)) and not _Columns(name, delimiter, even).are_false:
+            return delimiter
+    return ""
 
 
 def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:

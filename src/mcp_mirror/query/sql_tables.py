@@ -29,6 +29,7 @@ from mcp_mirror.core.text_format import (
     find_delimiter,
     find_format,
     find_spaced_table,
+    find_uneven_delimiter,
     has_false_columns,
     measure_heading,
 )
@@ -285,7 +286,8 @@ def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
     lines = f"SELECT line FROM {quote_name(name)} ORDER BY rowid LIMIT {_EXPLAINED_LINES}"  # noqa: S608  # a quoted name
     text = "\n".join(row[0] for row in database.execute(lines).fetchall())
     body = text[measure_heading(_read_edges(text.encode())) :].lstrip("\n")
-    if not (delimiter := find_delimiter(_read_edges(body.encode()))):
+    edges = _read_edges(body.encode())
+    if not (delimiter := find_delimiter(edges) or find_uneven_delimiter(edges)):
         return ""
     try:
         first, *others = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter)
