@@ -315,6 +315,7 @@ def test_columns_beside_numbers_have_the_cells_below_their_names(text: str, head
     "text",
     [
         MEMORY.strip(),
+        MEMORY + "Done\n",
         "a  b  c\n0  1  2  3\n1  4  5  6\n",
         " 1  2  3\n 4  5  6\n 7  8  9\n",
         "ID  NAME\n 7  a\n 9  b\n",

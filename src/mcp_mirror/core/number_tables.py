@@ -123,6 +123,7 @@ def _build_table(rows: Sequence[str], names: Sequence[_Cell], *lines: Sequence[_
         not all(_EVEN_WIDTH.fullmatch(row, 0, names[-1].start) for row in rows)
         or any(before.may_be_one_with(column) for before, column in pairwise(columns))
         or any("  " in line[-1].text and not all(cell.text for cell in line) for line in lines)
+        or any(not any(cell.text for cell in line[1:]) for line in lines)
         or any(" " in name.text for name in names[:-1])
     )
     numbers = sum(column.has_numbers for column in columns)
