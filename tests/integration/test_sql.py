@@ -221,6 +221,23 @@ def test_columns_that_are_aligned_with_spaces_have_their_cells() -> None:
     assert rows("SELECT count(*) AS n FROM t", t=shifted) == [{"n": 203}]
 
 
+def test_columns_of_numbers_have_their_cells() -> None:
+    memory = "              total   used   free\nMem:       24684084   1650     20\nSwap:             0      0\n"
+    assert rows("FROM t ORDER BY total", t=memory) == [
+        {"column0": "Swap:", "total": 0, "used": 0, "free": None},
+        {"column0": "Mem:", "total": 24684084, "used": 1650, "free": 20},
+    ]
+    head = "USER       PID %CPU    VSZ   RSS TTY      STAT COMMAND\n"
+    wide = "root     10474 20.1 2690792 1335944 ?     Rl   node  a b\n"
+    listed = head + wide + "".join(f"ann   {pid:8}  0.0  46444 14140 ?        Ss   sh -c ls\n" for pid in range(600))
+    kinds = {"USER": "VARCHAR", "PID": "BIGINT", "%CPU": "DOUBLE", "VSZ": "BIGINT", "RSS": "BIGINT"}
+    assert types(listed) == kinds | dict.fromkeys(("TTY", "STAT", "COMMAND"), "VARCHAR")
+    assert rows("SELECT RSS, COMMAND AS c FROM t WHERE PID = 10474", t=listed) == [{"RSS": 1335944, "c": "node  a b"}]
+    assert rows("SELECT count(*) AS n FROM t", t="top\nTasks\n\n" + listed) == [{"n": 601}]
+    assert types(listed + "ann B        7  0.0  46444 14140 ?        Ss   sh\n") == {"line": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=listed * 3) == [{"n": 3 * 602}]
+
+
 def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
     box = "┌────┬───────┐\n│ id │ first │\n│    │ name  │\n├────┼───────┤\n│ 1  │ a|b   │\n│ 2  │ c\\|d  │\n"
     assert rows('SELECT "first name" AS n FROM t ORDER BY id', t=box) == [{"n": "a|b"}, {"n": "c\\|d"}]
@@ -355,6 +372,15 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
         ("{0}K\t/usr/share/{2}\n", None),
         ("{0}K\t./docs\n", None),
         ("https://example.org/{1},open\n", None),
+        ("{0}.5M\tdocs\n", None),
+        ("docs;{0} kB\n", None),
+        ("docs,{0}.{0}%\n", None),
+        ("{1:.7}\tAnn\tchange {0}\n", None),
+        ("python3.{0}\t{0}:3.1{0}.2-1\n", None),
+        ("100644 blob {1} {0:7}\tdocs/{2}\n", None),
+        ("docs,{0}%,{0}%\n", "name,24h,7d"),
+        ("docs,3.{0}.1,4.{0}.1\n", "name,3.11,4.0"),
+        ("docs,{0}M\n", "name,in 2M"),
         ("{2},open,Bonn\n", "id2026,status,name"),
         ("{:x},open,Bonn\n", "code,status,in 2026"),
         ("b{0:04},c{0:02}\n", "a2026,name"),
@@ -758,9 +784,12 @@ def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str
         ("id,name\n" + "1,a\n" * 50 + "2,Ray, Bob\n" + "3\n", "row 52 has 3 cells, the first row 2"),
         ("Rows:\n\nid,name\n" + "1,a\n" * 50 + "3\n" * 9, "row 52 has 1 cell, the first row 2"),
         ("id,name\n" + "1,a\n" * 50 + '2,"' + "b\n" * 100_000, ""),
+        ("id,name\n1,a\n2,Ray, Bob\n" + "3,c\n" * 50, "row 3 has 3 cells, the first row 2"),
+        ("id,name,at\n" + "1,a,b\n" * 9 + "2,b\n" + "1,a,b\n" * 900, "row 11 has 2 cells, the first row 3"),
+        ("It was warm, and late.\n" * 9 + "So, they said, it ends.\n" * 2, ""),
         ("INFO one\n" * 50, ""),
     ],
-    ids=["more cells", "fewer cells", "an open quote", "no CSV"],
+    ids=["more cells", "fewer cells", "an open quote", "more cells early", "fewer cells early", "prose", "no CSV"],
 )
 def test_the_row_for_which_csv_is_lines_is_named(text: str, reason: str) -> None:
     message = failure("SELECT id FROM t", t=text).message

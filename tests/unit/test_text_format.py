@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from mcp_mirror.core.number_tables import find_number_table
 from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.text_format import (
     Edges,
     find_delimiter,
     find_format,
+    find_uneven_delimiter,
     has_columns,
     has_false_columns,
     measure_heading,
@@ -35,6 +37,11 @@ SHOWN = "commit 3b277dd\nAuthor: A\n\n    words\n\ndiff --git a/x b/x\n--- a/x\n
 
 def whole(text: str) -> Edges:
     return Edges(text, text, is_whole=True)
+
+
+def read(text: str) -> Edges:
+    blob = json.dumps(text).encode()
+    return read_edges(blob, Span(0, len(blob)))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def whole(text: str) -> Edges:
         ("Package  Version\n-------- -------\nattrs    26.1\nanyio    4.16\n", "table, 2 columns"),
         ("  id  name\n----  ------\n   1  Ann\n  10  Bob B\n", "table, 2 columns"),
         ("NAME   READY\nweb    1/1\nlonger 0/1\ndatabase 1/1\n", ""),
-        ("USER   PID %CPU\nroot    12  0.1\nroot     7  0.0\n", ""),
+        ("USER   PID %CPU\nroot    12  0.1\nroot     7  0.0\n", "table, 3 columns"),
         ("NAME   SIZE\na         5\nb        10\n", ""),
         ("NAME   READY\nweb    1/1\n", ""),
         ("NAME   READY\nweb    1/1\n\n\ndb\t0/1\n", ""),
@@ -273,3 +280,101 @@ def test_a_text_with_rows_has_a_format_and_a_delimiter(text: str, delimiter: str
     edges = read_edges(blob, Span(0, len(blob)))
     assert (find_delimiter(edges), find_format(edges)) == (delimiter, form)
     assert has_columns(form) == ("column" in form)
+
+
+PROCESSES = """\
+USER       PID %CPU    VSZ   RSS TTY      STAT COMMAND
+root         1  0.7  46444 14140 ?        Ss   /sbin/init
+root     10474 20.1 2690792 1335944 ?     Rl   node  a b
+ann        900  0.0 11593712 123456 pts/0 S+   sh -c ls
+"""
+DISKS = "Disk     Size Used Mounted on\n/dev/a    20G    0 /\nnone    1000K   2K /home/of/ann\n"
+MEMORY = "         total   used  free\nMem:   2468408  16506   120\nSwap:        0      0\n"
+BLOCKS = "NAME  MAJ:MIN RM  SIZE TYPE MOUNTPOINTS\nsda     8:0    0  256G disk \n└sda1   8:1    0    9G part /\n"
+ACTIVITY = " r  b   free  in cs\n 1  0 9339212 626 20\n 2  0 9339212 1780  4\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "last"),
+    [
+        (PROCESSES, "USER PID %CPU VSZ RSS TTY STAT COMMAND", "ann 900 0.0 11593712 123456 pts/0 S+ sh -c ls"),
+        (DISKS, "Disk Size Used Mounted on", "none 1000K 2K /home/of/ann"),
+        (DISKS.replace("/home/of/ann", "/var"), "Disk Size Used Mounted on", "none 1000K 2K /var"),
+        (MEMORY, " total used free", "Swap: 0 0 "),
+        (BLOCKS, "NAME MAJ:MIN RM SIZE TYPE MOUNTPOINTS", "└sda1 8:1 0 9G part /"),
+        (ACTIVITY, "r b free in cs", "2 0 9339212 1780 4"),
+    ],
+)
+def test_columns_beside_numbers_have_the_cells_below_their_names(text: str, header: str, last: str) -> None:
+    table = find_number_table(text)
+    assert table is not None
+    assert (" ".join(table.header), " ".join(table.rows[-1])) == (header, last)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MEMORY.strip(),
+        MEMORY + "Done\n",
+        "a  b  c\n0  1  2  3\n1  4  5  6\n",
+        " 1  2  3\n 4  5  6\n 7  8  9\n",
+        "ID  NAME\n 7  a\n 9  b\n",
+        PROCESSES + "ann        901  0.0\n",
+        PROCESSES + "ann B      901  0.0  46444 14140 ?        Ss   sh\n",
+        PROCESSES + "ann        901  0.0  46444 14140          Ss   sh -c ls\n",
+        PROCESSES + "ann        901  0.0  46444 14140 ?        Ss  \tsh\n",
+        DISKS.replace("none ", "\u6771\u4eac"),
+        DISKS.replace("/home/of/ann", "/home/of ann"),
+        DISKS.replace("1000K   2K", "1000K1022K"),
+        "PID Of id  Size\n  1 a       5\n  2   b     6\n",
+        "PID Local Address Size\n  1 a             5\n  2 a     b       6\n",
+        "PID  USED  NAME\n  7     1\n  9     2\n",
+        "ID   SIZE  USED  NAME\n 7      1     2  a\n 1234567   3     b   c\n",
+        "ID   NAME  USED\n 7  a b        1\n 9  c d        2\n",
+        "SIZE  USED  NAME\n   1     2  a\n   3          b  c\n",
+        "ID  NAME" + " " * 400 + "SIZE\n 7  a        4\n 9  b        2\n",
+        "A  B  C\n" + "1  2  3\n" * 3000,
+        "A  B  C\n" + "1  2  3 long\n" * 20_000,
+        "A  B  C\n\n1  2  3\n4  5  6\n",
+        "The words of a text\nthat are lines with\n2 or 3 words at end\n",
+        "",
+    ],
+)
+def test_a_text_whose_columns_are_in_doubt_is_not_a_table(text: str) -> None:
+    assert find_number_table(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "columns"),
+    [
+        (DISKS + "none    1000K   2K /home\n" * 900, "none    1000K1022K /home\n", 4),
+        ("NAME   READY\n" + "web    1/1\n" * 900, "database 1/1\n", 2),
+    ],
+    ids=["numbers", "words"],
+)
+def test_all_lines_decide_whether_a_text_is_a_table(text: str, last: str, columns: int) -> None:
+    assert find_format(read(text)) == f"table, {columns} columns"
+    assert find_format(read(text + last)) == ""
+
+
+def test_a_table_of_numbers_that_is_too_long_to_be_read_is_not_named() -> None:
+    rows = "none    1000K   2K /home\n" * 900
+    assert find_format(read(DISKS + rows)) == "table, 4 columns"
+    assert find_format(read(DISKS + rows * 9)) == ""
+    assert find_format(read("NAME   READY\n" + "web    1/1\n" * 40_000)) == "table, 2 columns"
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter"),
+    [
+        ("id;name\n1;a\n2;b;c\n3;d\n4;e\n", ";"),
+        ("id,name\n1,a\n2\n3,d\n4,e\n", ","),
+        ("id,name\n1,a\n2\n3\n", ""),
+        ("id,name\n1,a\n2,b\n3,d\n4,e\n", ""),
+        ("id,name\n1,a\n2,b,c\n3,d,e\n4,e\n", ""),
+        (PROSE + PROSE + "It was, as they said, late.\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_delimiter_of_csv_with_uneven_rows_is_found(text: str, delimiter: str) -> None:
+    assert find_uneven_delimiter(whole(text)) == delimiter

@@ -251,7 +251,7 @@ def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
 
 def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
     edges = read_edges(blob, span)
-    head, end, is_whole = edges
+    head, end, is_whole = edges[:3]
     parts = ["text", format_bytes(text.size)]
     count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
     parts += [format_count(count, "line")] if count > 1 else []

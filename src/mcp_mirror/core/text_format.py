@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.aligned_tables import find_aligned_table
+from mcp_mirror.core.number_tables import MAX_CHARACTERS, find_number_table
 from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
@@ -26,6 +27,8 @@ _WIDE_COLUMNS: Final = 100
 _MAX_LINES: Final = 40
 """Lines that are examined."""
 _LINE_END: Final = re.compile(r"\r\n?|\n")
+_EVEN_SHARE: Final = 0.8
+"""Minimum share of rows with as many cells as the first one, for CSV with uneven rows."""
 _LOG_SHARE: Final = 0.6
 """Minimum share of matching lines for a log."""
 _MIN_LINES, _MIN_COLUMNS = 3, 2
@@ -48,6 +51,10 @@ FOOTER: Final = re.compile(
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
 )
 """An empty line, or the end of a code block, and a few lines at the end."""
+_MAX_FOOTER: Final = 1000
+"""Characters of the lines below a table that is aligned with spaces."""
+_MAX_CELLS: Final = 1 << 14
+"""Words of the header times lines: a table with more of them is guessed from its first lines."""
 _CUT_ROW: Final = "unexpected end of data"
 """The error of Python's parser at the end of the lines."""
 _AFTER_HEADING: Final = " after a heading"
@@ -113,6 +120,13 @@ class Edges(NamedTuple):
     """Empty for a longer text: unknown."""
     is_whole: bool
     """The head is the whole text; otherwise its last line may be cut."""
+    text: str = ""
+    """The whole of a longer text, if all lines decide whether it is a table that is aligned with spaces; else empty."""
+
+    @property
+    def whole(self) -> str:
+        """The whole text; empty for a very long one."""
+        return self.head if self.is_whole else self.text
 
 
 def read_edges(blob: Buffer, span: Span) -> Edges:
@@ -122,21 +136,21 @@ def read_edges(blob: Buffer, span: Span) -> Edges:
     if not is_whole and head.count("\n") < _MIN_LINES and max(map(head.count, _DELIMITERS)) >= _WIDE_COLUMNS:
         is_whole = span.length <= _WIDE_BYTES + _EDGE_BYTES  # then both ends would contain the same lines
         head = text_start(blob, span, span.length if is_whole else _WIDE_BYTES)
-    return Edges(head, head if is_whole else text_end(blob, span, _EDGE_BYTES), is_whole)
+    if is_whole:
+        return Edges(head, head, is_whole)
+    text = text_start(blob, span, span.length) if span.length <= 2 * MAX_CHARACTERS else ""
+    return Edges(head, text_end(blob, span, _EDGE_BYTES), is_whole, text if len(text) <= MAX_CHARACTERS else "")
 
 
 def find_format(edges: Edges) -> str:
     """Guess the format of a text: `CSV, 4 columns`, `log`, `Markdown`, ...; empty if unknown."""
-    head, end, is_whole = edges
-    lines = _read_lines(head, is_whole=is_whole)
+    lines = _read_lines(edges.head, is_whole=edges.is_whole)
     if not lines:
         return ""
-    last = end.rstrip()[-1:]
-    is_closed = last in ("", _CLOSING.get(head.lstrip()[:1]))
-    if form := next(filter(None, _guess_formats(head, lines, is_closed=is_closed)), ""):
+    if form := next(filter(None, _guess_formats(edges, lines)), ""):
         return form
     _, form = _find_rows_after_heading(edges)
-    return form + _AFTER_HEADING if form else _detect_rows_and_footer(head, is_whole=is_whole)
+    return form + _AFTER_HEADING if form else _detect_rows_and_footer(edges.head, is_whole=edges.is_whole)
 
 
 def is_heading(text: str) -> bool:
@@ -146,9 +160,11 @@ def is_heading(text: str) -> bool:
 
 def _find_rows_after_heading(edges: Edges) -> tuple[int, str]:
     """The characters of the heading before CSV or JSON lines, and their format; 0 and an empty format without."""
-    for heading in filter(None, (pattern.match(edges.head) for pattern in _HEADINGS)):
-        if form := _detect_rows_and_footer(edges.head[heading.end() :], is_whole=edges.is_whole):
-            return heading.end(), form
+    headings = filter(None, (pattern.match(edges.head) for pattern in _HEADINGS))
+    for end in dict.fromkeys(heading.end() for heading in headings):
+        form = _detect_rows_and_footer(edges.head[end:], is_whole=edges.is_whole) or _detect_table(edges, end)
+        if form:
+            return end, form
     return 0, ""
 
 
@@ -162,7 +178,32 @@ def _detect_rows_and_footer(head: str, *, is_whole: bool) -> str:
 def _detect_rows(lines: Sequence[str]) -> str:
     if _are_json_lines(lines):
         return JSON_LINES
-    return _detect_csv(lines) or _name_table(find_aligned_table("\n".join(lines)))
+    return _detect_csv(lines)
+
+
+def _detect_table(edges: Edges, start: int) -> str:
+    """The format of a table that is aligned with spaces and begins at a character; empty for any other text."""
+    head, text = edges.head[start:], edges.whole[start:]
+    bodies = _drop_footer(head) if edges.is_whole else (head,)
+    lines = ("\n".join(_read_lines(body, is_whole=edges.is_whole)) for body in bodies)
+    guess = next(filter(None, map(find_aligned_table, lines)), None)
+    if guess is None:
+        return _name_table(next(filter(None, map(find_number_table, _drop_footer(text))), None))
+    words = text.strip("\r\n").partition("\n")[0].split()
+    is_small = 0 < len(words) * text.count("\n") <= _MAX_CELLS
+    return _name_table(find_spaced_table(text) if is_small else guess)
+
+
+def find_spaced_table(text: str) -> PipeTable | None:
+    """Find the table that a text aligns with spaces, without the lines below it."""
+    tables = (find_aligned_table(body) or find_number_table(body) for body in _drop_footer(text))
+    return next(filter(None, tables), None)
+
+
+def _drop_footer(text: str) -> tuple[str, ...]:
+    """A text, and the same without the lines below a table, if there may be some."""
+    footer = FOOTER.search(text, max(len(text) - _MAX_FOOTER, 0))
+    return (text, text[: footer.start()]) if footer else (text,)
 
 
 def _name_table(table: PipeTable | None) -> str:
@@ -182,14 +223,21 @@ def find_delimiter(edges: Edges) -> str:
     return columns.delimiter if columns and begins_with_row else ""
 
 
-def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Iterator[str]:
-    """The formats that a text may have, the surest first, with an empty text for each that it does not have.
+def find_uneven_delimiter(edges: Edges) -> str:
+    """The delimiter of a text that is CSV or TSV without a few of its first rows; empty for any other text."""
+    lines = [] if find_format(edges) else _read_lines(edges.head, is_whole=edges.is_whole)
+    for delimiter, name in _DELIMITERS.items():
+        rows = _read_rows(lines, delimiter)
+        even = [row for row in rows if len(row) == len(rows[0]) >= _MIN_COLUMNS]
+        if len(even) >= max(_MIN_LINES, _EVEN_SHARE * len(rows)) and not _Columns(name, delimiter, even).are_false:
+            return delimiter
+    return ""
 
-    Args:
-        head: The beginning of the text.
-        lines: Its lines.
-        is_closed: The text may end with the bracket that closes the one at its beginning.
-    """
+
+def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:
+    """The formats that a text may have, the surest first, with an empty text for each that it does not have."""
+    head = edges.head
+    is_closed = edges.end.rstrip()[-1:] in ("", _CLOSING.get(head.lstrip()[:1]))
     has_lines = len(lines) >= _MIN_LINES
     yield "diff" if _DIFF.search(head) else ""
     yield JSON_LINES if _are_json_lines(lines) else ""
@@ -197,7 +245,7 @@ def _guess_formats(head: str, lines: Sequence[str], *, is_closed: bool) -> Itera
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
     yield _name_table(find_pipe_table("\n".join(lines)))
-    yield _detect_rows(lines)
+    yield _detect_rows(lines) or _detect_table(edges, 0)
     yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
     yield "Markdown" if _is_markdown(head, lines) else ""
     yield "source code" if has_lines and _is_code(head, lines) else ""

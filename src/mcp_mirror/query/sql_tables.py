@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mcp_mirror.core.aligned_tables import find_aligned_table
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
-from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
+from mcp_mirror.core.number_tables import MAX_CHARACTERS
+from mcp_mirror.core.pipe_tables import find_pipe_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import (
     FOOTER,
@@ -28,6 +28,8 @@ from mcp_mirror.core.text_format import (
     Edges,
     find_delimiter,
     find_format,
+    find_spaced_table,
+    find_uneven_delimiter,
     has_false_columns,
     measure_heading,
 )
@@ -90,6 +92,13 @@ _HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9
 """A hash or a UUID, with the braces of a format doubled."""
 _LOCATION: Final = r"(\.\.?|~)?/|\w+://"
 """The beginning of a file's path or of an address."""
+_DATA: Final = (
+    (r"\d+(\.\d+)? ?[kKMGTPE]?i?B?", r".*[^\d ]"),
+    (r"\d+(\.\d+)?%", r".*"),
+    (r"[0-9a-f]{7,40}", r".*\d.*"),
+    (r"(\d+:)?v?\d[\w.+~:-]*", r"v?\d+[.:]\w+[.+~:-]\w.*"),
+)
+"""Sizes (`1.2M`), percentages, short hashes and versions, with the form of one that is not the name of a column."""
 _LINE_FORMATS: Final = ("XML", "HTML", "diff", JSON_LINES)
 """Formats whose lines may have as many commas each."""
 _FOOTER: Final = re.compile(FOOTER.pattern.encode())
@@ -207,7 +216,8 @@ def _clear_nan(data: bytes) -> bytes:
 
 def _read_edges(data: bytes) -> Edges:
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
-    return Edges(head, head if is_whole else "", is_whole)
+    text = data.decode(errors="replace") if len(data) <= 4 * MAX_CHARACTERS else ""
+    return Edges(head, head if is_whole else "", is_whole, text if len(text) <= MAX_CHARACTERS else "")
 
 
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
@@ -217,7 +227,7 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     body = data[len(head[: measure_heading(edges)].encode()) :]
     is_loaded = False
     if form.startswith("table"):
-        if drawn := find_pipe_table(data.decode(errors="replace")) or _find_aligned_table(body):
+        if drawn := find_pipe_table(data.decode(errors="replace")) or find_spaced_table(body.decode(errors="replace")):
             rows = _write_csv((drawn.header, *drawn.rows), ",")
             with open_as_file(rows) as path:
                 _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
@@ -230,13 +240,6 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
             is_loaded = _load_csv(database, name, body)
     if not is_loaded:
         _load_lines(database, name, data)
-
-
-def _find_aligned_table(data: bytes) -> PipeTable | None:
-    """The table that a text aligns with spaces, without the lines below it."""
-    footer = _FOOTER.search(data, max(len(data) - _MAX_FOOTER, 0))
-    bodies = (data, data[: footer.start()]) if footer else (data,)
-    return next(filter(None, (find_aligned_table(body.decode(errors="replace")) for body in bodies)), None)
 
 
 def _write_csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
@@ -283,7 +286,8 @@ def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
     lines = f"SELECT line FROM {quote_name(name)} ORDER BY rowid LIMIT {_EXPLAINED_LINES}"  # noqa: S608  # a quoted name
     text = "\n".join(row[0] for row in database.execute(lines).fetchall())
     body = text[measure_heading(_read_edges(text.encode())) :].lstrip("\n")
-    if not (delimiter := find_delimiter(_read_edges(body.encode()))):
+    edges = _read_edges(body.encode())
+    if not (delimiter := find_delimiter(edges) or find_uneven_delimiter(edges)):
         return ""
     try:
         first, *others = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter)
@@ -457,7 +461,7 @@ def _has_index_header(database: "DuckDBPyConnection", source: str) -> bool:
 
 
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
-    """Whether the first row has a number, date or hash of the form that the other rows have, or a path as most have.
+    """Whether the first row has a number, size, date or hash of the form of the other rows, or a path as most have.
 
     Args:
         database: The database.
@@ -469,12 +473,13 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     numbered = [one for one, cell in cells.items() if len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
     located = [one for one, cell in cells.items() if re.match(_LOCATION, cell)]
     plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
-    form = rf"regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g')"
+    form = rf"regexp_replace(regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g'), '\s+', ' ', 'g')"
     is_path = f"2 * count(*) FILTER (regexp_matches({{0}}, '^({_LOCATION})')) > count({{0}})"
-    return bool(
-        _test_columns(database, table, numbered, f"count(DISTINCT {form}) = 1 AND count({{0}}) > 1")
-        or _test_columns(database, table, located, f"{is_path} AND count({{0}}) > 1")
-    )
+    tests = [(numbered, f"count(DISTINCT {form}) = 1"), (located, is_path)]
+    for pattern, of_first in _DATA:
+        alike = [one for one, cell in cells.items() if all(re.fullmatch(form, cell) for form in (pattern, of_first))]
+        tests.append((alike, f"bool_and(regexp_full_match({{0}}, '{pattern.replace('{', '{{').replace('}', '}}')}'))"))
+    return any(_test_columns(database, table, columns, f"{test} AND count({{0}}) > 1") for columns, test in tests)
 
 
 def _decode_base64(blob: Buffer) -> bytes:

@@ -1,0 +1,185 @@
+"""Finds the table that a text aligns with spaces around columns of numbers: `df -h`, `free`, `ps aux`, `top`.
+
+The cells of a column begin where its name begins, or end where it ends, or are within its width. In lines without empty
+cells, others may follow a number that is too wide for its column, as `ps` prints them.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mcp_mirror.core.pipe_tables import PipeTable
+
+MAX_CHARACTERS: Final = 1 << 17
+"""Characters of the longest text that may be such a table, because all lines decide."""
+_MAX_HEADER: Final = 400
+"""Characters of the longest header."""
+_MAX_CELLS: Final = 6000
+"""Words of the header times rows: the time to find a table grows with them."""
+_MIN_NAMES, _MIN_NUMBERS, _MIN_ROWS = 3, 2, 2
+"""Columns, columns of numbers and rows of a table: a few words may be aligned by chance."""
+_WORD: Final = re.compile(r"\S+")
+_NUMBER: Final = re.compile(r"[-+]?[\d.,:/-]*\d\+?(?:%|[A-Za-z]{1,2}|[A-Za-z]iB)?")
+"""A number, size, time or date. It is not the name of a column."""
+_TWO_WORDS: Final = re.compile(r"[A-Z][a-z]\S* [a-z]{2,}")
+"""A name of two words, such as `Mounted on`."""
+_EVEN_WIDTH: Final = re.compile("[ -~\u2500-\u257f]*")
+"""Characters for which all programs leave the same room, also the lines of trees."""
+_GAP_CHARACTERS: Final = 200
+"""Characters of a cell that may contain the gap before a further column."""
+
+
+class _Cell(NamedTuple):
+    text: str
+    """Without spaces around it; may be empty."""
+    start: int
+    stop: int
+    shift: int = 0
+    """Characters by which it may be to the right of its place, after a number that is too wide."""
+
+
+def find_number_table(text: str) -> PipeTable | None:
+    """Find the table that is a whole text; None for any other text, and if the column of a cell is in doubt."""
+    if "\t" in text or len(text) > MAX_CHARACTERS:
+        return None
+    header, *rows = (line.rstrip() for line in text.strip("\r\n").split("\n"))
+    if len(header) > _MAX_HEADER or len(rows) < _MIN_ROWS or not all(rows):
+        return None
+    words = header.split()
+    numbers = sum(_NUMBER.fullmatch(word) is not None for word in rows[0].split())
+    if len(words) < _MIN_NUMBERS or numbers < _MIN_NUMBERS or any(map(_NUMBER.fullmatch, words)):
+        return None
+    if len(words) * len(rows) > _MAX_CELLS:
+        return None
+    found = (_build_table(rows, *split(header, rows)) for split in (_split_at_gaps, _split_words))
+    return next(filter(None, found), None)
+
+
+def _split_at_gaps(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
+    """The cells of each line between positions that are blank in all lines.
+
+    A word of the header without cells below it, at the end, is part of the last name: `Mounted on`.
+    """
+    taken = {at for line in (header, *rows) for at in _list_positions(line, len(header))}
+    longest = max(map(len, rows))
+    starts = [at for at in sorted(taken) if at - 1 not in taken and at < longest]
+    spans = [*zip(starts, (*starts[1:], None), strict=True)]
+    return [[_read_cell(line, start, stop) for start, stop in spans] for line in (header, *rows)]
+
+
+def _list_positions(line: str, stop: int) -> list[int]:
+    """The positions before `stop` that are not blank."""
+    return [at for word in _WORD.finditer(line, 0, stop) for at in range(*word.span())]
+
+
+def _read_cell(line: str, start: int, stop: int | None) -> _Cell:
+    part = line[start:stop]
+    text = part.strip()
+    begin = start + len(part) - len(part.lstrip())
+    return _Cell(text, begin, begin + len(text))
+
+
+def _split_words(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
+    """The words of each line, and the rest of it below the last name; no cells if a line has fewer words."""
+    names = [_Cell(word[0], *word.span()) for word in _WORD.finditer(header)]
+    lines = [names]
+    for row in rows:
+        cells: list[_Cell] = []
+        for name, word in zip(names[:-1], _WORD.finditer(row), strict=False):
+            shift = _measure_shift(word[0], word.span(), name, cells[-1]) if cells else 0
+            cells.append(_Cell(word[0], *word.span(), shift))
+        last = _read_cell(row, cells[-1].stop, None)
+        if not last.text:
+            return [[]]
+        is_number = _NUMBER.fullmatch(last.text) is not None
+        shift = _measure_shift(last.text, last[1:3], names[-1], cells[-1]) if is_number else 0
+        lines.append([*cells, last._replace(shift=shift)])
+    return lines
+
+
+def _measure_shift(text: str, span: tuple[int, int], name: _Cell, before: _Cell) -> int:
+    """Characters by which a cell is to the right of its place; 0 if no wide number can be the cause."""
+    is_near = span[0] == before.stop + 1
+    if not is_near and not before.shift:
+        return 0
+    is_number = _NUMBER.fullmatch(text) is not None
+    shift = span[1] - name.stop if is_number else span[0] - name.start
+    is_pushed = is_near and (is_number or before.shift > 0)
+    return shift if shift > 0 and (is_pushed or shift <= before.shift) else 0
+
+
+def _build_table(rows: Sequence[str], names: Sequence[_Cell], *lines: Sequence[_Cell]) -> PipeTable | None:
+    """The table of these cells; None if it is not one or is doubtful."""
+    if len(names) < _MIN_NAMES or not all(name.text for name in names[1:]):
+        return None
+    columns = [
+        _Column(name, [cell for cell in cells if cell.text], len(rows))
+        for name, *cells in zip(names, *lines, strict=True)
+    ]
+    is_doubtful = (
+        not all(_EVEN_WIDTH.fullmatch(row, 0, names[-1].start) for row in rows)
+        or any(before.may_be_one_with(column) for before, column in pairwise(columns))
+        or any("  " in line[-1].text and not all(cell.text for cell in line) for line in lines)
+        or any(not any(cell.text for cell in line[1:]) for line in lines)
+        or any(" " in name.text for name in names[:-1])
+    )
+    numbers = sum(column.has_numbers for column in columns)
+    if is_doubtful or numbers < _MIN_NUMBERS or not all(column.is_aligned for column in columns) or columns[-1].has_gap:
+        return None
+    return PipeTable([name.text for name in names], [[cell.text for cell in line] for line in lines])
+
+
+class _Column(msgspec.Struct, frozen=True):
+    """A column with those of its cells that are not empty."""
+
+    name: _Cell
+    cells: Sequence[_Cell]
+    rows: int
+    """The number of its cells, with empty ones."""
+
+    @property
+    def has_numbers(self) -> bool:
+        return all(_NUMBER.fullmatch(cell.text) for cell in self.cells)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the cells are below the name. The first column may have no name, but then it has all cells."""
+        name, cells = self.name, self.cells
+        if not name.text:
+            return len(cells) == self.rows
+        if cells and self.has_numbers and all(cell.shift > 0 for cell in cells):
+            return True
+        has_words = any(" " in cell.text for cell in cells)
+        if " " in name.text and (has_words or not _TWO_WORDS.fullmatch(name.text)):
+            return False
+        begin, end = [cell.start == name.start for cell in cells], [cell.stop == name.stop for cell in cells]
+        within = [name.start <= cell.start and cell.stop <= name.stop for cell in cells]
+        return any(
+            any(place) and all(is_placed or cell.shift > 0 for is_placed, cell in zip(place, cells, strict=True))
+            for place in ((begin,) if has_words else (begin, end, within))
+        )
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether all cells may have a second part, below no name: after two blank positions, or after a number."""
+        blanks = set.intersection(
+            *(
+                {cell.start + at for at, one in enumerate(cell.text[:_GAP_CHARACTERS]) if one == " "}
+                for cell in self.cells
+            )
+        )
+        are_numbers = all(_NUMBER.fullmatch(cell.text.partition(" ")[0]) for cell in self.cells)
+        return bool(blanks if are_numbers else blanks & {at + 1 for at in blanks})
+
+    def may_be_one_with(self, following: "_Column") -> bool:
+        """Whether the name may be the first of two words, and the cells the first words of others."""
+        one, two = self.name, following.name
+        has_empty = min(len(self.cells), len(following.cells)) < self.rows
+        numbers = self.has_numbers + following.has_numbers
+        if not one.text or one.stop + 1 != two.start or (numbers == len((one, two)) and not has_empty):
+            return False
+        may_be_words = not numbers and has_empty and not two.text.isupper()
+        return may_be_words or _TWO_WORDS.fullmatch(f"{one.text} {two.text}") is not None
