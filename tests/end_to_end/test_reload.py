@@ -89,7 +89,7 @@ async def test_a_hangup_changes_upstreams_and_other_calls_continue(
         assert answers == {71: "late", 72: "late"}  # even the call to the removed upstream
         await until(lambda: log.read_text().count(" initialize\n") >= 2)
         assert log.read_text().count(" initialize\n") == 2
-        assert any(b"configuration was reloaded" in line for line in client.stderr)
+    assert any(b"configuration was reloaded" in line for line in client.stderr)
 
 
 @pytest.mark.posix

@@ -81,7 +81,7 @@ GREEDY = (
 async def test_queries_that_need_too_much_memory_leave_it_to_later_ones(workers: SqlWorkers, spool: Spool) -> None:
     wide = f"SELECT {', '.join(f'1 AS c{number}' for number in range(9000))}"
     for sql in GREEDY:
-        found = await rows(workers, spool, asked(sql))
+        found = await rows(workers, spool, asked(sql, seconds=4 * SECONDS))
         assert found.kind == "OutOfMemoryException", found
         assert await rows(workers, spool, asked(wide, principal="bob")) == [{f"c{n}": 1 for n in range(9000)}]
 
@@ -147,7 +147,8 @@ async def test_a_worker_that_dies_fails_one_query(
 @pytest.mark.slow
 async def test_memory_of_a_query_is_free_for_the_next_one(workers: SqlWorkers, spool: Spool) -> None:
     for _ in range(3):
-        found = await rows(workers, spool, asked("SELECT list(a.range) AS x FROM range(100000) a, range(100000) b"))
+        greedy = "SELECT list(a.range) AS x FROM range(100000) a, range(100000) b"
+        found = await rows(workers, spool, asked(greedy, seconds=4 * SECONDS))
         assert isinstance(found, SqlFailure)
         assert "1,024 MiB" in found.message
         large = "SELECT sum(len(x)) AS n FROM (SELECT repeat(text, 200) AS x FROM t)"
