@@ -5,7 +5,7 @@ cells, others may follow a number that is too wide for its column, as `ps` print
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -28,6 +28,8 @@ _TWO_WORDS: Final = re.compile(r"[A-Z][a-z]\S* [a-z]{2,}")
 """A name of two words, such as `Mounted on`."""
 _EVEN_WIDTH: Final = re.compile("[ -~\u2500-\u257f]*")
 """Characters for which all programs leave the same room, also the lines of trees."""
+_TAKEN: Final = bytes(code != ord(" ") for code in range(256))
+"""1 for each ASCII character but the space."""
 _GAP_CHARACTERS: Final = 200
 """Characters of a cell that may contain the gap before a further column."""
 
@@ -63,16 +65,19 @@ def _split_at_gaps(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
 
     A word of the header without cells below it, at the end, is part of the last name: `Mounted on`.
     """
-    taken = {at for line in (header, *rows) for at in _list_positions(line, len(header))}
     longest = max(map(len, rows))
-    starts = [at for at in sorted(taken) if at - 1 not in taken and at < longest]
+    starts = [at for at in _find_starts((header, *rows), len(header)) if at < longest]
     spans = [*zip(starts, (*starts[1:], None), strict=True)]
     return [[_read_cell(line, start, stop) for start, stop in spans] for line in (header, *rows)]
 
 
-def _list_positions(line: str, stop: int) -> list[int]:
-    """The positions before `stop` that are not blank."""
-    return [at for word in _WORD.finditer(line, 0, stop) for at in range(*word.span())]
+def _find_starts(lines: Iterable[str], stop: int) -> list[int]:
+    """The positions before `stop` that are not blank in all lines, and whose position before is."""
+    taken = 0
+    for line in lines:
+        taken |= int.from_bytes(line[:stop].encode("ascii", "replace").translate(_TAKEN), "little")
+    marks = taken.to_bytes(stop, "little")
+    return [at for at, mark in enumerate(marks) if mark and not (at and marks[at - 1])]
 
 
 def _read_cell(line: str, start: int, stop: int | None) -> _Cell:
@@ -115,10 +120,7 @@ def _build_table(rows: Sequence[str], names: Sequence[_Cell], *lines: Sequence[_
     """The table of these cells; None if it is not one or is doubtful."""
     if len(names) < _MIN_NAMES or not all(name.text for name in names[1:]):
         return None
-    columns = [
-        _Column(name, [cell for cell in cells if cell.text], len(rows))
-        for name, *cells in zip(names, *lines, strict=True)
-    ]
+    columns = [_build_column(name, cells) for name, *cells in zip(names, *lines, strict=True)]
     is_doubtful = (
         not all(_EVEN_WIDTH.fullmatch(row, 0, names[-1].start) for row in rows)
         or any(before.may_be_one_with(column) for before, column in pairwise(columns))
@@ -132,6 +134,11 @@ def _build_table(rows: Sequence[str], names: Sequence[_Cell], *lines: Sequence[_
     return PipeTable([name.text for name in names], [[cell.text for cell in line] for line in lines])
 
 
+def _build_column(name: _Cell, cells: Sequence[_Cell]) -> "_Column":
+    filled = [cell for cell in cells if cell.text]
+    return _Column(name, filled, len(cells), all(_NUMBER.fullmatch(cell.text) for cell in filled))
+
+
 class _Column(msgspec.Struct, frozen=True):
     """A column with those of its cells that are not empty."""
 
@@ -139,10 +146,7 @@ class _Column(msgspec.Struct, frozen=True):
     cells: Sequence[_Cell]
     rows: int
     """The number of its cells, with empty ones."""
-
-    @property
-    def has_numbers(self) -> bool:
-        return all(_NUMBER.fullmatch(cell.text) for cell in self.cells)
+    has_numbers: bool
 
     @property
     def is_aligned(self) -> bool:
