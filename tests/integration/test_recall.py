@@ -289,3 +289,19 @@ async def test_an_indexed_value_that_is_deleted_during_the_call_is_reported() ->
     nowhere: Any = None
     with pytest.raises(ToolError, match="deleted during this call"):
         await look_up(store, nowhere, "me", MemoryPath(GRID, ("rows", "5")))
+
+
+class Evicting(MemoryStore):
+    """A store that evicts a value right before it is read."""
+
+    async def read(self, namespace: str, base: str, span: Span | None = None) -> Any:
+        await self.put(namespace, descriptor(SHEET), (b"1",))
+        return await super().read(namespace, base, span)
+
+
+async def test_a_value_that_is_evicted_during_the_call_is_reported_as_such() -> None:
+    store = Evicting(StorePolicy(max_values=1), lambda: 1e9, lambda: Path("/nonexistent"))
+    await store.put("me", descriptor(GRID), (b"{}",))
+    nowhere: Any = None
+    with pytest.raises(ToolError, match=r'was evicted to make room at .* It came from tool "tool"'):
+        await look_up(store, nowhere, "me", MemoryPath(GRID))

@@ -75,7 +75,8 @@ async def look_up(
         return found
     blob = await store.read(namespace, path.base, member.span if member else None)
     if blob is None:
-        raise deleted_error(path)
+        left = await store.describe(namespace, path.base)
+        raise expired_error(path, left) if isinstance(left, Tombstone) else deleted_error(path)
     tokens = path.tokens[1:] if member else path.tokens
     file = await _find_file(store, namespace, path.base, member, len(blob)) if await _is_costly(blob) else None
     span = await _locate(scanner, file, blob, tokens)
