@@ -126,6 +126,7 @@ async def test_a_valid_token_in_a_url_or_sent_twice_is_rejected(guarded: Path) -
         assert (await client.post(served.url, headers=twice, content=HELLO)).status_code == 400
 
 
+@pytest.mark.alone
 async def test_a_query_of_many_parameters_does_not_stall_others(guarded: Path) -> None:
     async with serving_gateway(guarded) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         for query, status in (("a&" * 9_000, 401), ("%61&" * 4_500, 401), ("%" * 18_000, 401), ("a&" * 30_000, 431)):

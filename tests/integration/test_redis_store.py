@@ -759,6 +759,7 @@ SAMPLE = {("put", "kill"), ("put large", "pause"), ("read", "kill"), ("list", "p
 """Outages of `make test`."""
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("use", "fault"), sample(OUTAGES, SAMPLE.__contains__))
 async def test_a_server_outage_is_reported_in_time_and_recovered_from(
     use: str, fault: str, own_redis: RedisProcess, tmp_path: Path
@@ -776,6 +777,7 @@ async def test_a_server_outage_is_reported_in_time_and_recovered_from(
         check_accounts(own_redis, tmp_path)
 
 
+@pytest.mark.alone
 async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
@@ -837,6 +839,7 @@ async def test_an_url_with_a_wrong_part_is_not_used_in_part(url: str, tmp_path: 
     assert "word" not in str(refusal.value).replace("password", "")
 
 
+@pytest.mark.alone
 async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
     own_redis.start()
     async with opened(own_redis, tmp_path) as store:
@@ -1026,6 +1029,7 @@ async def connected(server: RedisProcess, tmp_path: Path) -> AsyncIterator[tuple
         yield network, store
 
 
+@pytest.mark.alone
 async def test_connections_that_have_gone_dead_are_given_up_together(
     redis_server: RedisProcess, tmp_path: Path
 ) -> None:

@@ -367,6 +367,7 @@ async def test_an_input_request_passes_only_in_2026(connect: Connect) -> None:
                 await setup.call("input")
 
 
+@pytest.mark.alone
 async def test_a_shutdown_does_not_wait_for_output_that_nothing_reads(tmp_path: Path) -> None:
     seconds = []
     for number in range(3):
