@@ -28,6 +28,12 @@ def test_each_workflow_states_that_it_has_not_been_run(file: Path) -> None:
     assert "not been run" in file.read_text(encoding="utf-8").splitlines()[0]
 
 
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_tests_that_measure_time_run_beside_no_others(file: Path) -> None:
+    for options in re.findall(r"pytest (.*-n .*)", file.read_text(encoding="utf-8")):
+        assert "not alone" in options
+
+
 def test_the_hooks_download_nothing() -> None:
     repos = yaml.safe_load(HOOKS.read_text(encoding="utf-8"))["repos"]
     assert [repo["repo"] for repo in repos] == ["local"]
