@@ -41,10 +41,9 @@ async def test_calls_without_memory_continue_behind_the_proxy_without_redis(tmp_
                 assert not (await other.call_tool("measure_mirrored", {"text": "without"})).is_error
         cluster.redis.start()
         await cluster.in_rotation(*REPLICAS)
-        async with cluster.client() as (other, after):
-            for _ in range(4):
+        async with cluster.client() as (other, after), asyncio.timeout(BOUND):
+            while set(after.of()) != set(REPLICAS):
                 assert not (await other.call_tool("make_grid_mirrored", {"size": 2})).is_error
-        assert set(after.of()) == set(REPLICAS)
 
 
 async def call_until(over: asyncio.Event, client: Client) -> int:
