@@ -64,6 +64,10 @@ class AddressCheck:
         origins = tuple(value for name, value in scope["headers"] if name == b"origin")
         return self._check(hosts, origins)
 
+    def refuse_host(self, scope: Scope) -> Response | None:
+        """Return the response that rejects a request by its host only; None if the host is admitted."""
+        return self._check(tuple(value for name, value in scope["headers"] if name == b"host"), ())
+
     def _check_headers(self, raw_hosts: Sequence[bytes], raw_origins: Sequence[bytes]) -> Response | None:
         hosts, origins = ([value.decode("latin-1") for value in values] for values in (raw_hosts, raw_origins))
         if len(hosts) != 1 or not self._admits_host(_read_authority(hosts[0])):
