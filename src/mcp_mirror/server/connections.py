@@ -288,9 +288,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Parse the received bytes up to the end of a request, and answer an invalid one."""
         try:
             self._read_request()
-        except InvalidRequestError:
-            self.logger.warning("Invalid HTTP request received.")
-            self._close_with(400, "Invalid HTTP request received.")
+        except InvalidRequestError as error:
+            self.logger.warning("Rejected an invalid HTTP request: %s", error)
+            self._close_with(400, str(error))
         except HeadTooLargeError as error:
             self._close_with(431, str(error))
         self._update_limits()
