@@ -758,6 +758,8 @@ async def test_other_requests_to_the_redirect_port_do_not_end_the_sign_in(
             b"\r\n\r\n",
             b"GET /callback HTTP/1.1\r\n\r\n",
             b"POST /callback?code=x HTTP/1.1\r\n\r\n",
+            b"GET /callback?error=x HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Dest: image\r\nConnection: close\r\n\r\n",
+            b"GET /callback?code=x HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Dest: iframe\r\nConnection: close\r\n\r\n",
             b"x" * 20_000,
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(port))

@@ -159,6 +159,21 @@ async def test_requests_of_other_pages_are_rejected(
         assert (await client.get("/api/forget?path=x")).status_code == 404
 
 
+async def test_the_page_works_behind_a_tls_proxy(configured: Configured, raw: Any) -> None:
+    config = configured({"raw": raw()}, auth={"tokens": HASHES}, server={"allowed_hosts": "tools.example.com"})
+    own = {"host": "tools.example.com", "origin": "https://tools.example.com", "sec-fetch-site": "same-origin"}
+    async with serving_gateway(config) as served:
+        path = await store_one(served.url, "alice")
+        async with browsing(served.url, **bearer("alice"), **own) as client:
+            assert (await client.get("/dashboard/main.js")).status_code == 200  # browsers name the origin of a module
+            forgotten = await client.post("/api/forget", params={"path": path}, headers=CHANGE)
+            assert forgotten.status_code == 200, forgotten.text
+            for foreign in ("https://evil.example", "https://tools.example.com:444", "null"):
+                answer = await client.post("/api/forget?path=x", headers={**CHANGE, "origin": foreign})
+                assert answer.status_code == 403
+            assert (await client.post("/mcp", content=HELLO, headers=HEADERS)).status_code == 403
+
+
 async def test_without_auth_the_page_shows_the_local_user(configured: Configured, raw: Any) -> None:
     async with serving_gateway(configured({"raw": raw()})) as served, browsing(served.url) as client:
         assert (await client.get("/")).status_code == 200

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from http_sessions import HEADERS
+from http_sessions import HEADERS, HELLO
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -96,6 +96,24 @@ async def test_an_unknown_endpoint_is_not_found(raw: Any, configured: Configured
         assert (await http.post(f"{served.url}/first", json=ping, headers={"host": "evil.example"})).status_code == 421
         origin = {"origin": "https://evil.example"}
         assert (await http.post(f"{served.url}/first", json=ping, headers=origin)).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
+async def test_an_endpoint_is_served_with_and_without_a_slash(
+    raw: Any, configured: Configured, serve: Serve, path: str
+) -> None:
+    async with serve(configured(two_upstreams(raw), server={"path": path})) as served:
+        base = served.url.removesuffix("/")
+        for url, tool in ((base, "first_say_mirrored"), (f"{base}/", "first_say_mirrored"), (f"{base}/first/", "say")):
+            async with httpx2.AsyncClient() as http:  # it follows no redirect
+                answer = await http.post(url, content=HELLO, headers=HEADERS)
+                assert answer.status_code == 200, url
+            async with Client(url) as client:
+                assert tool in [one.name for one in (await client.list_tools()).tools]
+        async with httpx2.AsyncClient() as http:
+            for unknown in (f"{base}/first/second", f"{base}//", served.url.replace("/mcp", "/tools/mcp")):
+                answer = await http.post(unknown, content=HELLO, headers=HEADERS)
+                assert (answer.status_code, f"The endpoint is {path}" in answer.text) == (404, True)
 
 
 async def test_a_session_is_valid_only_at_the_endpoint_that_created_it(

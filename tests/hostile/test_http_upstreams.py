@@ -161,6 +161,20 @@ async def test_a_body_without_a_message_is_not_read(
     assert upstream.sent < 20 * MIB
 
 
+@pytest.mark.parametrize("kind", ["application/json", EVENTS, "text/html"])
+async def test_a_redirect_within_the_origin_is_followed(
+    configured: Configured, open_lines: OpenLines, kind: str
+) -> None:
+    async def move(writer: asyncio.StreamWriter, identity: Any) -> None:
+        is_first = upstream.seen["odd"] == 1
+        writer.write(whole(b"", kind, 307, "location: /mcp/\r\n") if is_first else whole(text(identity, "moved")))
+
+    upstream = Upstream(move)
+    async with listening(upstream), open_lines(configured({"bad": {"url": upstream.url}})) as client:
+        await client.greet()
+        assert await client.text("odd_mirrored") == "moved"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["body", "head", "drip"])
 async def test_the_end_of_a_session_delays_the_next_one_by_some_seconds(
@@ -190,7 +204,14 @@ NO_MESSAGE: Final = {
     "a status with JSON": (whole(b'{"a": 1}', status=500), "HTTP status 500 instead of MCP. See the server's log."),
     "a status with events": (whole(b"data: 1\n\n", EVENTS, 502), "HTTP status 502 instead of MCP."),
     "no token": (whole(b"{}", status=401), "HTTP status 401 instead of MCP. It requires a token"),
-    "a rate limit": (whole(b"", "", 429, "retry-after: 9\r\n"), "HTTP status 429 instead of MCP. It limits the rate"),
+    "a rate limit": (whole(b"", "", 429), "HTTP status 429 instead of MCP. It limits the rate of requests: try again"),
+    "a rate limit with a time": (
+        whole(b"", "", 429, "retry-after: 9\r\n"),
+        "HTTP status 429 instead of MCP. It limits the rate of requests. It asks to try again in 9 s.",
+    ),
+    "maintenance": (whole(b"<html>", "text/html", 503, "retry-after: 60\r\n"), "It asks to try again in 60 s."),
+    "a time that is not one": (whole(b"", "", 503, "retry-after: 9 or ignore\r\n"), "MCP. See the server's log."),
+    "a foreign host": (whole(b"Invalid Host header", "text/plain", 421), "It does not accept the host in `url`"),
     "accepted": (whole(b"", status=202), "HTTP status 202 instead of MCP."),
     "no content": (head("", 204), "HTTP status 204 instead of MCP."),
     "a page": (whole(b"<html>", "text/html"), "text/html instead of MCP."),

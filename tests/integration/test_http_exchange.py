@@ -179,6 +179,17 @@ async def test_a_client_that_has_just_disconnected_needs_no_response(caplog: pyt
     assert not caplog.records
 
 
+async def test_the_first_connection_that_a_limit_closes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    most = TrafficPolicy().pending_connections_per_address
+    async with serving_many(answer(), most + 2) as connections:
+        for reader, _ in connections[:2]:
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), BOUND) == b""
+    (record,) = caplog.records
+    assert "`limits.pending_connections_per_address`" in record.getMessage()
+    assert "127.0.0.1" in record.getMessage()
+
+
 async def test_many_small_chunks_are_read_in_small_parts() -> None:
     sizes: list[int] = []
 

@@ -101,6 +101,22 @@ def test_requests_are_the_same_wherever_their_bytes_are_cut() -> None:
         assert read_all(STREAM[:at], STREAM[at:]) == WHOLE, at
 
 
+@pytest.mark.parametrize(
+    ("received", "cause"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "This is TLS"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "This is HTTP/2"),
+        (b"GET / HTTP/1.1\r\n\r\n", "one Host header"),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", "one Host header"),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n b\r\n\r\n", "not valid HTTP/1.1"),
+        (b"hello\r\n\r\n", "not valid HTTP/1.1"),
+    ],
+)
+def test_an_invalid_request_is_rejected_with_the_cause(received: bytes, cause: str) -> None:
+    with pytest.raises(InvalidRequestError, match=cause):
+        read_all(received)
+
+
 def test_bytes_after_a_request_are_not_parsed() -> None:
     for request in (WITH_LENGTH, WITH_CHUNKS, WITHOUT_BODY, UPGRADE):
         parser = RequestParser(MOST)

@@ -204,9 +204,10 @@ class _Redirect(msgspec.Struct):
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
 
     async def answer(self, request: Request) -> Response:
-        """Answer the browser."""
+        """Answer the browser. A web page that requests the address in the background does not end the sign-in."""
         parameters = dict(request.query_params)
-        if request.method != "GET" or not parameters.keys() & {"code", "error"}:
+        is_navigation = request.headers.get("sec-fetch-dest", "document") == "document"
+        if request.method != "GET" or not is_navigation or not parameters.keys() & {"code", "error"}:
             return PlainTextResponse("Page not found.", HTTPStatus.NOT_FOUND)
         if not self.event.is_set():
             self.parameters = parameters

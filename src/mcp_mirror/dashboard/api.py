@@ -154,7 +154,9 @@ def _check_request(request: Request) -> Response | None:
     origin = request.headers.get("origin")
     is_foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
     if site not in ("none", "same-origin") or is_foreign:
-        return refuse(403, "The request comes from another page. Open the dashboard itself.")
+        return refuse(
+            403, "The request comes from another page, or a proxy changed its Host header. Open the dashboard itself."
+        )
     if request.method == "POST" and CHANGE_HEADER not in request.headers:
         return refuse(403, f"A change needs the header {CHANGE_HEADER}.")
     if len(request.url.query) > _MAX_QUERY:

@@ -40,6 +40,10 @@ _NETWORK_BITS: Final = 64
 _IDLE_TIMEOUT: Final = 75.0
 """Seconds after a response in which the next request must begin: more than the 60 s for which common proxies keep
 connections, as a request on a connection that closes at that moment fails."""
+_CROWDED: Final = (
+    "Closed a connection of %s, which has over %d without a whole request (`limits.pending_connections_per_address`). "
+    "Raise the limit if this is the address of a proxy. The log reports this once."
+)
 _HANDOVER_RETRY: Final = 0.005
 """Seconds between two attempts to give a connection to another worker."""
 _MIN_READ: Final = 32 << 10
@@ -142,6 +146,7 @@ class Connections:
         self._idle: dict[LimitedProtocol, None] = {}
         """Connections that wait for a complete head after an admitted request; the oldest first."""
         self._pending_by_address: dict[str, dict[LimitedProtocol, None]] = {}
+        self._has_warned = False
         self.is_shutting_down = False
         """Whether each connection ends with its present or its next request."""
         self._disconnected: deque[LimitedProtocol] = deque()
@@ -179,6 +184,9 @@ class Connections:
         neighbours[connection] = None
         if len(neighbours) > self.policy.pending_connections_per_address:
             next(iter(neighbours)).drop()
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(_CROWDED, connection.address, self.policy.pending_connections_per_address)
 
     def mark_serving(self, connection: "LimitedProtocol") -> None:
         """Record that the server handles a request of a connection."""
@@ -288,9 +296,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Parse the received bytes up to the end of a request, and answer an invalid one."""
         try:
             self._read_request()
-        except InvalidRequestError:
-            self.logger.warning("Invalid HTTP request received.")
-            self._close_with(400, "Invalid HTTP request received.")
+        except InvalidRequestError as error:
+            self.logger.warning("Rejected an invalid HTTP request: %s", error)
+            self._close_with(400, str(error))
         except HeadTooLargeError as error:
             self._close_with(431, str(error))
         self._update_limits()

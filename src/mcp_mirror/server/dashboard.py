@@ -51,7 +51,10 @@ def build_api(gateway: Gateway, config: Config) -> DashboardApi:
 def _route_part(
     app: ASGIApp, part: ASGIApp, is_part: Callable[[str], bool], addresses: AddressCheck, endpoint: str
 ) -> ASGIApp:
-    """Direct requests for a part of the page to it, and all others to the application with the MCP endpoint."""
+    """Direct requests for a part of the page to it, and all others to the application with the MCP endpoint.
+
+    Behind a TLS proxy the page's own origin need not be one of `server.allowed_origins`. The API rejects other pages.
+    """
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", endpoint)
@@ -59,7 +62,7 @@ def _route_part(
         if is_of_endpoint or not is_part(path):
             await app(scope, receive, send)
         else:
-            await (addresses.refuse(scope) or part)(scope, receive, send)
+            await (addresses.refuse_host(scope) or part)(scope, receive, send)
 
     return route
 

@@ -179,12 +179,15 @@ class DirectHttp:
     def __init__(self, direct_path: DirectPath, sessions: Sessions, path: str) -> None:
         self._direct_path = direct_path
         self.sessions = sessions
-        self._path = path
+        self.path: Final = path
+        """The path of the endpoint."""
         self._silence = SharedTimer(_PING_INTERVAL)
 
     def has_endpoint(self, request: HttpRequest) -> bool:
         """Whether the endpoint of a request exists for its sender, and the session was created there."""
         upstream = request.upstream
+        if request.scope["path"] != self.path:
+            return False
         if upstream:
             sender = Caller(request.namespace, scopes=read_scopes(request.scope), upstream=upstream)
             if not self._direct_path.sees_upstream(sender):
@@ -200,7 +203,7 @@ class DirectHttp:
         opened = self._direct_path.open_request(body)
         if opened is None:
             return False
-        if request.scope["path"] != self._path or not _is_acceptable(opened, request):
+        if request.scope["path"] != self.path or not _is_acceptable(opened, request):
             return False
         sender = self._direct_path.find_sender(opened, request)
         if sender is None or self.sessions.is_anonymous(request.namespace):

@@ -24,12 +24,18 @@ class EndpointRouter:
         self._prefix = f"{path.rstrip('/')}/"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http" and scope["path"] != self._path and scope["path"].startswith(self._prefix):
-            name = scope["path"].removeprefix(self._prefix)
-            if name and "/" not in name:
+        """Serve one request, whether its path ends with a slash or not.
+
+        A redirect would name `http` as its scheme, also behind a TLS proxy.
+        """
+        if scope["type"] == "http" and scope["path"] != self._path:
+            path = scope["path"].removesuffix("/")
+            name = path.removeprefix(self._prefix) if path.startswith(self._prefix) else ""
+            is_main = f"{path}/" == self._prefix
+            if is_main or (name and "/" not in name):
                 upstream = OWN if name == MEMORY else name
-                scope = {**scope, "path": self._path, "raw_path": self._path.encode(), _KEY: upstream}
+                scope = {**scope, "path": self._path, "raw_path": self._path.encode()}
+                scope[_KEY] = None if is_main else upstream
         await self._app(scope, receive, send)
 
 

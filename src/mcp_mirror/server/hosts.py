@@ -64,12 +64,18 @@ class AddressCheck:
         origins = tuple(value for name, value in scope["headers"] if name == b"origin")
         return self._check(hosts, origins)
 
+    def refuse_host(self, scope: Scope) -> Response | None:
+        """Return the response that rejects a request by its host only; None if the host is admitted."""
+        return self._check(tuple(value for name, value in scope["headers"] if name == b"host"), ())
+
     def _check_headers(self, raw_hosts: Sequence[bytes], raw_origins: Sequence[bytes]) -> Response | None:
         hosts, origins = ([value.decode("latin-1") for value in values] for values in (raw_hosts, raw_origins))
         if len(hosts) != 1 or not self._admits_host(_read_authority(hosts[0])):
-            return PlainTextResponse("The Host header is not one of `server.allowed_hosts`.", 421)
+            reason = "The Host header is not one of `server.allowed_hosts`. Add it there, or correct the proxy."
+            return PlainTextResponse(reason, 421)
         if origins and (len(origins) > 1 or not _is_among(_read_origin(origins[0]), self._origins)):
-            return PlainTextResponse("The Origin header is not one of `server.allowed_origins`.", 403)
+            reason = "The Origin header is not one of `server.allowed_origins`. Add it there if its pages are trusted."
+            return PlainTextResponse(reason, 403)
         return None
 
     def _admits_host(self, host: _Address | None) -> bool:

@@ -116,7 +116,9 @@ class PayloadMiddleware:
         if self._open_requests[request.namespace] >= limit:
             raise _RejectedError(build_busy_response(429, "requests_per_principal", limit, "requests are open"))
         if not self._direct_http.has_endpoint(request):
-            raise _RejectedError(PlainTextResponse("Not Found", _NOT_FOUND))
+            path = self._direct_http.path
+            reason = f"Not Found. The endpoint is {path} (`server.path`). Correct the URL or the proxy."
+            raise _RejectedError(PlainTextResponse(reason, _NOT_FOUND))
         return request
 
     async def _serve(self, request: HttpRequest, receive: Receive, send: Send) -> None:

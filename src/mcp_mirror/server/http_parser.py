@@ -16,6 +16,11 @@ _ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)(?=[/?]|\Z)", re.IGNORECASE)
 """The beginning of a target in absolute form, with its authority."""
 _UPGRADE_LINE: Final = re.compile(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n]*)?\r\n")
+_OTHER_PROTOCOLS: Final = {
+    b"\x16\x03": "This is TLS, and the server has plain HTTP. Use http:// in the URL, or a TLS proxy in front of it.",
+    b"PRI * HTTP/2": "This is HTTP/2, and the server has HTTP/1.1. Set the client or the proxy to HTTP/1.1.",
+}
+"""The beginnings of other protocols, and what their senders read."""
 _EMPTY_LINE: Final = b"\r\n\r\n"
 """The end of a head, and of a chunked body."""
 _LINE_END: Final = b"\r\n"
@@ -28,7 +33,13 @@ _MAX_QUERY: Final = 18_000
 
 
 class InvalidRequestError(Exception):
-    """A request is not valid HTTP, or more than the limit of bytes lies between the parts of its body."""
+    """A request is not valid HTTP, or more than the limit of bytes lies between the parts of its body.
+
+    The message names the cause and the next step if another protocol or a header is the cause.
+    """
+
+    def __init__(self, message: str = "The request is not valid HTTP/1.1.") -> None:
+        super().__init__(message)
 
 
 class HeadTooLargeError(Exception):
@@ -108,7 +119,7 @@ class RequestParser:
             raise HeadTooLargeError(f"The request's head is over `limits.max_header_bytes` ({self._max_head_bytes:,}).")
         line = _REQUEST_LINE.match(received)
         if line is None and (end >= 0 or b"\n" in received or not received[:1].isupper()):
-            raise InvalidRequestError
+            raise InvalidRequestError(*(text for start, text in _OTHER_PROTOCOLS.items() if received.startswith(start)))
         if line is None or end < 0:
             self._searched = max(0, size - len(_EMPTY_LINE) + 1)
             return None
@@ -201,8 +212,10 @@ class RequestParser:
         names = [name for name, _ in headers]
         is_old = version == "1.0"
         hosts = names.count(b"host")
-        if not self._is_head_complete or hosts > 1 or not (hosts or is_old):
+        if not self._is_head_complete:
             raise InvalidRequestError
+        if hosts > 1 or not (hosts or is_old):
+            raise InvalidRequestError("The request must have one Host header.")
         self.missing, self._is_chunked = 0, False
         if b"content-length" in names:
             self.missing = int(headers[names.index(b"content-length")][1])

@@ -88,7 +88,9 @@ class BodyReader:
         """The request whose response is being read at this moment."""
 
     def find_reader(self, response: httpx2.Response) -> Read | None:
-        """Return the function that reads the body of a response; None for an unknown content type."""
+        """Return the function that reads the body of a response; None for a redirect and an unknown content type."""
+        if response.has_redirect_location:
+            return None
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         return {JSON: self.read_json, EVENTS: self.read_events}.get(kind)
 

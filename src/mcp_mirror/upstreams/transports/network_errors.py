@@ -65,6 +65,9 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
 
 
 _SCOPE_OPTION: Final = re.compile(r" --scope '[^']*'")
+_LATER: Final = ": try again later"
+_BUSY: Final = (429, 503)
+"""Statuses whose `Retry-After` names when to try again."""
 _ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
 _STATUS_ADVICE: Final = {
     401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`; for a wrapped server give "
@@ -72,7 +75,9 @@ _STATUS_ADVICE: Final = {
     403: "Its token may not do this: check `headers` or `auth`",
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`, or --sse if it is wrapped",
     407: "A proxy on the way requires a sign-in, which the gateway cannot do",
-    429: "It limits the rate of requests: try again later",
+    408: "It, or a proxy in front of it, waited too long: try again",
+    421: "It does not accept the host in `url`: correct it, or add it to the server's allowed hosts",
+    429: f"It limits the rate of requests{_LATER}",
     501: _ELSEWHERE,
 }
 """What to try, by HTTP status."""
@@ -83,6 +88,7 @@ _CREDENTIALS_ADVICE: Final = (
 _NOT_SSE: Final = (
     "Check the path in `url`; a server of Streamable HTTP needs `transport: streamable-http`, or no --sse if wrapped"
 )
+_RETRY_AFTER: Final = re.compile(r"[0-9]{1,5}")
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
 _OK: Final = 200
@@ -131,7 +137,11 @@ def _advise(response: httpx2.Response) -> str:
         return _NOT_SSE
     if status == _UNAUTHORIZED and "authorization" in request.headers:
         return _CREDENTIALS_ADVICE
-    return _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
+    advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
+    delay = response.headers.get("retry-after", "")
+    if status in _BUSY and _RETRY_AFTER.fullmatch(delay):
+        advice = f"{advice.removesuffix(_LATER)}. It asks to try again in {delay} s"
+    return advice
 
 
 def _leads_to_https(response: httpx2.Response) -> bool:
