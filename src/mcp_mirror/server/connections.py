@@ -21,6 +21,7 @@ from mcp_mirror.server.handover import ConnectionHandover
 from mcp_mirror.server.http_exchange import Exchange
 from mcp_mirror.server.http_parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
 from mcp_mirror.server.rejected_requests import build_busy_response
+from mcp_mirror.server.turns import Turns
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
 
@@ -54,8 +55,6 @@ _MAX_READ_TOGETHER: Final = 16 << 20
 """Bytes that all connections together read at once, unless each reads `_MIN_READ`."""
 _LAST_REQUEST: Final = 0.5
 """Seconds after the start of a shutdown in which idle connections still accept a request."""
-_BEGUN_AT_ONCE: Final = 4
-"""Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
 _ENDED_AT_ONCE: Final = 16
 """Requests of disconnected clients that end in a pass: a proxy that stops disconnects all of its clients at once."""
 _AFTER_HANDSHAKE: Final = frozenset({b"mcp-session-id", b"mcp-protocol-version"})
@@ -86,45 +85,6 @@ def _limit_connections(configured: int) -> int:
             *(f"{number:,}" for number in (configured, files, available)),
         )
     return min(configured, available)
-
-
-class Turns:
-    """Lets a few connections begin a request in each pass of the event loop, in the order in which they ask."""
-
-    def __init__(self) -> None:
-        self._taken = 0
-        """Turns of this pass."""
-        self._waiting: dict[LimitedProtocol, None] = {}
-        """Connections without a turn, in the order in which they asked."""
-
-    def take(self, connection: "LimitedProtocol") -> bool:
-        """Return whether a connection may begin a request now; if not, its `resume` is called in a later pass."""
-        if not self._taken:
-            connection.loop.call_soon(self._begin_pass)
-        if self._taken == _BEGUN_AT_ONCE:
-            self._waiting[connection] = None
-            return False
-        self._taken += 1
-        return True
-
-    def take_all(self) -> None:
-        """Let no other request begin in this pass, because the one that begins now takes as long as several."""
-        self._taken = _BEGUN_AT_ONCE
-
-    def has(self, connection: "LimitedProtocol") -> bool:
-        """Whether a connection waits for its turn."""
-        return connection in self._waiting
-
-    def remove(self, connection: "LimitedProtocol") -> None:
-        """Forget a connection that is closed or closing."""
-        self._waiting.pop(connection, None)
-
-    def _begin_pass(self) -> None:
-        self._taken = 0
-        while self._waiting and self._taken < _BEGUN_AT_ONCE:
-            connection = next(iter(self._waiting))
-            self.remove(connection)
-            connection.resume()  # one that is closing takes no turn
 
 
 class Connections:
