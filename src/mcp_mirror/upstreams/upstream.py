@@ -142,7 +142,7 @@ class ServerUpstream:
         return self._listed_connection(owner).listing
 
     async def settle_changes(self, owner: str | None) -> None:
-        """Wait while announced changes of an owner's tools are being read; see `ListChanges.settle_tools`."""
+        """Wait while changes of an owner's tools are being read; see `ListChanges.settle_tools`."""
         connection = self._listed_connection(owner)
         if connection.current_session is not None:
             await connection.list_changes.settle_tools()
