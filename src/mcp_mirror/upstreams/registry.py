@@ -164,7 +164,7 @@ class UpstreamRegistry:
         """Wait while changes of the tools that a caller sees are being read, for two seconds at most."""
         async with anyio.create_task_group() as tasks:
             for upstream in self.visible_to(caller):
-                tasks.start_soon(upstream.settle_changes, caller.connection_key)
+                tasks.start_soon(upstream.settle_changes, caller)
 
     async def settle_one(self, name: str, seconds: float) -> bool:
         """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
