@@ -104,6 +104,30 @@ async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Confi
         assert "Unknown tool" in str((await other.call_tool("sprout_mirrored", {})).content)
 
 
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_tools_on_a_principals_connection_are_seen_by_all_its_clients(
+    *, mode: Any, configured: Configured, serve: Serve, raw: Any
+) -> None:
+    changed = asyncio.Event()
+
+    async def note(message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            changed.set()
+
+    async with (
+        serve(configured({"one": raw() | {"scope": "principal"}})) as served,
+        Client(served.url, mode=mode) as growing,
+        Client(served.url, mode=mode, message_handler=note) as other,
+    ):
+        await growing.call_tool("grow_mirrored", {"name": "sprout"})
+        listed = (await other.list_tools(cache_mode="refresh")).tools
+        assert "sprout_mirrored" in {tool.name for tool in listed}
+        assert (await other.call_tool("sprout_mirrored", {})).is_error is not True
+        if mode == "legacy":
+            async with asyncio.timeout(BOUND):
+                await changed.wait()
+
+
 async def test_tools_that_a_call_adds_are_in_the_next_list(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:

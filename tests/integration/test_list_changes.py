@@ -1,15 +1,20 @@
-"""Clients that list tools wait while announced changes are being read."""
+"""Clients that list tools wait while changes are being read."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
+from clocks import PassTime
 
+from mcp_mirror import Mirror
 from mcp_mirror.upstreams.list_changes import ListChanges
 
 BOUND = 30
+RAW = Path(__file__).parents[1] / "end_to_end" / "servers" / "raw.py"
 
 
 @asynccontextmanager
@@ -65,3 +70,25 @@ async def test_clients_do_not_wait_for_a_server_that_does_not_answer(monkeypatch
         monkeypatch.setattr(loop, "time", lambda: read_clock() + 3)
         with anyio.fail_after(1):
             await changes.settle_tools()
+
+
+async def test_a_client_waits_for_a_listing_if_the_last_one_is_old(pass_time: PassTime) -> None:
+    changes = ListChanges()
+    changes.note_listing()
+    await pass_time(9)
+    await changes.settle_tools()
+    await pass_time(2)
+    async with settling(changes) as settled, changes.reading() as kinds:
+        assert kinds == {"tools"}
+        assert not settled.is_set()
+    assert settled.is_set()
+    await changes.settle_tools()
+
+
+async def test_tools_that_a_server_adds_without_notice_are_found(pass_time: PassTime) -> None:
+    upstream = {"command": sys.executable, "args": ["-S", "-E", str(RAW), "ok"]}
+    with anyio.fail_after(BOUND):
+        async with Mirror(upstreams={"one": upstream}) as mirror:
+            assert not (await mirror.call("grow_mirrored", {"name": "sprout", "silent": True})).is_error
+            await pass_time(11)
+            assert not (await mirror.call("sprout_mirrored", {})).is_error

@@ -114,14 +114,22 @@ class RuntimeState(msgspec.Struct, frozen=True):
     catalog: Catalog
     """The tools that clients see."""
     catalogs: Mapping[str, Catalog] = msgspec.field(default_factory=dict)
-    """Catalogs of owners whose connections list other tools; see `Caller.connection_key`."""
+    """Catalogs of owners whose connections list other tools; see `Caller.connection_key` and `sharing_key`."""
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """Return the tools that this client sees."""
-        catalog = self.catalogs.get(caller.connection_key or "", self.catalog) if self.catalogs else self.catalog
+        catalog = self._own_catalog_of(caller) if self.catalogs else self.catalog
         if caller.upstream is not None:
             catalog = catalog.of_upstream(caller.upstream, self.own_tools_for(caller))
         return catalog if caller.scopes is None else catalog.visible_to(caller)
+
+    def _own_catalog_of(self, caller: Caller) -> Catalog:
+        """Return the tools on a client's own connections, or on those of its principal."""
+        if (own := self.catalogs.get(caller.connection_key or "")) is not None:
+            return own
+        if any(upstream.scope == "principal" for upstream in self.config.upstreams):
+            return self.catalogs.get(caller.sharing_key, self.catalog)
+        return self.catalog
 
     def own_tools_for(self, caller: Caller) -> Mapping[str, MemoryTool]:
         """Return the gateway's own tools that this client sees: at the endpoint of one upstream, those of `minimal`."""

@@ -473,6 +473,7 @@ class ReconnectingConnection:
 
     async def _relist(self, session: UpstreamSession) -> None:
         """Read changed lists again, at most once a second."""
+        self.list_changes.note_listing()
         while True:
             async with self.list_changes.reading() as changed:
                 try:

@@ -1,5 +1,6 @@
-"""Lists whose changes an upstream has announced, until the gateway has read them."""
+"""Lists that have changed, or may have, until the gateway has read them."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -7,6 +8,9 @@ from typing import Final
 import anyio
 
 _TOOLS: Final = "tools"
+_OUTDATED_AFTER: Final = 10.0
+"""Seconds after which the tools are read again for a client. A server may change them without an announcement, such as
+a server without sessions that a new version replaces."""
 _LONGEST_WAIT: Final = 2.0
 """Seconds from the beginning of a reading in which clients wait for it: a server may not answer."""
 
@@ -20,6 +24,8 @@ class ListChanges:
         self._reading = frozenset[str]()
         self._began = 0.0
         """When the last reading began."""
+        self._listed_at = math.inf
+        """When the tools were last read, in vain or not."""
         self._has_noted = anyio.Event()
         self._is_read = anyio.Event()
         """Set when the changes that are being read now have been read."""
@@ -30,6 +36,10 @@ class ListChanges:
         self._noted.add(kind)
         self._has_noted.set()
 
+    def note_listing(self) -> None:
+        """Note that the tools are being read now."""
+        self._listed_at = anyio.current_time()
+
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[set[str]]:
         """Wait for changes, and yield them; they are read at the end of the context."""
@@ -37,6 +47,8 @@ class ListChanges:
         self._has_noted = anyio.Event()
         kinds, self._noted = self._noted, set()
         self._reading, self._began = frozenset(kinds), anyio.current_time()
+        if _TOOLS in kinds:
+            self.note_listing()
         try:
             yield kinds
         finally:
@@ -53,7 +65,12 @@ class ListChanges:
             self._is_pausing = False
 
     async def settle_tools(self) -> None:
-        """Wait while changes of the tools are being read; those that wait for the end of a pause do not count."""
+        """Have the tools read if that was long ago, and wait while they are being read.
+
+        Changes that wait for the end of a pause do not count.
+        """
+        if anyio.current_time() - self._listed_at > _OUTDATED_AFTER:
+            self.note(_TOOLS)
         is_reading = _TOOLS in self._reading
         if is_reading or (_TOOLS in self._noted and not self._is_pausing):
             began = self._began if is_reading else anyio.current_time()

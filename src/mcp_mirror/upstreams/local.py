@@ -19,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from msgspec.structs import replace
 
-from mcp_mirror.callers import ClientChannel
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import ArgumentsError, MirrorError, RefusedError, UpstreamError
 from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure, convert_result, is_small
 from mcp_mirror.functions.signatures import Function
@@ -142,7 +142,7 @@ class LocalUpstream:
         del owner
         return self.listing
 
-    async def settle_changes(self, owner: str | None) -> None:
+    async def settle_changes(self, caller: Caller) -> None:
         """Return at once: changes are known at once."""
 
     def offers(self, capability: str, detail: str = "") -> bool:

@@ -161,9 +161,10 @@ class UpstreamRegistry:
         await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
     async def settle_changes(self, caller: Caller) -> None:
-        """Wait while announced changes of the tools that a caller sees are being read, for two seconds at most."""
-        for upstream in self.visible_to(caller):
-            await upstream.settle_changes(caller.connection_key)
+        """Wait while changes of the tools that a caller sees are being read, for two seconds at most."""
+        async with anyio.create_task_group() as tasks:
+            for upstream in self.visible_to(caller):
+                tasks.start_soon(upstream.settle_changes, caller)
 
     async def settle_one(self, name: str, seconds: float) -> bool:
         """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""

@@ -13,7 +13,7 @@ import anyio
 import mcp_types as types
 import msgspec
 
-from mcp_mirror.callers import ClientChannel
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.json_bounds import estimate_memory
 from mcp_mirror.security.rate_limits import UpstreamLimiter
@@ -141,9 +141,9 @@ class ServerUpstream:
         """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
         return self._listed_connection(owner).listing
 
-    async def settle_changes(self, owner: str | None) -> None:
-        """Wait while announced changes of an owner's tools are being read; see `ListChanges.settle_tools`."""
-        connection = self._listed_connection(owner)
+    async def settle_changes(self, caller: Caller) -> None:
+        """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`."""
+        connection = self._listed_connection(self._connection_key(caller))
         if connection.current_session is not None:
             await connection.list_changes.settle_tools()
 
@@ -211,7 +211,7 @@ class ServerUpstream:
             self._check_scopes(channel)
             if answered is not None and "held" in answered.state:
                 return await self._suspended.resume(answered, channel)
-            key = self._connection_key(channel)
+            key = self._connection_key(channel.caller)
             connection = self._shared if key is None else await self._get_dedicated(key, channel)
             filtered = channel if self.policy.preview else filter_content(channel)
             if answered is not None:
@@ -282,7 +282,7 @@ class ServerUpstream:
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""
-        if self._connection_key(channel) is None:
+        if self._connection_key(channel.caller) is None:
             return
         self._waiting += 1
         try:
@@ -297,7 +297,7 @@ class ServerUpstream:
             UpstreamError: The caller's token lacks a required scope, or a limit on connections is reached.
         """
         self._check_scopes(channel)
-        key = self._connection_key(channel)
+        key = self._connection_key(channel.caller)
         return self._shared if key is None else await self._get_dedicated(key, channel)
 
     async def _get_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> ReconnectingConnection:
@@ -323,7 +323,7 @@ class ServerUpstream:
             UpstreamError: The caller's token lacks a required scope.
         """
         self._check_scopes(channel)
-        return self._listed_connection(self._connection_key(channel))
+        return self._listed_connection(self._connection_key(channel.caller))
 
     async def connect(self) -> None:
         """Reconnect now if the upstream is down, and wait for the attempt."""
@@ -336,12 +336,12 @@ class ServerUpstream:
             dedicated.scope.cancel()
             self._listeners.on_change("tools", key, self.policy.name)
 
-    def _connection_key(self, channel: ClientChannel) -> ConnectionKey | None:
+    def _connection_key(self, caller: Caller) -> ConnectionKey | None:
         """Return the owner of the connection for a caller's requests; None for the shared connection."""
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
-        caller, listing = channel.caller, self._shared.listing
+        listing = self._shared.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
         if scope is None and (listing is None or listing.is_stateless):

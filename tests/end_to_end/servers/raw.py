@@ -106,7 +106,8 @@ def storm(identity: Any, arguments: dict[str, Any], _line: str) -> None:
 
 def grow(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     tools.append({"name": arguments["name"], "inputSchema": {"type": "object"}})
-    write(CHANGED)
+    if not arguments.get("silent"):
+        write(CHANGED)
     result(identity, content("grown"))
 
 
