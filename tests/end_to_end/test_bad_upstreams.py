@@ -493,6 +493,15 @@ async def test_a_result_that_comes_on_a_resumed_stream_is_lifted(
         assert "GET 1" in log.read_text()
 
 
+async def test_the_data_of_an_error_follow_its_message(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    data = {"cause": "no column 'price'", "key": "c4nary-v4lue"}
+    async with open_lines(configured({"raw": raw() | {"env": {"SECRET": "c4nary-v4lue"}}})) as client:
+        await client.greet()
+        answer = await client.text("refuse_mirrored", {"message": "Internal error", "data": data})
+    details = '{"cause":"no column \'price\'","key":"***"}'
+    assert answer == f"Upstream 'raw' refused 'refuse': Internal error (error -32000). Data: {details}"
+
+
 @pytest.mark.parametrize("spool_bytes", [1 << 24, 1000], ids=["in memory", "in a file"])
 async def test_the_whole_error_of_an_upstream_can_be_read(
     spool_bytes: int, configured: Configured, open_lines: OpenLines, raw: Any

@@ -68,6 +68,19 @@ async def test_half_of_an_emoji_in_a_result_is_replaced(
         assert json.loads(received)["params"]["arguments"]["x"] == wanted
 
 
+async def test_rows_with_half_of_an_emoji_in_json_text_are_rows(
+    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    """A text that is `JSON.stringify` of rows, one of which was cut within an emoji."""
+    text = '[{"id":1,"title":"It works \\ud83d"},{"id":2,"title":"\\ud83d\\ude00"}]'
+    result = json.dumps({"content": [{"type": "text", "text": text}]})
+    async with open_lines(configured(upstreams(raw, "always"), **sections)) as client:
+        await client.greet()
+        path = path_in(await client.text("say_mirrored", {"result": result}))
+        titles = await client.text("memory_query", {"memory_path": path, "expression": "[].title"})
+        assert json.loads(titles.splitlines()[0]) == ["It works \ufffd", "\U0001f600"]
+
+
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 async def test_null_arguments_are_those_of_a_call_without_arguments(
     configured: Configured, open_lines: OpenLines, raw: Any, version: str

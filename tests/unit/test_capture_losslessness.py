@@ -69,6 +69,7 @@ def results(draw: st.DrawFn) -> dict[str, Any]:
         value = result["structuredContent"]
         value = value.get("result", value) if isinstance(value, dict) else value
         parts = value if isinstance(value, list) and draw(st.booleans()) else [value]
+        parts = leaves_of(parts) if draw(st.booleans()) else parts
         texts = [
             part if isinstance(part, str) else json.dumps(part, indent=draw(st.sampled_from([None, 1])))
             for part in parts
@@ -80,6 +81,12 @@ def results(draw: st.DrawFn) -> dict[str, Any]:
         is_one = len(structured) == 1 and draw(st.booleans())
         result["structuredContent"] = structured[0] if is_one else {"result": structured}
     return result
+
+
+def leaves_of(value: list[Any]) -> list[Any]:
+    """The items that version 1 of the Python SDK writes for an array: those of inner arrays in their place."""
+    inner = [leaves_of(item) if isinstance(item, list) else [item] for item in value]
+    return [item for items in inner for item in items if item is not None]
 
 
 def raw(value: Any) -> bytes:
@@ -136,6 +143,7 @@ def rebuild(captured: Captured) -> dict[str, Any]:
         "companion.content": lambda: json.loads(bytes(companion.blob)),
         "repeats": lambda: [text_block(spelling(draft))] if kind == "value.text" else [as_text(value)],
         "repeats.items": lambda: [as_text(part) for part in value],
+        "repeats.leaves": lambda: [as_text(part) for part in leaves_of(value)],
     }
     place, _, member = parts["content"].partition(":")
     builders["repeats.member"] = lambda: [as_text(value[member])]

@@ -330,6 +330,7 @@ ITEMS = [{"a": 1}, "x", 2.50, True]
         ([text('{"a": 1}'), text("x"), text("2.5"), text("true")], ITEMS, False, False),
         ([text('{"a": 1}'), text('"x"'), text("2.5"), text("true")], ITEMS, True, True),
         ([text('{"a": 1}'), text("x"), text("2.5")], ITEMS, True, True),
+        ([text("1"), text("x")], {"result": [[1, None], ["x"]]}, False, False),
         ([text("[1]")], [[1]], False, False),
         ([text("[1]")], [1], False, False),
         ([text("x")], "x", False, False),

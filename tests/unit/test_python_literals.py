@@ -54,6 +54,8 @@ def test_values_of_databases_have_a_form_in_json(value: object, expected: object
         ('[{"a": NaN, "b": 1.50}]', b'[{"a": null, "b": 1.50}]'),
         ('[{"NaN": "NaN, \\" \\ud83d\\ude00", "b": NaN}]', b'[{"NaN": "NaN, \\" \\ud83d\\ude00", "b": null}]'),
         (' {"a": [-Infinity, Infinity,NaN]}\n', b'{"a": [null, null,null]}'),
+        ('[{"a": "x\\ud83d"}, "\\ud83d\\ude00"]', b'[{"a": "x\\ufffd"}, "\\ud83d\\ude00"]'),
+        ('{"a": "\\uDE00 \\\\ud83d", "b": NaN}', b'{"a": "\\ufffd \\\\ud83d", "b": null}'),
         ("[{'a': np.float64(1.5), 'b': np.int64(-3), 'c': np.float64(nan)}]", b'[{"a": 1.5, "b": -3, "c": null}]'),
         ("[{'a': Timestamp('2024-01-02 03:04:05')}]", b'[{"a": "2024-01-02 03:04:05"}]'),
         ("[{'a': Timestamp('2024-01-02 03:04:05+0000', tz='UTC')}]", b'[{"a": "2024-01-02 03:04:05+0000"}]'),

@@ -37,10 +37,14 @@ _MAX_DIFFERENT_NULLS: Final = 100
 _CONTAINER_STARTS: Final = ("{", "[")
 """First characters of a member's JSON text. Scalars do not count: `true` may occur anywhere."""
 
+_END: Final = object()
+
 SAME: Final = "repeats"
 """One text equals the value or its JSON text."""
 ITEMS: Final = "repeats.items"
 """There is one text for each item of the value."""
+LEAVES: Final = "repeats.leaves"
+"""There is one text for each item that is not an array, at any depth of arrays; an item that is null has none."""
 BLOCKS: Final = "repeats.blocks"
 """The content blocks are the value."""
 DIFFERS: Final = "differs"
@@ -57,7 +61,7 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
         content: The JSON text of all blocks.
 
     Returns:
-        `SAME`, `ITEMS`, `BLOCKS`, `DIFFERS` or `UNKNOWN`.
+        `SAME`, `ITEMS`, `LEAVES`, `BLOCKS`, `DIFFERS` or `UNKNOWN`.
     """
     if are_equal(value, content) and bytes(value[:1]) == b"[" and len(value) > len("[]"):
         return BLOCKS
@@ -170,8 +174,35 @@ def _compare_large(value: Buffer, texts: Sequence[Buffer], size: int) -> str:
 def _compare(value: Any, texts: Sequence[str]) -> str:
     if len(texts) == 1 and _is_text_of(texts[0], value):
         return SAME
-    is_list = isinstance(value, list) and len(value) == len(texts)
-    return ITEMS if is_list and all(map(_is_text_of, texts, value)) else DIFFERS
+    if not isinstance(value, list):
+        return DIFFERS
+    if _are_texts_of(texts, value):
+        return ITEMS
+    return LEAVES if _are_texts_of(texts, _find_leaves(value)) else DIFFERS
+
+
+def _are_texts_of(texts: Sequence[str], items: Sequence[Any]) -> bool:
+    with suppress(ValueError, ArithmeticError):  # a text is not JSON
+        return len(texts) == len(items) and all(map(_is_text_of, texts, items))
+    return False
+
+
+def _find_leaves(value: Sequence[Any]) -> Sequence[Any]:
+    """The items that are neither arrays nor null, also those of inner arrays, in their order.
+
+    Version 1 of the Python SDK writes a text for each of them.
+    """
+    leaves: list[Any] = []
+    pending = [iter(value)]
+    while pending:
+        item = next(pending[-1], _END)
+        if item is _END:
+            pending.pop()
+        elif isinstance(item, list):
+            pending.append(iter(item))
+        elif item is not None:
+            leaves.append(item)
+    return leaves
 
 
 def _is_json_text_of(literal: Buffer, value: Buffer) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 from mcp_mirror.core.content_comparison import (
     BLOCKS,
     ITEMS,
+    LEAVES,
     SAME,
     UNKNOWN,
     Nulls,
@@ -38,8 +39,9 @@ which the value is parsed (`value.text:KEY`), or the content blocks (`content.me
 `content`: `value.text` or `companion.text` (the text of its one block), `value.block` (its one block), `value.texts`
 (an array: strings are texts, other items are texts of JSON), `value.blocks` (an array: strings are texts, objects other
 blocks; after a colon the items that are texts of JSON), `companion.content` (the original blocks), `repeats` (one text
-that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.member:KEY` (one
-text, which repeats the value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
+that is the value or its JSON text), `repeats.items` (a text for each item of the value), `repeats.leaves` (a text for
+each item that is neither an array nor null, also in inner arrays), `repeats.member:KEY` (one text, which repeats the
+value's member of that key), `repeats.content:KEY` (the blocks, which are that member).
 
 `nulls`: the members that are null in the blocks of the structured content and absent in `content`, for each block or
 once for all; those of an inner object are in an object.
@@ -115,7 +117,7 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
     if len(opened) == 1:
         ((key, member),) = opened.items()
         relation = compare_value(member, texts, content)
-        is_repeated = relation in (SAME, ITEMS)
+        is_repeated = relation in (SAME, ITEMS, LEAVES)
         raw = [block.raw for block in blocks]
         nulls = () if is_repeated or relation == BLOCKS else find_nulls(member, raw, scans)
         if relation == BLOCKS or nulls:

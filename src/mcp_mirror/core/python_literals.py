@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.payload.json_strings import replace_half_pairs
+
 _SINGLE: Final = r"'(?:[^'\\\n]++|\\.)*+'"
 _STRING: Final = rf'{_SINGLE}|"(?:[^"\\\n]++|\\.)*+"'
 _MAX_PARTS: Final = 4096
@@ -69,10 +71,11 @@ def replace_nan(text: str) -> str:
 
 
 def translate_python_literal(text: str) -> bytes | None:
-    """Translate a text that is one list, tuple or dictionary of Python, or JSON with NaN or Infinity, into JSON.
+    """Translate a text that is one list, tuple or dictionary of Python, or JSON with what JSON lacks, into JSON.
 
     Tuples become arrays. Decimals keep their digits. Dates, times, intervals, and objects that are made of one text
-    (UUIDs, ids of MongoDB, paths) become texts. NaN and infinity become null.
+    (UUIDs, ids of MongoDB, paths) become texts. NaN and infinity become null. In JSON, U+FFFD replaces half of a
+    surrogate pair, which servers in JavaScript write where they cut a text within an emoji.
 
     Returns:
         None if the text is anything else, or has values without a counterpart in JSON, such as bytes.
@@ -82,7 +85,7 @@ def translate_python_literal(text: str) -> bytes | None:
     try:
         if is_python_literal(text):
             translated = _TOKEN.sub(_translate, text).strip().encode()
-        elif text.lstrip().startswith(("[", "{")) and (replaced := replace_nan(text)) != text:
+        elif text.lstrip().startswith(("[", "{")) and (replaced := _replace_in_json(text)) != text:
             translated = replaced.strip().encode()
         else:
             return None
@@ -90,6 +93,11 @@ def translate_python_literal(text: str) -> bytes | None:
     except (ValueError, OverflowError, SyntaxError, RecursionError):
         return None
     return translated
+
+
+def _replace_in_json(text: str) -> str:
+    replaced = replace_nan(text)
+    return replace_half_pairs(replaced.encode()).decode() if "\\u" in replaced else replaced
 
 
 def _translate(token: re.Match[str]) -> str:

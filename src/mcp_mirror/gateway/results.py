@@ -244,13 +244,16 @@ class ResultProcessor(msgspec.Struct, frozen=True):
 def convert_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:
     """Return an upstream's JSON-RPC error to a twin's call as a tool error, which the error budget bounds.
 
+    The data follow the message: many servers write "Internal error" there and the cause into the data.
+
     Raises:
         RefusedError: The error is for the client, or the model may not read it.
     """
     is_hidden = options.visibility is not Visibility.FULL or not options.rules.preview
     if is_for_client(error) or not entry.is_twin or is_hidden:
         raise error
-    return build_refusal_result(str(error))
+    data = f" Data: {msgspec.json.encode(error.data).decode()}" if error.data else ""
+    return build_refusal_result(f"{error}{data}")
 
 
 def hide_error(error: UpstreamError, tool: str, visibility: Visibility) -> ToolError | None:

@@ -16,6 +16,10 @@ from mcp_mirror.types import Buffer, Span, TextSize
 _HIGH_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
 _LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
 """Two escapes that encode one character: a high surrogate, then a low one."""
+_SURROGATES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Escapes of backslashes and of surrogate pairs, and, as the group, halves of pairs, which are not valid text."""
 
 _ESCAPE: Final = 6
 """Bytes of the longest escape, `\\uXXXX`."""
@@ -201,6 +205,11 @@ def _check_literal(literal: bytes) -> None:
     _RAW.decode(literal)
     if not literal.isascii():
         str(literal, "utf-8")
+
+
+def replace_half_pairs(json_text: bytes) -> bytes:
+    """Replace each escape of half of a surrogate pair by that of U+FFFD, as JavaScript does when it writes UTF-8."""
+    return _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], json_text)
 
 
 def may_be_json(blob: Buffer, span: Span) -> bool:

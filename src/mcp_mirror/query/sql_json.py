@@ -6,6 +6,7 @@ Types are found in all rows. Texts stay as they were sent, also dates and times.
 import re
 from typing import TYPE_CHECKING, Final
 
+from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.query.rows import write_rows
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.types import Buffer, FileSpan
@@ -26,10 +27,6 @@ _LIST: Final = re.compile(r".*[^\]]\[\]", re.DOTALL)
 _RENAMED: Final = re.compile(r"(.+)_\d+")
 _RECORDS: Final = re.compile(rb"(?:\[\s*)?\{")
 """The beginning of objects."""
-_SURROGATES: Final = re.compile(
-    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
-"""Escapes of backslashes and of surrogate pairs, and, as the group, halves of pairs, which are not valid text."""
 _NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
 """Names in quotes, and types whose values would not be written as they were sent."""
 
@@ -49,7 +46,7 @@ def load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: Fi
     except duckdb.InvalidInputException as error:
         if "surrogate" not in str(error):
             raise
-        whole = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], bytes(blob))
+        whole = replace_half_pairs(bytes(blob))
         with open_as_file(whole) as path:
             _read_json(database, name, path, len(whole), is_records=is_records)
     if not rows and start.startswith(b"{"):

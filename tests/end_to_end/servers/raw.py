@@ -132,7 +132,8 @@ def refuse(identity: Any, arguments: dict[str, Any], _line: str) -> None:
     """Quote in an error what we were given."""
     quoted = f"{'.' * options.pad}no such key: {os.environ.get('SECRET')} {sys.argv}"
     message = arguments.get("message", "%s").replace("%s", quoted)
-    error = json.dumps({"code": -32000, "message": message, "data": "." * arguments.get("more", 0)})
+    data = arguments.get("data", "." * arguments.get("more", 0))
+    error = json.dumps({"code": -32000, "message": message, "data": data})
     write(f'{{"jsonrpc":"2.0","id":{json.dumps(identity)},"error":{error}}}')
 
 
