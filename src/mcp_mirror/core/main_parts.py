@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from mcp_mirror.core.media import find_embedded_text, has_content
-from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of_objects
+from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, slice_members, trim
@@ -161,7 +161,7 @@ def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:
     for level in levels:
         arrays = [member for member in level.members if kind_at(blob, member.span.start) == "array"]
         largest = max(arrays, key=_member_size, default=None)
-        if largest is not None and is_array_of_objects(blob, largest.span):
+        if largest is not None and is_array_of(blob, largest.span, "object"):
             return Part((*level.keys, largest.key), largest.span)
     return None
 

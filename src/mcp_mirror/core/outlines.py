@@ -60,26 +60,43 @@ def outline_hidden(blob: Buffer, span: Span, count: CountItems = count_items) ->
 
 
 def describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
-    """Kind and lengths: `object`, `array[12] of object`, `array[128x128x128]`, by the first item of each level."""
-    sides: list[str] = []
-    kind, here, innermost = kind_at(blob, span.start), span, span
+    """Kind and lengths: `object`, `array[12] of object`, `array[12] of array`, `array[128x128x128]`.
+
+    An array of arrays has several lengths if its first items have the same one, and so on in the first of them.
+    """
+    kind = kind_at(blob, span.start)
     if kind != "array" or span.length > MAX_COUNTED_BYTES:
         return kind
-    while kind == "array" and len(sides) < _MAX_DIMENSIONS:
-        sides.append(str(count(blob, here)))
-        first = next(items(blob, here), None)
-        if first is None:
-            break
-        kind, here, innermost = kind_at(blob, first.start), first, here
-    return f"array[{'x'.join(sides)}]{' of object' if is_array_of_objects(blob, innermost) else ''}"
+    sides, here = [str(count(blob, span))], span
+    while len(sides) < _MAX_DIMENSIONS and (length := _find_length_of_arrays(blob, here)) is not None:
+        sides.append(str(length))
+        here = next(items(blob, here))
+    kinds = (f" of {kind}" for kind in ("object", "array") if is_array_of(blob, here, kind))
+    return f"array[{'x'.join(sides)}]{next(kinds, '')}"
 
 
-def is_array_of_objects(blob: Buffer, span: Span) -> bool:
-    """Whether an array begins with an object and most of its first items are objects."""
-    if kind_at(blob, skip_space(blob, span.start + 1)) != "object":  # without a scan of the item
+def _find_length_of_arrays(blob: Buffer, span: Span) -> int | None:
+    """The number of items that each of the first items of an array has; None if they are not arrays of one length."""
+    rows = sample_items(blob, span) if kind_at(blob, skip_space(blob, span.start + 1)) == "array" else ()
+    if any(kind_at(row, 0) != "array" for row in rows):
+        return None
+    lengths = set(map(_count_sampled, rows))
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _count_sampled(row: Buffer) -> int:
+    if len(row) <= _MAX_PARSED_BYTES:
+        with suppress(RecursionError):
+            return len(_ITEMS.decode(row))
+    return count_items(row, Span(0, len(row)))
+
+
+def is_array_of(blob: Buffer, span: Span, kind: str) -> bool:
+    """Whether an array begins with a value of this kind, and most of its first items are of this kind."""
+    if kind_at(blob, skip_space(blob, span.start + 1)) != kind:  # without a scan of the item
         return False
     kinds = [kind_at(one, 0) for one in sample_items(blob, span)]
-    return 2 * kinds.count("object") > len(kinds)
+    return 2 * kinds.count(kind) > len(kinds)
 
 
 def sample_items(blob: Buffer, span: Span) -> Sequence[Buffer]:

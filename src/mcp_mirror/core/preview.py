@@ -28,7 +28,7 @@ from mcp_mirror.core.outlines import (
     MAX_SHOWN_VALUE,
     CountItems,
     describe_shape,
-    is_array_of_objects,
+    is_array_of,
     outline_hidden,
     outline_value,
     sample_items,
@@ -329,7 +329,7 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
         summary = f"array[{len(listed)}], {size}"
         room.take(summary)
         return Preview(summary, tuple(_list_items(blob, listed, room, count, path)))
-    if not is_array_of_objects(blob, span):
+    if not is_array_of(blob, span, "object"):
         summary, lines = f"{describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room)
         return Preview(f"{summary}{_show_header(blob, span, room)}", lines)
     number = format_count(count(blob, span), "object") if span.length <= MAX_COUNTED_BYTES else "objects"
