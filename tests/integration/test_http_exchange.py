@@ -5,7 +5,7 @@ import gc
 import socket
 import weakref
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -253,30 +253,21 @@ async def test_handshakes_that_arrive_together_begin_one_in_each_pass(header: by
     assert max(map(begun.passes.count, begun.passes)) == most
 
 
-async def test_connected_and_new_clients_do_not_wait_for_a_burst_of_the_others() -> None:
+@pytest.mark.parametrize(
+    ("header", "header_of_others"), [(b"Mcp-Session-Id: x", b"accept: */*"), (b"accept: */*", b"Mcp-Session-Id: x")]
+)
+async def test_calls_and_handshakes_do_not_wait_for_a_burst_of_the_others(
+    header: bytes, header_of_others: bytes
+) -> None:
     begun = Begun()
-
-    async def admit(scope: Scope, receive: Receive, send: Send) -> None:
-        connection = find_connection(scope)
-        assert connection is not None
-        connection.is_admitted = True
-        await begun(scope, receive, send)
-
-    async def burst(crowd: Sequence[Connection], one: Connection, path: bytes) -> int:
-        """Send the requests of a crowd, then one more; return how many begin before that one."""
-        begun.paths.clear()
-        for _, writer in crowd:
-            writer.write(b"POST" + HEAD + b"content-length: 2\r\n\r\n{}")
-        one[1].write(b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % path)
-        for reader, _ in (*crowd, one):
+    async with serving_many(begun, 81) as connections:
+        for number, (_, writer) in enumerate(connections):
+            is_last = number == len(connections) - 1
+            path, named = (b"/last", header) if is_last else (b"/", header_of_others)
+            writer.write(b"POST %b HTTP/1.1\r\nhost: a\r\n%b\r\ncontent-length: 2\r\n\r\n{}" % (path, named))
+        for reader, _ in connections:
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
-        return begun.paths.index(path.decode())
-
-    async with serving_many(admit, 82) as connections:
-        (connected, new), crowd = connections[:2], connections[2:]
-        await burst([], connected, b"/first")
-        assert await burst(crowd, connected, b"/connected") < 10
-        assert await burst(crowd, new, b"/new") < 10
+    assert begun.paths.index("/last") < 10
 
 
 async def test_clients_that_disconnect_together_are_noticed_a_few_in_each_pass() -> None:

@@ -60,6 +60,8 @@ _ENDED_AT_ONCE: Final = 16
 _AFTER_HANDSHAKE: Final = frozenset({b"mcp-session-id", b"mcp-protocol-version"})
 """Headers of requests after the handshake of 2025-11-25, and of all requests of 2026-07-28. Others may be handshakes,
 which take as long as several calls."""
+_MAX_SEARCHED: Final = 4096
+"""Bytes of a request that waits for its turn in which these headers are searched."""
 BACKLOG: Final = 128
 """Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
 
@@ -278,6 +280,12 @@ class LimitedProtocol(HttpToolsProtocol):
                 return
             else:
                 self._begin(head)
+
+    @property
+    def may_be_handshake(self) -> bool:
+        """Whether the request that has arrived may be a handshake."""
+        received = bytes(self._requests.received[:_MAX_SEARCHED]).lower()
+        return not any(header in received for header in _AFTER_HANDSHAKE)
 
     def _may_begin(self) -> bool:
         return bool(self._requests.received) and self._connections.turns.take(self)

@@ -5,16 +5,18 @@ from typing import Final, Protocol
 
 _BEGUN_AT_ONCE: Final = 4
 """Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
-_CONNECTED_FIRST: Final = 3
-"""Requests of connected clients that begin before one of a new connection."""
+_SHORT_FIRST: Final = 3
+"""Requests that begin before one that may be a handshake."""
 
 
 class _Connection(Protocol):
     """What a turn needs of a connection."""
 
     loop: asyncio.AbstractEventLoop
-    is_admitted: bool
-    """Whether the gateway has admitted a request of it."""
+
+    @property
+    def may_be_handshake(self) -> bool:
+        """Whether the request that has arrived may be a handshake, which takes as long as several others."""
 
     def resume(self) -> None: ...
 
@@ -22,26 +24,26 @@ class _Connection(Protocol):
 class Turns:
     """Lets a few connections begin a request in each pass of the event loop, in the order in which they ask.
 
-    Connections with an admitted request come first, and after some of them one without: a burst of handshakes does not
-    delay the calls of connected clients, nor these the handshakes.
+    A handshake begins after a few other requests, if there are any: a burst of handshakes does not delay calls, nor a
+    burst of calls the handshakes.
     """
 
     def __init__(self) -> None:
         self._taken = 0
         """Turns of this pass."""
-        self._connected: dict[_Connection, None] = {}
-        """Connections with an admitted request and without a turn, in the order in which they asked."""
-        self._new: dict[_Connection, None] = {}
+        self._short: dict[_Connection, None] = {}
+        """Connections without a turn whose request is not a handshake, in the order in which they asked."""
+        self._handshakes: dict[_Connection, None] = {}
         """Other connections without a turn, as above."""
-        self._since_new = 0
-        """Connected ones that began after the last new one."""
+        self._since_handshake = 0
+        """Short requests that began after the last handshake."""
 
     def take(self, connection: _Connection) -> bool:
         """Return whether a connection may begin a request now; if not, its `resume` is called in a later pass."""
         if not self._taken:
             connection.loop.call_soon(self._begin_pass)
         if self._taken == _BEGUN_AT_ONCE:
-            (self._connected if connection.is_admitted else self._new)[connection] = None
+            (self._handshakes if connection.may_be_handshake else self._short)[connection] = None
             return False
         self._taken += 1
         return True
@@ -52,18 +54,18 @@ class Turns:
 
     def has(self, connection: _Connection) -> bool:
         """Whether a connection waits for its turn."""
-        return connection in self._connected or connection in self._new
+        return connection in self._short or connection in self._handshakes
 
     def remove(self, connection: _Connection) -> None:
         """Forget a connection that is closed or closing."""
-        self._connected.pop(connection, None)
-        self._new.pop(connection, None)
+        self._short.pop(connection, None)
+        self._handshakes.pop(connection, None)
 
     def _begin_pass(self) -> None:
         self._taken = 0
-        while self._taken < _BEGUN_AT_ONCE and (self._connected or self._new):
-            is_new = bool(self._new) and (not self._connected or self._since_new >= _CONNECTED_FIRST)
-            self._since_new = 0 if is_new else self._since_new + 1
-            connection = next(iter(self._new if is_new else self._connected))
+        while self._taken < _BEGUN_AT_ONCE and (self._short or self._handshakes):
+            is_handshake = bool(self._handshakes) and (not self._short or self._since_handshake >= _SHORT_FIRST)
+            self._since_handshake = 0 if is_handshake else self._since_handshake + 1
+            connection = next(iter(self._handshakes if is_handshake else self._short))
             self.remove(connection)
             connection.resume()  # one that is closing takes no turn
