@@ -37,6 +37,8 @@ def test_the_gateways_take_their_configuration() -> None:
     assert (config.store.kind, config.warnings) == ("redis", ())
     assert config.store.url == f"redis://:{environ['VALKEY_PASSWORD']}@valkey:6379/0"
     assert config.server.state_keys == (environ["STATE_KEY"],)
+    traffic = config.limits.traffic
+    assert traffic.pending_connections_per_address == traffic.max_connections  # all connections come from the proxy
 
 
 def test_mounted_files_exist_and_dependencies_are_services() -> None:
