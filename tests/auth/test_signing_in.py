@@ -744,7 +744,7 @@ async def test_a_missing_authorization_server_is_named_without_a_traceback(run: 
         ended = await run("login", "plain", "--url", f"http://127.0.0.1:{port}/mcp")
     finally:
         process.kill()
-        await asyncio.wait_for(process.wait(), BOUND)
+        await asyncio.wait_for(process.communicate(), BOUND)
     assert "its authorization server does not register this client" in ended.err
     assert "Traceback" not in ended.err
 

@@ -253,7 +253,7 @@ async def _listening(script: str, *args: str) -> AsyncIterator[str]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await asyncio.wait_for(process.wait(), BOUND)
+        await asyncio.wait_for(process.communicate(), BOUND)
 
 
 Listening = Callable[..., AbstractAsyncContextManager[str]]

@@ -126,7 +126,7 @@ async def test_no_file_but_of_what_lasts_is_left_when_the_gateway_has_ended(
 BROKEN = {
     '{"content":[}': "not valid JSON",
     '{"content":[],"x":NaN}': "not valid JSON",
-    '{"content":[],"structuredContent":' + '{"a":' * 100_000 + "1" + "}" * 100_001: "nested too deep",
+    '{"content":[],"structuredContent":' + "[" * 10**6 + "]" * 10**6 + "}": "nested too deep",
     '{"content":5}': "not a tool result",
     result(structuredContent={"k" * 300: 1}): "limits.max_key_bytes",
 }

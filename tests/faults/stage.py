@@ -53,7 +53,7 @@ class HttpUpstream:
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        await asyncio.wait_for(self.process.wait(), BOUND)
+        await asyncio.wait_for(self.process.communicate(), BOUND)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ async def _started(stack: AsyncExitStack, kind: str, stdout: int) -> Process:
     async def end() -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
+        await process.communicate()
 
     stack.push_async_callback(end)
     return process

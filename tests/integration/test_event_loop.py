@@ -382,7 +382,7 @@ assert measure() < full - (50 << 20)
 
 def test_what_a_finalizer_schedules_during_a_collection_runs_at_once() -> None:
     program = """
-import asyncio, gc
+import asyncio, gc, os
 from time import monotonic
 from mcp_mirror.cli.run import COLLECTOR_THRESHOLDS
 from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
@@ -401,7 +401,11 @@ async def main():
     await asyncio.sleep(0.001)
     finalized = asyncio.get_running_loop().create_future()
     leave_garbage(asyncio.get_running_loop(), finalized)
-    await asyncio.to_thread(print)  # an event; after it, the loop becomes idle
+    loop, received = asyncio.get_running_loop(), asyncio.Event()
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    loop.add_reader(reader, lambda: (loop.remove_reader(reader), received.set()))
+    await received.wait()  # an event; after it, the loop becomes idle
     at = await asyncio.wait_for(finalized, 20)
     assert monotonic() - at < 5
 

@@ -187,7 +187,7 @@ async def _upstream(combination: Combination) -> AsyncIterator[dict[str, Any]]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await asyncio.wait_for(process.wait(), BOUND)
+        await asyncio.wait_for(process.communicate(), BOUND)
 
 
 @asynccontextmanager

@@ -76,9 +76,9 @@ BOUNDS = UpstreamBounds(max_tool_bytes=1000, max_name_bytes=10, max_schema_depth
 
 
 def nested(depth: int) -> Any:
-    tree: dict[str, Any] = {}
+    tree: Any = {}
     for _ in range(depth):
-        tree = {"a": tree}
+        tree = [tree]
     return tree
 
 
@@ -91,7 +91,7 @@ def nested(depth: int) -> Any:
         ({"name": "\u00e9" * 6}, "`limits.max_name_bytes`"),
         ({"name": "x", "inputSchema": nested(4)}, r"nested deeper than `limits.max_schema_depth` \(5\)"),
         ({"name": "x", "inputSchema": nested(3)}, None),
-        ({"name": "x", "inputSchema": nested(50_000)}, "`limits.max_schema_depth`"),
+        ({"name": "x", "inputSchema": nested(200_000)}, "`limits.max_schema_depth`"),
         ({"name": "x", "odd": "\ud800"}, None),
     ],
     ids=["small", "bytes", "name", "letters", "depth", "within", "far too deep", "odd"],

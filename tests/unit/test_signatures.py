@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import date
 from enum import IntEnum
@@ -408,6 +409,16 @@ def test_errors_for_invalid_functions_have_two_sentences_at_most(function: Any, 
     assert expected in str(caught.value)
     assert len(str(caught.value)) < 320
     assert "pydantic.dev" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="earlier versions evaluate annotations with the definition")
+@pytest.mark.parametrize("annotation", ["Nowhere", "list[Nowhere]", "Nowhere | None"])
+def test_an_unknown_name_in_an_annotation_is_named(annotation: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"def unknown(first: int, value: {annotation}) -> Nowhere: ...", names)  # noqa: S102  # not defined elsewhere
+    with pytest.raises(MirrorError, match="the annotation of 'value' cannot be evaluated: name 'Nowhere' is not def"):
+        read(names["unknown"])
+    assert read(functools.partial(names["unknown"], value=1)).schema == schema(["first"], first=WHOLE)
 
 
 @pytest.mark.parametrize("tool", [climb, spend])

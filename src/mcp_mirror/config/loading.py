@@ -108,7 +108,9 @@ def list_configs(environ: Mapping[str, str]) -> list[Path]:
 def _may_be_file(path: Path) -> bool:
     """Whether a path is a file; true too if only reading can show it, as in a folder that this user may not enter."""
     try:
-        return path.is_file()
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:
         return True
 

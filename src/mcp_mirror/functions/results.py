@@ -215,8 +215,9 @@ def _encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(_convert_parts(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else error
         raise MirrorError(
-            f"A value of type {type(value).__name__} cannot be encoded as JSON: {error}. Convert it to dicts, lists, "
+            f"A value of type {type(value).__name__} cannot be encoded as JSON: {reason}. Convert it to dicts, lists, "
             "texts and numbers."
         ) from None
 

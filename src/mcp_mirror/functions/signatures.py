@@ -6,6 +6,7 @@ pydantic reads the signature as for `validate_call`. This module does not call t
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, TypedDict, get_args
@@ -18,6 +19,19 @@ from pydantic_core import core_schema, to_jsonable_python
 from mcp_mirror.errors import ArgumentsError, MirrorError
 from mcp_mirror.functions.result_types import find_unencodable_result
 from mcp_mirror.settings.upstreams import CaptureMode, ToolPolicy
+
+if sys.version_info >= (3, 14):  # which evaluates annotations when they are read; unknown names become references
+    from annotationlib import Format, get_annotations
+
+    _inspect_signature = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
+    _read_annotations = functools.partial(get_annotations, format=Format.FORWARDREF)
+else:
+    _inspect_signature = inspect.signature
+
+    def _read_annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
+        annotations: Mapping[str, Any] = getattr(function, "__annotations__", {})
+        return annotations
+
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Tool names that the protocol allows."""
@@ -146,7 +160,7 @@ def _find_name(function: Callable[..., Any]) -> str:
 def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signature:
     """The parameters that a model fills: without those that a partial function binds."""
     try:
-        signature = inspect.signature(function)
+        signature = _inspect_signature(function)
     except (TypeError, ValueError):
         raise MirrorError(f"{name!r} cannot be a tool: it has no signature. Wrap it in a function.") from None
     bound = function.keywords if isinstance(function, functools.partial) else {}
@@ -172,7 +186,7 @@ def _build_adapter(
     Raises:
         MirrorError: pydantic cannot read an annotation; the message names the parameter.
     """
-    annotations = getattr(source, "__annotations__", {})
+    annotations = _read_annotations(source)
     hints = {one: annotations[one] for one in signature.parameters if one in annotations}
     try:
         return _adapt(source, signature, hints)
