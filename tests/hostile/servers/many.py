@@ -8,7 +8,7 @@ import time
 TOOLS = ("hear", "emit", "flood", "write")
 COUNT = 1_000_000 if "HOSTILE_FULL" in os.environ else 300_000
 LEVELS = 600
-DEEP = b"[" * 5_000 + b"]" * 5_000
+DEEP = b"[" * 500_000 + b"]" * 500_000
 PAYLOADS = {
     "members": lambda: b'{"content":[],' + members() + b"}",
     "structured": lambda: b'{"content":[],"structuredContent":{' + members() + b"}}",
