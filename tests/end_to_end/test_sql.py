@@ -199,6 +199,7 @@ async def test_numbers_of_stored_json_keep_their_digits() -> None:
         ({"sql": "x" * 100_001}, "100,000 are accepted"),
         ({"sql": "FROM t", "inputs": {"t": "list_orders"}}, 'No value is stored under "list_orders"'),
         ({"sql": "FROM t", "inputs": {"t": 5}}, 'The input "t" cannot be read as a table: it is 5.'),
+        ({"sql": "FROM t", "inputs": {"t": 10**24}}, "cannot be read as a table: it is 10000000000000000000...."),
         ({"sql": "FROM tt", "inputs": {"t": [1]}}, "The tables are t."),
         (
             {"sql": "SELECT x FROM t", "inputs": {"t": [{"y": 1}]}},

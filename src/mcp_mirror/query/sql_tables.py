@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mcp_mirror.core.amounts import format_count
+from mcp_mirror.core.amounts import format_count, shorten
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.number_tables import MAX_CHARACTERS
@@ -149,7 +149,7 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
     elif head[:1] in (b"[", b"{"):
         load_json(database, table.name, blob, table.value)
     else:
-        raise ValueError(f"it is {head[:20].decode('utf-8', 'replace')}.")
+        raise ValueError(f"it is {shorten(head.rstrip().decode(), 20)}.")
 
 
 def _has_heading(start: bytes) -> bool:
