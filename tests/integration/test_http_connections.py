@@ -405,6 +405,22 @@ async def test_a_server_that_refuses_tls_is_not_taken_for_one_without_tls() -> N
     assert "TLS failed (SSLV3_ALERT_HANDSHAKE_FAILURE). See the server's log; the gateway uses TLS 1.2" in explained
 
 
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+async def test_a_wrong_file_of_authorities_is_named(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "authorities.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    async with serving() as site:
+        request = httpx2.Request("GET", site.url.replace("http:", "https:"))
+        with pytest.raises(httpx2.TransportError) as failure:
+            await site.kept.handle_async_request(request)
+    explained = explain_failed_connection(failure.value, request.url)
+    assert "cannot read a certificate from the file in `SSL_CERT_FILE`. Set it to a PEM file" in explained
+
+
 async def test_a_tls_connection_is_used_again(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)

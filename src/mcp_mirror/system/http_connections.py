@@ -31,6 +31,7 @@ _MAX_INFORMATIONAL: Final = 1 << 15
 """Informational responses before a response: a server that sends them without an end costs CPU for as long."""
 CLOSED_EARLY: Final = "it ended before the response was complete"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
+NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
 
 Origin = tuple[str, str, int]
@@ -331,7 +332,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         """Open a connection for a request.
 
         Raises:
-            httpx2.ConnectError: The host cannot be reached.
+            httpx2.ConnectError: The host cannot be reached, or `SSL_CERT_FILE` has no certificate.
             httpx2.ConnectTimeout: The connection, or TLS on it, took too long.
             httpx2.RemoteProtocolError: The server ended the connection before TLS.
             httpx2.UnsupportedProtocol: The URL is not of HTTP.
@@ -340,30 +341,42 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         scheme, host, port = origin
         if scheme not in DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol("only URLs with http:// and https:// are supported")
+        context = self._load_context() if scheme == "https" else None
         timeout = request.extensions.get("timeout", _NO_TIMEOUTS).get("connect")
         with _limit(timeout, httpx2.ConnectTimeout):
             receiver = await self._connect(host, port)
-        if scheme == "https":
+        if context is not None:
             with _limit(timeout, httpx2.ConnectTimeout, SLOW_HANDSHAKE):
-                receiver = await self._start_tls(receiver, host)
+                receiver = await self._start_tls(receiver, host, context)
         return _HttpConnection(origin, receiver)
 
-    async def _start_tls(self, plain: Receiver, host: str) -> Receiver:
+    def _load_context(self) -> ssl.SSLContext:
+        """Return the context of TLS connections.
+
+        Raises:
+            httpx2.ConnectError: `SSL_CERT_FILE` has no certificate.
+        """
+        if self._context is None:
+            try:
+                self._context = httpx2.create_ssl_context()
+            except OSError as error:  # also the errors of `ssl`
+                raise httpx2.ConnectError(NO_AUTHORITIES) from error
+            self._context.set_alpn_protocols(["http/1.1"])
+        return self._context
+
+    async def _start_tls(self, plain: Receiver, host: str, context: ssl.SSLContext) -> Receiver:
         """Start TLS on a connection.
 
         Raises:
             httpx2.ConnectError: The handshake failed.
             httpx2.RemoteProtocolError: The server ended the connection, or sent something before the handshake.
         """
-        if self._context is None:
-            self._context = httpx2.create_ssl_context()
-            self._context.set_alpn_protocols(["http/1.1"])
         receiver = Receiver()
         try:
             if not plain.is_idle:  # asyncio would wait for the bytes or the end that the plain connection took
                 raise ConnectionResetError  # noqa: TRY301  # the same as an end some moments later
             transport = await asyncio.get_running_loop().start_tls(
-                plain.transport, receiver, self._context, server_hostname=host
+                plain.transport, receiver, context, server_hostname=host
             )
         except BaseException as error:
             plain.transport.abort()
