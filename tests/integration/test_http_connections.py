@@ -1,6 +1,7 @@
 """HTTP connections stay open between requests while they can be used."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -419,6 +420,17 @@ async def test_a_wrong_file_of_authorities_is_named(
             await site.kept.handle_async_request(request)
     explained = explain_failed_connection(failure.value, request.url)
     assert "cannot read a certificate from the file in `SSL_CERT_FILE`. Set it to a PEM file" in explained
+
+
+async def test_the_system_ends_connections_whose_server_is_gone() -> None:
+    async with serving(JSON) as site:
+        await site.read()
+        connection = site.receivers[0].transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        interval = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        assert interval * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) <= 90
+        idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+        assert connection.getsockopt(socket.IPPROTO_TCP, idle) <= 30
 
 
 async def test_a_tls_connection_is_used_again(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

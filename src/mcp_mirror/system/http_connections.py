@@ -6,6 +6,7 @@ request in one packet. h11 reads and writes the protocol.
 """
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
@@ -29,6 +30,9 @@ _EVENTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
 _MAX_INFORMATIONAL: Final = 1 << 15
 """Informational responses before a response: a server that sends them without an end costs CPU for as long."""
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9}
+"""Seconds until the first probe of a silent connection (the second name is that of macOS), seconds between the next
+ones, and the number of probes without an answer that end it: after two minutes. A server that is only slow answers."""
 CLOSED_EARLY: Final = "it ended before the response was complete"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
@@ -137,10 +141,23 @@ async def open_connection(address: str, port: int) -> Receiver:
         httpx2.ConnectError: The address does not accept.
     """
     try:
-        _, receiver = await asyncio.get_running_loop().create_connection(Receiver, address, port)
+        transport, receiver = await asyncio.get_running_loop().create_connection(Receiver, address, port)
     except OSError as error:
         raise httpx2.ConnectError(str(error)) from error
+    _probe_silent_connection(transport.get_extra_info("socket"))
     return receiver
+
+
+def _probe_silent_connection(connection: socket.socket) -> None:
+    """End a connection whose other side is gone without a notice, as after a change of networks.
+
+    An event stream, or a call that may take hours, would wait for it forever.
+    """
+    with suppress(OSError):  # not every system has all options
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _finish(future: "asyncio.Future[None] | None") -> None:
