@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import ssl
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -211,6 +213,18 @@ async def test_an_idle_connection_expires() -> None:
         await site.read()
         assert site.connections == 2
         await site.until(lambda: site.closed == 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the clock that counts sleep has another name")
+async def test_an_idle_connection_expires_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_clock = time.clock_gettime
+    async with serving(JSON, JSON, seconds=60) as site:
+        await site.read()
+        monkeypatch.setattr(
+            time, "clock_gettime", lambda clock: read_clock(clock) + 90 * (clock == time.CLOCK_BOOTTIME)
+        )
+        await site.read()
+        assert site.connections == 2
 
 
 async def test_concurrent_requests_have_their_own_connections_and_few_stay_idle() -> None:

@@ -8,10 +8,11 @@ request in one packet. h11 reads and writes the protocol.
 import asyncio
 import socket
 import ssl
+import sys
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from time import monotonic
 from typing import Any, Final
 
 import anyio
@@ -160,6 +161,13 @@ def _probe_silent_connection(connection: socket.socket) -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def _read_clock() -> float:
+    """Return seconds, also those in which the machine sleeps: servers close their connections in that time."""
+    if sys.platform == "win32":
+        return time.monotonic()
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def _finish(future: "asyncio.Future[None] | None") -> None:
     if future is not None and not future.done():
         future.set_result(None)
@@ -199,7 +207,7 @@ class _HttpConnection:
 
         A connection is not idle if the server has closed it, or has sent anything since the last response.
         """
-        return monotonic() < self._idle_since + seconds and self._receiver.is_idle
+        return _read_clock() < self._idle_since + seconds and self._receiver.is_idle
 
     def close(self) -> None:
         """Close the connection."""
@@ -266,7 +274,7 @@ class _HttpConnection:
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE or self._h11.trailing_data[0]:
             return False
         self._h11.start_next_cycle()
-        self._idle_since = monotonic()
+        self._idle_since = _read_clock()
         return self._receiver.is_idle
 
 
