@@ -294,6 +294,22 @@ async def test_an_event_stream_that_breaks_off_again_and_again_is_opened_again(
         await until(lambda: log.read_text().count("GET\n") >= 4)
 
 
+@pytest.mark.parametrize("status", [409, 502])
+async def test_an_event_stream_that_is_refused_for_now_is_opened_later(
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path, status: int
+) -> None:
+    log = tmp_path / "log"
+    options = "--standing", "0.1", "--silent", "--busy", str(status), "--log", str(log)
+    async with (
+        listening("raw_http.py", *options) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        await client.text("hear_mirrored")
+        await until(lambda: log.read_text().count("GET\n") >= 4)
+        assert log.read_text().count("initialize\n") == 1
+
+
 async def test_a_server_that_starts_late_serves_later_requests(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:

@@ -437,6 +437,29 @@ async def test_a_disk_that_the_store_has_filled_itself_can_be_cleared(
     assert audit(folder) == {("me", "after")}
 
 
+BESIDE_FULL = """
+import asyncio, sys
+from pathlib import Path
+from clocks import Clock
+from disk_values import LARGE, opened, put
+
+async def main(folder):
+    async with opened(folder, Clock()) as store:
+        await put(store, Clock(), "t-large", LARGE)
+        await put(store, Clock(), "t-small", b"small")
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_a_full_folder_of_temporary_files_does_not_concern_the_store(small_disk: Path, tmp_path: Path) -> None:
+    fill(small_disk, 0)
+    helpers = {"PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
+    environment = os.environ | helpers | {"TMPDIR": str(small_disk)}  # SQLite reads it once in a process
+    command = [sys.executable, "-c", BESIDE_FULL, str(tmp_path / "store")]
+    subprocess.run(command, env=environment, check=True, timeout=100)
+
+
 def remount(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 

@@ -1,7 +1,10 @@
 """HTTP connections stay open between requests while they can be used."""
 
 import asyncio
+import socket
 import ssl
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -212,6 +215,18 @@ async def test_an_idle_connection_expires() -> None:
         await site.until(lambda: site.closed == 1)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the clock that counts sleep has another name")
+async def test_an_idle_connection_expires_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_clock = time.clock_gettime
+    async with serving(JSON, JSON, seconds=60) as site:
+        await site.read()
+        monkeypatch.setattr(
+            time, "clock_gettime", lambda clock: read_clock(clock) + 90 * (clock == time.CLOCK_BOOTTIME)
+        )
+        await site.read()
+        assert site.connections == 2
+
+
 async def test_concurrent_requests_have_their_own_connections_and_few_stay_idle() -> None:
     async with serving(*[JSON] * 4, most=1) as site:
         first, second = await site.request(), await site.request()
@@ -403,6 +418,33 @@ async def test_a_server_that_refuses_tls_is_not_taken_for_one_without_tls() -> N
             await site.kept.handle_async_request(request)
     explained = explain_failed_connection(failure.value, request.url)
     assert "TLS failed (SSLV3_ALERT_HANDSHAKE_FAILURE). See the server's log; the gateway uses TLS 1.2" in explained
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+async def test_a_wrong_file_of_authorities_is_named(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "authorities.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    async with serving() as site:
+        request = httpx2.Request("GET", site.url.replace("http:", "https:"))
+        with pytest.raises(httpx2.TransportError) as failure:
+            await site.kept.handle_async_request(request)
+    explained = explain_failed_connection(failure.value, request.url)
+    assert "cannot read a certificate from the file in `SSL_CERT_FILE`. Set it to a PEM file" in explained
+
+
+async def test_the_system_ends_connections_whose_server_is_gone() -> None:
+    async with serving(JSON) as site:
+        await site.read()
+        connection = site.receivers[0].transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        interval = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        assert interval * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) <= 90
+        idle = [getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE") if hasattr(socket, name)]
+        assert all(connection.getsockopt(socket.IPPROTO_TCP, one) <= 30 for one in idle)
 
 
 async def test_a_tls_connection_is_used_again(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
@@ -822,6 +822,27 @@ async def test_the_log_says_why_a_server_cannot_be_reached(
         pass
     [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
     assert line == f"The store's Redis server cannot be reached. Try again in a moment. (ConnectionError: {reason})"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems lack the second address, or refuse connections")
+async def test_a_silent_address_of_the_host_does_not_hide_another_one(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_both(*asked: Any) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, asked[1])) for one in ("127.0.0.2", "127.0.0.1")]
+
+    with ExitStack() as sockets:
+        silent = sockets.enter_context(socket.socket())
+        silent.bind(("127.0.0.2", redis_server.port))
+        silent.listen(0)
+        for _ in range(2):  # the queue is full, so the system drops the packets of further connections
+            waiting = sockets.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(silent.getsockname())
+        monkeypatch.setattr(socket, "getaddrinfo", find_both)
+        async with opened(redis_server, tmp_path, url=f"redis://redis.internal:{redis_server.port}/0") as store:
+            await put(store, "t-1")
+            assert await store.read("me", "t-1") is not None
 
 
 @pytest.mark.parametrize(

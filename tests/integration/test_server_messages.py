@@ -143,6 +143,14 @@ async def test_a_timeout_restarts_unless_it_is_paused(pass_time: PassTime) -> No
     assert paused.remaining <= 40
 
 
+async def test_a_process_that_was_stopped_has_time_to_read_responses(pass_time: PassTime) -> None:
+    timeout = PausableTimeout(100)
+    await pass_time(500)
+    assert not timeout.is_over
+    with anyio.fail_after(BOUND), pytest.raises(RequestTimeoutError), timeout.cancelling():
+        await anyio.sleep_forever()
+
+
 async def test_a_stopped_request_ends_at_once_even_if_it_waits_later() -> None:
     timeout = PausableTimeout(100)
     timeout.stop("was stopped.")

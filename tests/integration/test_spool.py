@@ -154,6 +154,14 @@ def test_a_map_stays_readable_after_its_file_is_removed(tmp_path: Path) -> None:
     assert bytes(view) == b"x" * 200
 
 
+def test_a_message_is_discarded_without_a_free_file_handle(tmp_path: Path) -> None:
+    with Spool(POLICY, tmp_path) as spool:
+        frame = spooled(read(spool, b"x" * 200 + b"\n")[0])
+        with limited(resource.RLIMIT_NOFILE, 0):
+            frame.discard()
+        assert not frame.path.exists()
+
+
 @pytest.mark.parametrize("chunk", [10, 150, 5000])
 def test_an_overlong_message_keeps_only_its_head(tmp_path: Path, chunk: int) -> None:
     stream = b"y" * 4000 + b"\nnext\n"

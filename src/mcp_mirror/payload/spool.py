@@ -71,8 +71,10 @@ class SpooledFrame(msgspec.Struct, eq=False):
 
     def discard(self) -> None:
         """Remove the file and the decoded files beside it. Their maps and hard links stay."""
-        for path in (self.path, *self.path.parent.glob(f"{self.path.name}.*")):
-            unlink_large(path)
+        unlink_large(self.path)
+        with suppress(OSError):  # without a free file handle, decoded files stay until the folder is removed
+            for path in self.path.parent.glob(f"{self.path.name}.*"):
+                unlink_large(path)
 
 
 Frame = bytes | SpooledFrame | DiscardedFrame

@@ -6,11 +6,13 @@ request in one packet. h11 reads and writes the protocol.
 """
 
 import asyncio
+import socket
 import ssl
+import sys
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from time import monotonic
 from typing import Any, Final
 
 import anyio
@@ -29,8 +31,12 @@ _EVENTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
 _MAX_INFORMATIONAL: Final = 1 << 15
 """Informational responses before a response: a server that sends them without an end costs CPU for as long."""
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9}
+"""Seconds until the first probe of a silent connection (the second name is that of macOS), seconds between the next
+ones, and the number of probes without an answer that end it: after two minutes. A server that is only slow answers."""
 CLOSED_EARLY: Final = "it ended before the response was complete"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
+NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
 
 Origin = tuple[str, str, int]
@@ -136,10 +142,30 @@ async def open_connection(address: str, port: int) -> Receiver:
         httpx2.ConnectError: The address does not accept.
     """
     try:
-        _, receiver = await asyncio.get_running_loop().create_connection(Receiver, address, port)
+        transport, receiver = await asyncio.get_running_loop().create_connection(Receiver, address, port)
     except OSError as error:
         raise httpx2.ConnectError(str(error)) from error
+    _probe_silent_connection(transport.get_extra_info("socket"))
     return receiver
+
+
+def _probe_silent_connection(connection: socket.socket) -> None:
+    """End a connection whose other side is gone without a notice, as after a change of networks.
+
+    An event stream, or a call that may take hours, would wait for it forever.
+    """
+    with suppress(OSError):  # not every system has all options
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _read_clock() -> float:
+    """Return seconds, also those in which the machine sleeps: servers close their connections in that time."""
+    if sys.platform == "win32":
+        return time.monotonic()
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _finish(future: "asyncio.Future[None] | None") -> None:
@@ -181,7 +207,7 @@ class _HttpConnection:
 
         A connection is not idle if the server has closed it, or has sent anything since the last response.
         """
-        return monotonic() < self._idle_since + seconds and self._receiver.is_idle
+        return _read_clock() < self._idle_since + seconds and self._receiver.is_idle
 
     def close(self) -> None:
         """Close the connection."""
@@ -248,7 +274,7 @@ class _HttpConnection:
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE or self._h11.trailing_data[0]:
             return False
         self._h11.start_next_cycle()
-        self._idle_since = monotonic()
+        self._idle_since = _read_clock()
         return self._receiver.is_idle
 
 
@@ -331,7 +357,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         """Open a connection for a request.
 
         Raises:
-            httpx2.ConnectError: The host cannot be reached.
+            httpx2.ConnectError: The host cannot be reached, or `SSL_CERT_FILE` has no certificate.
             httpx2.ConnectTimeout: The connection, or TLS on it, took too long.
             httpx2.RemoteProtocolError: The server ended the connection before TLS.
             httpx2.UnsupportedProtocol: The URL is not of HTTP.
@@ -340,30 +366,42 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         scheme, host, port = origin
         if scheme not in DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol("only URLs with http:// and https:// are supported")
+        context = self._load_context() if scheme == "https" else None
         timeout = request.extensions.get("timeout", _NO_TIMEOUTS).get("connect")
         with _limit(timeout, httpx2.ConnectTimeout):
             receiver = await self._connect(host, port)
-        if scheme == "https":
+        if context is not None:
             with _limit(timeout, httpx2.ConnectTimeout, SLOW_HANDSHAKE):
-                receiver = await self._start_tls(receiver, host)
+                receiver = await self._start_tls(receiver, host, context)
         return _HttpConnection(origin, receiver)
 
-    async def _start_tls(self, plain: Receiver, host: str) -> Receiver:
+    def _load_context(self) -> ssl.SSLContext:
+        """Return the context of TLS connections.
+
+        Raises:
+            httpx2.ConnectError: `SSL_CERT_FILE` has no certificate.
+        """
+        if self._context is None:
+            try:
+                self._context = httpx2.create_ssl_context()
+            except OSError as error:  # also the errors of `ssl`
+                raise httpx2.ConnectError(NO_AUTHORITIES) from error
+            self._context.set_alpn_protocols(["http/1.1"])
+        return self._context
+
+    async def _start_tls(self, plain: Receiver, host: str, context: ssl.SSLContext) -> Receiver:
         """Start TLS on a connection.
 
         Raises:
             httpx2.ConnectError: The handshake failed.
             httpx2.RemoteProtocolError: The server ended the connection, or sent something before the handshake.
         """
-        if self._context is None:
-            self._context = httpx2.create_ssl_context()
-            self._context.set_alpn_protocols(["http/1.1"])
         receiver = Receiver()
         try:
             if not plain.is_idle:  # asyncio would wait for the bytes or the end that the plain connection took
                 raise ConnectionResetError  # noqa: TRY301  # the same as an end some moments later
             transport = await asyncio.get_running_loop().start_tls(
-                plain.transport, receiver, self._context, server_hostname=host
+                plain.transport, receiver, context, server_hostname=host
             )
         except BaseException as error:
             plain.transport.abort()

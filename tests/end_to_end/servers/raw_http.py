@@ -25,11 +25,14 @@ parser.add_argument("--location", help="and redirect there")
 parser.add_argument("--standing", type=float, help="a GET is a stream: silent so many seconds, then a tool is new")
 parser.add_argument("--silent", action="store_true", help="such a stream ends without a message")
 parser.add_argument("--broken", action="store_true", help="such a stream breaks off")
+parser.add_argument("--busy", type=int, help="the second and the third such stream are refused with this status")
 parser.add_argument("--max-body", type=int, default=1 << 30, help="larger bodies are refused with 413")
 parser.add_argument("--log")
 options = parser.parse_args()
 lock = threading.Lock()
 sessions: set[str] = set()
+opened: list[str] = []
+"""The sessions of the requests for an event stream."""
 results: dict[str, str] = {}
 """By the id of the event that the client saw last: what it resumes with."""
 
@@ -90,7 +93,11 @@ class Handler(BaseHTTPRequestHandler):
             self.stream(event(results.pop(seen), "2"))
         elif options.standing and self.headers.get("mcp-session-id") not in sessions:
             self.refuse(404, None, "Session not found")
+        elif options.busy and 1 <= len(opened) < 3:
+            opened.append(self.headers["mcp-session-id"])
+            self.refuse(options.busy, None, "Conflict")
         elif options.standing:
+            opened.append(self.headers["mcp-session-id"])
             self.stream(b": standing\n\n", whole=not options.broken)
             self.wfile.flush()
             time.sleep(options.standing)

@@ -182,6 +182,7 @@ class DiskEventLog:
             )
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA temp_store = MEMORY")  # as in the index
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.executescript(_TABLES)
             except BaseException:

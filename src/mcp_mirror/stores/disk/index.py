@@ -157,6 +157,7 @@ class Index:
             connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA temp_store = MEMORY")  # the folder of temporary files may be full
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
             is_new = create_tables(connection, self._path.parent)

@@ -20,7 +20,7 @@ import anyio
 import msgspec
 from redis import exceptions
 from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -32,6 +32,8 @@ _logger = logging.getLogger(__name__)
 
 _TIMEOUT: Final = 1.5
 """Seconds for one exchange with the server."""
+_HEAD_START: Final = 0.25
+"""Seconds after which a connection also tries the next address of the server's host (RFC 8305)."""
 _CONNECTIONS: Final = 30
 """Exchanges at once, each with a connection."""
 _TRANSFERS: Final = 2
@@ -123,6 +125,23 @@ _BY_CODE: Final = (
 )
 """What the errors of the server contain: most begin with a code, and the last ones are those within a script."""
 _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
+
+
+class _FallbackConnection(Connection):
+    """A connection that tries the next address of a host early: packets to an IPv6 address may be dropped."""
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "happy_eyeballs_delay": _HEAD_START}
+
+
+class _FallbackTLSConnection(_FallbackConnection, SSLConnection):
+    """The same with TLS."""
+
+
+_CONNECTION_CLASSES: Final[Mapping[type[AbstractConnection], type[AbstractConnection]]] = {
+    Connection: _FallbackConnection,
+    SSLConnection: _FallbackTLSConnection,
+}
 
 
 class _ConnectedFirstPool(ConnectionPool):
@@ -284,6 +303,7 @@ def _create_pool(url: str) -> ConnectionPool:
             "unix:///PATH, with user and password percent-encoded: %40 for @, %2F for /, %23 for #, %25 for %."
         )
     pool.connection_kwargs |= {"decode_responses": False}
+    pool.connection_class = _CONNECTION_CLASSES.get(pool.connection_class, pool.connection_class)
     return pool
 
 

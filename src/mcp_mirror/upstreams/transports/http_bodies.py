@@ -16,7 +16,7 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import BodyError, decode_body
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader, ServerSentEvent
-from mcp_mirror.payload.json_rpc import RequestId, chunks_of
+from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.transports.network_errors import (
@@ -249,6 +249,15 @@ class BodyReader:
         answered = identity if recovered is None else recovered
         is_own = self._bypass.fail(answered, types.INTERNAL_ERROR, explained)
         return None if is_own else encode_error(answered, explained)
+
+
+def read_request_id(body: bytes) -> RequestId | None:
+    """Return the id of a request; None for a notification, a response, or no body."""
+    try:
+        message = open_message(body)
+    except WireError:
+        return None
+    return message.id if isinstance(message.id, int | str) and isinstance(message.method, str) else None
 
 
 def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:

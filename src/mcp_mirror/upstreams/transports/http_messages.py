@@ -19,9 +19,8 @@ import httpx2
 import mcp_types as types
 from anyio.abc import TaskGroup
 
-from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning, replace_body
-from mcp_mirror.payload.json_rpc import RequestId, open_message, recover_id
+from mcp_mirror.payload.json_rpc import RequestId, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.transports.http_bodies import (
@@ -34,6 +33,7 @@ from mcp_mirror.upstreams.transports.http_bodies import (
     encode_error,
     encode_event,
     explain_failure,
+    read_request_id,
 )
 from mcp_mirror.upstreams.transports.network_errors import (
     FailureKind,
@@ -54,6 +54,9 @@ _NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
 _REPLACED: Final = {"reason_phrase": b"Replaced by mcp-mirror"}
 """In the log of the HTTP client, the status of a response that the server did not send."""
+_LATER: Final = frozenset({409, 429, 502, 503, 504})
+"""Statuses for an event stream that may be opened later: the server has not noticed the end of the last one (409), or
+it, or a proxy in front of it, is busy or starts again."""
 _UNKNOWN_SESSION: Final = frozenset({400, _NOT_FOUND})
 """Statuses with which servers answer in a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
@@ -146,7 +149,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if request.method == "DELETE" and not self.session:
             return httpx2.Response(_NO_CONTENT)  # the SDK ends a session that has been ended
         body = await request.aread() if request.method == "POST" else b""
-        identity = await _open_stream() if request.method == "GET" else _read_request_id(body)
+        identity = await _open_stream() if request.method == "GET" else read_request_id(body)
         if identity is not None and self._bypass.has_ended(identity):
             return _build_end(request, identity)
         if request.method == "POST":
@@ -216,7 +219,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         return response
 
     async def _send_until_reached(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
-        """Send a request; for the event stream of the session, try again until the server can be reached.
+        """Send a request; for the event stream of the session, try again until the server can open it.
 
         The SDK's transport would not open the stream again, and the session would get no more notifications.
 
@@ -226,7 +229,13 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         delay = _OPEN_INTERVAL
         while True:
             try:
-                return await self._send_until_response(request, identity)
+                response = await self._send_until_response(request, identity)
+                if request.method == "POST" or response.status_code not in _LATER:
+                    return response
+                if not self._opens_stream(request, identity):
+                    return response
+                self._bypass.unreachable = None
+                await _close(response)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 if not self._opens_stream(request, identity):
                     raise
@@ -467,15 +476,6 @@ async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) ->
         with anyio.CancelScope(shield=True):
             await chunks.aclose()
             await response.aclose()
-
-
-def _read_request_id(body: bytes) -> RequestId | None:
-    """Return the id of a request; None for a notification, a response, or no body."""
-    try:
-        message = open_message(body)
-    except WireError:
-        return None
-    return message.id if isinstance(message.id, int | str) and isinstance(message.method, str) else None
 
 
 def _build_failure_response(

@@ -28,6 +28,10 @@ from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer, Segments
 
 _INFINITE: Final = float("inf")
+_STOPPED: Final = 1.0
+"""Seconds after the end of a timeout at which the process must have been stopped, such as in a paused container."""
+_READING: Final = 1.0
+"""Seconds that a request then has, because its response may have arrived."""
 _MARK: Final = b'"x-mcp-header"'
 """The schema keyword of arguments that are mirrored into headers."""
 _MAX_DEFINITIONS: Final = 4 << 20
@@ -146,15 +150,21 @@ class PausableTimeout:
     def _schedule(self, seconds: float) -> None:
         self._due = self._loop.time() + seconds
         if self._shared is not None and self._shared.delay == seconds:
-            self._shared.start(self, self._end)
+            self._shared.start(self, self._expire)
         else:
-            self._own = self._loop.call_later(seconds, self._end)
+            self._own = self._loop.call_later(seconds, self._expire)
 
     def _cancel_timer(self) -> None:
         if self._shared is not None:
             self._shared.cancel(self)
         if self._own is not None:
             self._own.cancel()
+
+    def _expire(self) -> None:
+        if self._loop.time() > self._due + _STOPPED:
+            self._start(_READING)
+        else:
+            self._end()
 
     def _end(self) -> None:
         self._is_running, self.is_over = False, True
