@@ -13,7 +13,7 @@ import pytest
 
 from mcp_mirror.config import load_config
 from mcp_mirror.config.lock_file import read_file, write_file
-from mcp_mirror.errors import ConfigError, MirrorError, StoreError
+from mcp_mirror.errors import ConfigError, MirrorError, StoreError, UpstreamError
 from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.pins import NO_LOCK
@@ -21,8 +21,10 @@ from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.system.files import UnsafePathError, open_folder
+from mcp_mirror.upstreams.transports.stdio import find_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +141,19 @@ def test_a_private_folder_of_another_user_is_refused_by_its_owner() -> None:
                 open_folder(folder, ())
         finally:
             os.seteuid(0)
+
+
+@needs_root
+def test_a_command_in_a_private_folder_of_another_user_is_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "server")
+        program.touch(mode=0o755)
+        os.setresuid(SOMEBODY, SOMEBODY, 0)
+        try:
+            with pytest.raises(UpstreamError, match=f"may not enter a folder of the command '{program}'"):
+                find_command(StdioEndpoint(str(program)))
+        finally:
+            os.setresuid(0, 0, 0)
 
 
 async def test_the_mode_of_a_folder_with_other_files_is_kept(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -403,14 +404,8 @@ def _build_environment(endpoint: StdioEndpoint) -> dict[str, str]:
 
 def _explain_missing(command: str) -> str:
     """Explain why a command cannot be found. Its arguments are not named: they may be secrets."""
-    is_path = bool(os.path.dirname(command))  # noqa: PTH120
-    if is_path and os.path.isdir(command):  # noqa: PTH112
-        return f"the command {command!r} is a folder. Give the path of the program in it."
-    if is_path and os.path.isfile(command):  # noqa: PTH113
-        return (
-            f"the file {command!r} is not executable. Make it executable, or write its interpreter into `command` and "
-            "the file into `args`."
-        )
+    if os.path.dirname(command) and (reason := _explain_path(command)):  # noqa: PTH120
+        return reason
     program, *arguments = command.split() or [command]
     if program.startswith(("http://", "https://")):
         return "`command` is a URL. Write it into `url`, or after --url if the server is wrapped."
@@ -421,4 +416,23 @@ def _explain_missing(command: str) -> str:
     return (
         f"no command has a name of {1 + len(arguments)} words. Arguments go into `args`: write "
         f"`command: {program}` and the other words as the items of `args`."
+    )
+
+
+def _explain_path(path: str) -> str | None:
+    """Explain why the program at a path cannot be started; None if nothing is there."""
+    try:
+        mode = Path(path).stat().st_mode
+    except PermissionError:
+        return (
+            f"the user that runs mcp-mirror may not enter a folder of the command {path!r}. Install the program where "
+            "that user may run it, or change the rights of its folders."
+        )
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISDIR(mode):
+        return f"the command {path!r} is a folder. Give the path of the program in it."
+    return (
+        f"the file {path!r} is not executable. Make it executable, or write its interpreter into `command` and "
+        "the file into `args`."
     )
