@@ -407,6 +407,12 @@ def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured:
     assert captured.error.head == (bytes(captured.value.blob[:1000]).decode() if head is None else head)
 
 
+def test_the_end_of_a_large_error_has_its_last_texts() -> None:
+    captured = taken(result([text("x" * 5000), text("the cause"), text("its place")], isError=True))
+    assert captured.error is not None
+    assert captured.error.tail.endswith("x\nthe cause\nits place")
+
+
 def test_a_small_error_over_a_smaller_budget_is_shown_whole_as_its_head() -> None:
     captured = taken(result([text('no "x"')], isError=True), rules(error=0))
     assert captured.error == ErrorExcerpt('no "x"')

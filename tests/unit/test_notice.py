@@ -593,8 +593,13 @@ def test_the_end_of_a_long_error_is_shown_with_its_last_words(style: NoticeStyle
     error = ErrorExcerpt("it began", "x" * 900 + "\nthe cause")
     notice = notice_of("x", style, error=error)
     assert "begins:\nit began\nIt ends:\n" in notice
-    assert "x\nthe cause\n" in notice
-    assert json.loads(notice_of("x", "json", error=error))["error_ends"].endswith("the cause")
+    assert f"\n{'x' * 490}\nthe cause\n" in notice
+    assert json.loads(notice_of("x", "json", error=error))["error_ends"].endswith("x" * 400 + "\nthe cause")
+    assert json.loads(notice_of("x", "json", error=ErrorExcerpt("a", "b")))["error_ends"] == "b"
+    assert "It ends:" not in notice_of("x", style, head="it began")
+    texts = ["first", "x" * 9000]
+    assert notice_of(texts).startswith(f'"{BASE}/1"\n')
+    assert notice_of(texts, error=error).startswith(f'"{BASE}"\n')
 
 
 NASTY = [
