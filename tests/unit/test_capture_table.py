@@ -191,6 +191,7 @@ def test_a_file_is_binary_and_keeps_its_media_type(block: Any, media_type: str |
         ("auto", result([text(SMALL), text(SMALL)]), False),
         ("auto", result([text(LARGE[:150]), text(LARGE[:150])]), True),
         ("auto", result([text("x")] * 25), False),
+        ("auto", result([text('{"a": 1}'), text("x")]), False),
         ("auto", result([image(1000)]), True),
         ("large", result([image(1000)]), False),
         ("large", result([image(6_000_000)]), True),
@@ -325,6 +326,7 @@ ITEMS = [{"a": 1}, "x", 2.50, True]
         ([image(10)], {"a": 1}, True, False),
         ([image(6_000_000)], {"a": 1}, True, True),
         ([text("x", annotations={"priority": 1}), image(6_000_000)], None, True, False),
+        ([text("x", annotations={"priority": 1})], None, True, False),
         ([text('{"a": 1}'), text("more")], {"a": 1}, True, True),
         ([text("1"), text("1")], {"a": 1}, True, True),
         ([], {"a": 1}, False, False),
@@ -591,6 +593,12 @@ def test_a_value_and_its_additional_text_are_shown_if_both_fit() -> None:
     assert (captured.shown, captured.is_named) == ('One row.\n{"rows": [1]}', False)
     long = taken(result([text("word " * 400)], {"rows": [1]}), rules(inline=600))
     assert (long.shown, long.is_named) == ("word " * 400 + '\n{"rows": [1]}', True)
+
+
+@pytest.mark.parametrize(("size", "quoted"), [(300, 1), (400, 0)])
+def test_a_short_text_beside_a_large_value_is_quoted(size: int, quoted: int) -> None:
+    captured = taken(result([text("x" * size)], {"rows": [LARGE]}))
+    assert captured.texts == (json.dumps("x" * size),) * quoted
 
 
 def test_texts_of_several_blocks_are_joined_and_links_pass() -> None:
