@@ -1245,6 +1245,8 @@ async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
         assert nested.text.endswith("is array. Pass the path itself, not an array with the path.")
         rows = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0"]})
         assert rows.text == "1"
+        item = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0/id", {}]})
+        assert item.text.endswith(f'Pass a path that fits, such as "{base}{advised}/0".')
         nothing = await mirror.call("count_mirrored", {"orders": f"{base}{advised}/0/id"})
         assert nothing.text.endswith("Pass another path that fits, or a literal value.")
 

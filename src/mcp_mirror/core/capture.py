@@ -145,7 +145,7 @@ def capture(
     place = find_content_place(parsed, json_texts)
     companion = _build_companion(place, parsed, result, reader)
     beside = _NO_TEXTS
-    if companion is not None and parsed.value is not None and parsed.relation == DIFFERS:
+    if parsed.value is not None and parsed.relation == DIFFERS:
         beside = find_other_texts(parsed.value, parsed.texts)
     differs = bool(beside.texts)
     whole = shown = None
