@@ -1096,6 +1096,10 @@ def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = N
     def find(number: int) -> str:
         return json.dumps(rows[number])
 
+    @mirror.tool
+    def place(order: Order, orders: list[Order]) -> str:
+        return f"{order.id} of {len(orders)}"
+
     return mirror
 
 
@@ -1241,6 +1245,8 @@ async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
         described = await mirror.call("describe_mirrored", {"order": f"{base}{advised}"})
         assert described.text.endswith(f'Pass a path that fits, such as "{base}{whole}".')
         assert (await mirror.call("count_mirrored", {"orders": [f"{base}{advised}"]})).text == "900"
+        both = {"order": f"{base}{advised}/7", "orders": [f"{base}{advised}"]}
+        assert (await mirror.call("place_mirrored", both)).text == "7 of 900"
         nested = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}", {}]})
         assert nested.text.endswith("is array. Pass the path itself, not an array with the path.")
         rows = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0"]})
