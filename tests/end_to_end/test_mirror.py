@@ -1113,6 +1113,24 @@ async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
 
 
+async def test_a_small_array_beside_a_large_one_has_its_own_items() -> None:
+    mirror = with_orders(ROWS * 60)
+
+    @mirror.tool
+    def orders() -> dict[str, Any]:
+        return {"orders": ROWS * 60, "closed": [{"id": -1}, {"id": -2}]}
+
+    async with mirror:
+        path = str((await mirror.call("orders_mirrored", {})).path)
+        for part, row in (("closed/1", {"id": -2}), ("orders/1", ROWS[1])):
+            assert (
+                json.loads(
+                    (await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/{part}"})).text
+                )
+                == row
+            )
+
+
 async def test_an_argument_takes_the_key_of_its_name_from_an_object() -> None:
     received: list[Any] = []
     mirror = with_orders(ROWS * 60)
