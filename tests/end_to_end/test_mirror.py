@@ -1123,12 +1123,8 @@ async def test_a_small_array_beside_a_large_one_has_its_own_items() -> None:
     async with mirror:
         path = str((await mirror.call("orders_mirrored", {})).path)
         for part, row in (("closed/1", {"id": -2}), ("orders/1", ROWS[1])):
-            assert (
-                json.loads(
-                    (await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/{part}"})).text
-                )
-                == row
-            )
+            found = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/{part}"})
+            assert json.loads(found.text) == row
 
 
 async def test_an_argument_takes_the_key_of_its_name_from_an_object() -> None:

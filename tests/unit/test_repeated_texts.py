@@ -16,7 +16,11 @@ PRETTY = json.dumps(VALUE, indent=2)
 EACH = [json.dumps(row, indent=2) for row in ROWS]
 MORE = json.dumps({**VALUE, "n": [], "m": 1})
 LONG = "a text of over a hundred characters " * 3
-PARTLY = [{**VALUE, "n": 1, **changed} for changed in ({"items": ROWS[:-1]}, {"items": [*ROWS[1:], {}]}, {"total": []})]
+PARTLY = [
+    VALUE | {"n": 1, "items": ROWS[:-1]},
+    VALUE | {"n": 1, "items": [*ROWS[1:], {}]},
+    VALUE | {"n": 1, "total": []},
+]
 
 
 def literals(*texts: str) -> list[bytes]:
