@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_user import PATH, ROWS, SECRET, SELF, STRICT, Desk, path_in, upstream
+from flow_user import PATH, RAW, ROWS, SECRET, SELF, STRICT, Desk, path_in, upstream
 from gateway_processes import forked_upstream
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -253,6 +253,15 @@ async def test_no_error_shows_what_the_model_may_not_see(desk: Any) -> None:
         assert "hides the error message" in text
         assert "hides the error message" in (text := await user.refused("crm_die_mirrored"))
         assert "fell over" not in text
+
+
+async def test_an_error_does_not_repeat_a_hidden_value_that_does_not_fit(desk: Any, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^[0-9]+$"}}}
+    (tmp_path / "tools").write_text(json.dumps([{"name": "hear", "inputSchema": schema}]))
+    mail = {"args": [RAW, "ok", "--tools", str(tmp_path / "tools")]}
+    async with desk(STRICT | {"mail": mail}, flows=HIDING) as user:
+        text = await user.refused("mail_hear_mirrored", x=f"{await user.say('crm')}/rows/0")
+        assert "the value of a memory path does not match the tool's schema" in text
 
 
 async def test_an_error_does_not_say_how_large_a_hidden_result_is(desk: Any) -> None:

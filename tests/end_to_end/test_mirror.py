@@ -1096,6 +1096,10 @@ def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = N
     def find(number: int) -> str:
         return json.dumps(rows[number])
 
+    @mirror.tool
+    def place(order: Order, orders: list[Order]) -> str:
+        return f"{order.id} of {len(orders)}"
+
     return mirror
 
 
@@ -1107,6 +1111,20 @@ async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
         path = str((await mirror.call("page_mirrored", {})).path)
         refused = await mirror.call("count_mirrored", {"orders": f"{path}/total"})
         assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
+
+
+async def test_a_small_array_beside_a_large_one_has_its_own_items() -> None:
+    mirror = with_orders(ROWS * 60)
+
+    @mirror.tool
+    def orders() -> dict[str, Any]:
+        return {"orders": ROWS * 60, "closed": [{"id": -1}, {"id": -2}]}
+
+    async with mirror:
+        path = str((await mirror.call("orders_mirrored", {})).path)
+        for part, row in (("closed/1", {"id": -2}), ("orders/1", ROWS[1])):
+            found = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/{part}"})
+            assert json.loads(found.text) == row
 
 
 async def test_an_argument_takes_the_key_of_its_name_from_an_object() -> None:
@@ -1241,10 +1259,14 @@ async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
         described = await mirror.call("describe_mirrored", {"order": f"{base}{advised}"})
         assert described.text.endswith(f'Pass a path that fits, such as "{base}{whole}".')
         assert (await mirror.call("count_mirrored", {"orders": [f"{base}{advised}"]})).text == "900"
+        both = {"order": f"{base}{advised}/7", "orders": [f"{base}{advised}"]}
+        assert (await mirror.call("place_mirrored", both)).text == "7 of 900"
         nested = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}", {}]})
         assert nested.text.endswith("is array. Pass the path itself, not an array with the path.")
         rows = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0"]})
         assert rows.text == "1"
+        item = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0/id", {}]})
+        assert item.text.endswith(f'Pass a path that fits, such as "{base}{advised}/0".')
         nothing = await mirror.call("count_mirrored", {"orders": f"{base}{advised}/0/id"})
         assert nothing.text.endswith("Pass another path that fits, or a literal value.")
 

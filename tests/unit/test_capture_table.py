@@ -190,6 +190,8 @@ def test_a_file_is_binary_and_keeps_its_media_type(block: Any, media_type: str |
         ("auto", result([], [1]), False),
         ("auto", result([text(SMALL), text(SMALL)]), False),
         ("auto", result([text(LARGE[:150]), text(LARGE[:150])]), True),
+        ("auto", result([text("x")] * 25), False),
+        ("auto", result([text('{"a": 1}'), text("x")]), False),
         ("auto", result([image(1000)]), True),
         ("large", result([image(1000)]), False),
         ("large", result([image(6_000_000)]), True),
@@ -323,6 +325,8 @@ ITEMS = [{"a": 1}, "x", 2.50, True]
         ([image(10), text("5"), text("6")], [5, 6], True, False),
         ([image(10)], {"a": 1}, True, False),
         ([image(6_000_000)], {"a": 1}, True, True),
+        ([text("x", annotations={"priority": 1}), image(6_000_000)], None, True, False),
+        ([text("x", annotations={"priority": 1})], None, True, False),
         ([text('{"a": 1}'), text("more")], {"a": 1}, True, True),
         ([text("1"), text("1")], {"a": 1}, True, True),
         ([], {"a": 1}, False, False),
@@ -403,6 +407,12 @@ def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured:
     assert captured.shown is None
     assert captured.error is not None
     assert captured.error.head == (bytes(captured.value.blob[:1000]).decode() if head is None else head)
+
+
+def test_the_end_of_a_large_error_has_its_last_texts() -> None:
+    captured = taken(result([text("x" * 5000), text("the cause"), text("its place")], isError=True))
+    assert captured.error is not None
+    assert captured.error.tail.endswith("x\nthe cause\nits place")
 
 
 def test_a_small_error_over_a_smaller_budget_is_shown_whole_as_its_head() -> None:
@@ -520,6 +530,10 @@ def test_the_key_of_a_wrapper_is_known_from_the_other_members() -> None:
     assert find_unwrapped_key(b"{}") is None
 
 
+def test_json_in_a_declared_wrapper_is_stored_without_content() -> None:
+    assert blob(taken(result([], {"result": '{"a": 1}'}), rules(wrapped=True))) == {"a": 1}
+
+
 def test_a_declared_wrapper_is_unwrapped_beside_additional_text() -> None:
     captured = taken(result([text("Two rows.")], {"result": [1, 2]}), rules("always", wrapped=True))
     assert blob(captured) == [1, 2]
@@ -558,6 +572,7 @@ def test_a_text_between_the_bands_is_shown_whole_and_stored() -> None:
     assert captured.shown == body
     assert captured.value is not None
     assert taken(result([text("word " * 299)]), rules(inline=500)) == Captured()
+    assert taken(result([text(body)], isError=True), rules(error=500)) == Captured(is_error=True)
 
 
 def test_a_text_counts_as_it_is_read_and_not_as_it_is_escaped() -> None:
@@ -580,10 +595,17 @@ def test_a_value_and_its_additional_text_are_shown_if_both_fit() -> None:
     assert (long.shown, long.is_named) == ("word " * 400 + '\n{"rows": [1]}', True)
 
 
+@pytest.mark.parametrize(("size", "quoted"), [(300, 1), (400, 0)])
+def test_a_short_text_beside_a_large_value_is_quoted(size: int, quoted: int) -> None:
+    captured = taken(result([text("x" * size)], {"rows": [LARGE]}))
+    assert captured.texts == (json.dumps("x" * size),) * quoted
+
+
 def test_texts_of_several_blocks_are_joined_and_links_pass() -> None:
     captured = taken(result([text("first"), text("second"), LINK]), rules("always", inline=400))
     assert captured.shown == "first\nsecond"
     assert [json.loads(bytes(block)) for block in captured.passed] == [LINK]
+    assert taken(result([text("first"), text("second")]), rules("always", inline=400)).in_order == ()
 
 
 def test_media_that_are_not_shown_are_named_with_their_place() -> None:

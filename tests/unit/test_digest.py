@@ -267,6 +267,8 @@ def test_a_frame_that_is_not_a_response_is_an_error(frame: bytes, expected: str)
 
 
 def test_an_input_required_result_in_a_large_message_is_an_error() -> None:
+    complete = b'{"id":1,"result":{"resultType":"complete","content":[]}}'
+    assert isinstance(process_frame(complete, order()), ProcessedResult)
     with pytest.raises(WireError, match="too large for an input-required result"):
         read_result_members(b'{"id":1,"result":{"resultType":"input_required","inputRequests":{}}}')
 

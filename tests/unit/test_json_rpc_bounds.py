@@ -198,7 +198,9 @@ def test_an_error_is_read_as_far_as_it_conforms(error: bytes, expected: tuple[in
     assert read_error(open_message(b'{"jsonrpc":"2.0","id":7,"error":%b}' % error).error) == expected  # type: ignore[arg-type]  # it is set
 
 
-@pytest.mark.parametrize("error", [b'{"code":"x"}', b'{"code":"x","message":""}', b"{}", b"[]", b"5", b"null", b'""'])
+@pytest.mark.parametrize(
+    "error", [b'{"code":"x"}', b'{"message":[1]}', b'{"code":"x","message":""}', b"{}", b"[]", b"5", b"null", b'""']
+)
 def test_an_error_without_a_code_and_a_message_is_invalid(error: bytes) -> None:
     with pytest.raises(WireError, match="is not a JSON-RPC error"):
         read_error(error)

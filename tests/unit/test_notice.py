@@ -184,7 +184,8 @@ def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> Non
     advice = "If the user asked to fix any issue, begin with those of the highest severity. " * 3
     before = "Here are the results of the check. Before anything else, show the whole list to the user:"
     assert notice_of([before, rows, advice]).startswith(f'"{BASE}/1"\nThis path stands for array of 400 objects, ')
-    assert notice_of([before, rows, advice * 2]).startswith(f'"{BASE}"\n')
+    for other in (advice * 2, 1):
+        assert notice_of([before, rows, other]).startswith(f'"{BASE}"\n')
     large = notice_of(["Found:", {"orders": rows * 100}]).splitlines()
     assert large[1] == "This path (object 1.23 MB) stands for the result."
 
@@ -245,8 +246,9 @@ def test_a_notice_with_the_longest_paths_of_texts_is_short() -> None:
 
 
 def test_the_paths_of_the_three_longest_texts_are_named() -> None:
-    value = {f"k{number}": LONG[: 400 + number % 5] for number in range(5)}
-    assert [f'"{BASE}/k{number}"' in notice_of(value) for number in range(5)] == [False, False, True, True, True]
+    for sizes, kept in ((range(400, 405), slice(2, 5)), (range(404, 399, -1), slice(3))):
+        notice = notice_of({f"k{number}": LONG[:size] for number, size in enumerate(sizes)})
+        assert [size for number, size in enumerate(sizes) if f'"{BASE}/k{number}"' in notice] == [*sizes][kept]
 
 
 def test_short_keys_after_rows_and_long_values_are_listed() -> None:
@@ -312,6 +314,7 @@ def test_an_object_of_objects_with_the_same_keys_is_described_as_rows(value: Any
     [
         {"server": {"port": 1, "host": "a" * 40}, "client": {"name": "b" * 40}, "log": {"level": "c" * 40}},
         {"a": {"id": 1, "name": "x" * 60}, "b": {"id": 2, "name": "y" * 60}, "c": {"id": 3}},  # only a few
+        {f"k{number}": {f"a{number}": number, f"b{number}": "x" * 20} for number in range(9)},
         {"a": {}, "b": {}, "c": {}, "d": "x" * 60},
         {"a": {"id": 1}, "b": {"id": 2}, "c": "text", "d": "x" * 60},
         {f"k{number}": {"rows": [[number] * 5_000] * 9} for number in range(9)},  # too large
@@ -593,8 +596,13 @@ def test_the_end_of_a_long_error_is_shown_with_its_last_words(style: NoticeStyle
     error = ErrorExcerpt("it began", "x" * 900 + "\nthe cause")
     notice = notice_of("x", style, error=error)
     assert "begins:\nit began\nIt ends:\n" in notice
-    assert "x\nthe cause\n" in notice
-    assert json.loads(notice_of("x", "json", error=error))["error_ends"].endswith("the cause")
+    assert f"\n{'x' * 490}\nthe cause\n" in notice
+    assert json.loads(notice_of("x", "json", error=error))["error_ends"].endswith("x" * 400 + "\nthe cause")
+    assert json.loads(notice_of("x", "json", error=ErrorExcerpt("a", "b")))["error_ends"] == "b"
+    assert "It ends:" not in notice_of("x", style, head="it began")
+    texts = ["first", "x" * 9000]
+    assert notice_of(texts).startswith(f'"{BASE}/1"\n')
+    assert notice_of(texts, error=error).startswith(f'"{BASE}"\n')
 
 
 NASTY = [

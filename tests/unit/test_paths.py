@@ -18,6 +18,7 @@ from mcp_mirror.paths import (
     cut_for_candidates,
     find_bases,
     find_candidate_offsets,
+    find_copied_notice,
     find_notice_bases,
     has_candidates,
     is_pathless_notice,
@@ -169,7 +170,7 @@ def test_numbers_dates_and_words_are_not_candidates(text: str) -> None:
     assert find_candidate_offsets(text.encode()) == []
 
 
-@pytest.mark.parametrize("before", [0, 100, (1 << 20) - 20, (1 << 20) - 1, (1 << 20) + 5, 3 << 20])
+@pytest.mark.parametrize("before", [0, 100, (1 << 20) - 20, (1 << 20) - 12, (1 << 20) - 1, (1 << 20) + 5, 3 << 20])
 def test_a_path_anywhere_in_a_long_text_is_in_one_of_its_parts(before: int) -> None:
     text = b'"' + b"x" * before
     assert not any(map(has_candidates, cut_for_candidates(text + b'"')))
@@ -232,6 +233,22 @@ def test_the_bases_in_a_whole_notice_are_found(text: str, bases: set[str]) -> No
 def test_a_notice_without_its_path_is_recognized(text: str, expected: bool) -> None:  # noqa: FBT001
     assert is_pathless_notice(text) is expected
     assert bool(find_candidate_offsets(json.dumps(text).encode())) or not expected
+
+
+@pytest.mark.parametrize(
+    ("text", "copied"),
+    [
+        ("5 rows\n| a\n| b\n| c", "near"),
+        (" 5 rows\n| a\n| b\n| c\n", "near"),
+        ("5 rows\n| a\n| b\n| wrong", "near"),
+        ("5 rows\n| a\n| wrong\n| wrong too", None),
+        ("5 rows\n| a\n| both", None),
+        ("6 rows\n| a\n| b\n| c", None),
+    ],
+)
+def test_a_copied_notice_is_the_one_that_is_most_similar(text: str, copied: str | None) -> None:
+    notices = {"far": "5 rows\n| a\n| y\n| both", "near": "5 rows\n| a\n| b\n| c\n| both", "none": "7 rows\n| d\n| e"}
+    assert find_copied_notice(text, notices) == copied
 
 
 @given(st.lists(st.tuples(st.sampled_from([" ", "\n", '"', ", x=", "/a "]), UUIDS)))

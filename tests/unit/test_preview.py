@@ -53,8 +53,8 @@ def test_a_notice_without_preview_contains_no_upstream_text(
         assert digest.members == {"content": b"[]", "isError": json.dumps(is_error).encode()}
         return
     assert CANARY in bytes(captured.value.blob).decode() + bytes(captured.other_members).decode()
-    assert not captured.value.preview
-    assert captured.value.media_type is None
+    drafts = [captured.value, *([captured.companion] if captured.companion else [])]
+    assert {(draft.preview, draft.media_type) for draft in drafts} == {(False, None)}
     assert digest.notice.startswith(BASE) or f'"{BASE}"' in digest.notice
     assert "could not be stored" in shown
     assert ("error" in digest.notice) is (is_error and style != "opaque")

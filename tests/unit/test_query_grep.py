@@ -66,6 +66,8 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         ("a\nb\nc\n", "[ab]", {"context": 1}, "0: a\n1: b\n2- c"),
         ("a\nb\nc\n", "b", {"context": 3}, "0- a\n1: b\n2- c"),
         ("a\nb\n\n", "b", {"context": 3}, "0- a\n1: b\n2- "),
+        ("a\nb\n" + "x\n" * 40_000, "b", {"context": 1}, "0- a\n1: b\n2- x"),
+        ("x" * 200 + "y", "y", {}, f"0: {'x' * 200}y"),
         ("a\nb", "$", {}, "0: a\n1: b"),
         ("x" * 300, "$", {}, f"0 (char 300): ...{'x' * 80}"),
         ("a\nb\n", "x*$", {}, "0: a\n1: b"),
@@ -159,6 +161,9 @@ def test_hits_stay_within_the_budget_but_at_least_one_is_shown() -> None:
     assert len(shown) <= 400
     assert shown.splitlines()[-1] == "... 44 more; next: offset=6"
     assert grep(lines, "hit", budget=Budget(1, 1, estimate_tokens)).startswith("0: hit")
+    few = grep(lines, "hit", budget=Budget(200, 1_000_000, estimate_tokens))
+    assert "more; next: offset=" in few
+    assert estimate_tokens(few.encode()) <= 200
     rows = [f"hit {'x' * 30}"] * 50
     assert "... 44 more; next: offset=6" in grep(rows, "hit", budget=Budget(1_000_000, 400, estimate_tokens))
 

@@ -58,6 +58,7 @@ def test_a_text_longer_than_a_piece_is_decoded(ascii_only: bool) -> None:  # noq
         ("hello", {"offset": -2}, "lo"),
         ("hello", {"offset": -99}, "hello"),
         ("hello", {"offset": 5}, "(nothing more)"),
+        ({"type": "resource", "resource": {"uri": "u", "text": "hello"}}, {"by": "chars", "offset": 2}, "llo"),
         ("", {}, "(nothing more)"),
         ("h\u00e9\U0001f600llo", {"offset": 1, "limit": 2}, "\u00e9\U0001f600\n... next: by=chars, offset=3"),
         (b'"a\\n\\u00e9\\ud83d\\ude00\\/b"', {"offset": 1}, "\n\u00e9\U0001f600/b"),
@@ -159,6 +160,9 @@ def test_a_value_too_large_for_a_window_is_outlined() -> None:
     assert shown.splitlines()[0] == '"/small": 1'
     assert shown.splitlines()[1] == '"/large": (text 300 B: too large to be shown here, take its path)'
     assert read(["y" * 10_000], budget=Budget(1000, 320, estimate_tokens)).startswith("0: (text 10 kB: too large")
+    few = read(["a word or two"] * 50, budget=Budget(200, 100_000, estimate_tokens))
+    assert "... next: by=items, offset=" in few
+    assert estimate_tokens(few.encode()) <= 200
 
 
 @given(st.text(max_size=300), st.integers(1, 60), st.sampled_from([7, 50, 1000]))

@@ -14,7 +14,13 @@ ROWS = [{"id": number, "name": f"row {number}"} for number in range(20)]
 VALUE = {"items": ROWS, "total": 20.0}
 PRETTY = json.dumps(VALUE, indent=2)
 EACH = [json.dumps(row, indent=2) for row in ROWS]
+MORE = json.dumps({**VALUE, "n": [], "m": 1})
 LONG = "a text of over a hundred characters " * 3
+PARTLY = [
+    VALUE | {"n": 1, "items": ROWS[:-1]},
+    VALUE | {"n": 1, "items": [*ROWS[1:], {}]},
+    VALUE | {"n": 1, "total": []},
+]
 
 
 def literals(*texts: str) -> list[bytes]:
@@ -54,6 +60,10 @@ def others_of(value: Any, *texts: str) -> list[str]:
         ({"a": [{"b": 1}]}, ["Found:", '{"a": [{"b": 1}], "error": null}'], ["Found:"]),
         ({"a": [1, 2]}, ['{"a": [1, null, 2]}'], ['{"a": [1, null, 2]}']),
         (LONG, ["Done."], ["Done."]),
+        ({"rows": [[1], [1], [2]], "n": 3}, ["[1]", "[1]", "[1]", "[2]"], ["[1]"]),
+        (VALUE, [f"```json\n{json.dumps(ROWS)}"], [f"```json\n{json.dumps(ROWS)}"]),  # without an end
+        *((VALUE, [json.dumps(other)], [json.dumps(other)]) for other in PARTLY),
+        *((VALUE | {"n": old}, [text], [text]) for old, text in ((None, MORE), ([], MORE.replace("[]", "null")))),
         (VALUE, [json.dumps({"data": VALUE, "more": 1})], [json.dumps({"data": VALUE, "more": 1})]),  # at other paths
         ({"a": 1}, ["```json\n{broken\n```", "1"], ["```json\n{broken\n```", "1"]),
     ],

@@ -330,6 +330,7 @@ def test_a_text_that_spells_what_is_wanted_where_no_text_is_goes_as_that(
         ("string", '{"a": "b"}', r'"{\"a\": \"b\"}"'),
         ("string", "[1, null]", '"[1, null]"'),
         ("string", '"31"', '"31"'),
+        ("string null", '"null"', '"null"'),
         ("string integer", "31.5", "31.5"),
         ("", "31", "31"),
         ("string", '{"a": "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"}', None),
@@ -355,6 +356,7 @@ PATH = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     [
         ("object", json.dumps({"id": PATH}), True),
         ("array null", json.dumps([PATH, {"a": f"{PATH}/b"}]), True),
+        ("array", f'["{PATH}","{PATH}"]', True),
         ("object", f"Body:\n{json.dumps({'id': PATH}, indent=1)}", True),
         ("object", str({"id": PATH}), True),
         ("object string", json.dumps({"id": PATH}), False),
@@ -369,16 +371,21 @@ PATH = "get_order-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
     ],
 )
 def test_json_text_with_a_path_is_opened_where_no_text_is_accepted(types: str, text: str, *, is_opened: bool) -> None:
-    wanted: dict[Location, frozenset[str]] = {("body",): frozenset(types.split()), ("note",): frozenset({"string"})}
-    arguments = json.dumps({"note": text, "body": text, "n": 1}).encode()
+    accepted = frozenset(types.split())
+    wanted: dict[Location, frozenset[str]] = {
+        ("body",): accepted,
+        ("more",): accepted,
+        ("note",): frozenset({"string"}),
+    }
+    arguments = json.dumps({"note": text, "body": text, "n": 1, "more": text}).encode()
     opened = open_texts(arguments, frozenset({"get_order"}), lambda at: wanted.get(at, frozenset()))
     if not is_opened:
         assert opened is arguments
         return
     parsed = json.loads(bytes(opened))
-    assert (parsed["note"], parsed["n"]) == (text, 1)
-    first = find_pointers(opened, frozenset({"get_order"}))[0]
-    assert isinstance(first, Pointer)
+    assert (parsed["note"], parsed["n"], parsed["more"]) == (text, 1, parsed["body"])
+    found = find_pointers(opened, frozenset({"get_order"}))
+    first = next(one for one in found if isinstance(one, Pointer) and one.path)
     assert (first.path, first.location[0]) == (MemoryPath(PATH), "body")
 
 
@@ -483,14 +490,16 @@ def test_small_arguments_beside_large_ones_are_corrected(large: Any) -> None:
         ('{"in": {"rows": [ "%s" ]}}', '{"in": {"rows": %s}}'),
         ('{"rows": ["%s", 1]}', None),
         ('{"rows": {"0": "%s"}}', None),
+        ('{"row": ["%s"]}', None),
     ],
 )
 def test_the_only_item_of_an_array_may_be_the_array(given: str, replaced: str | None) -> None:
-    arguments, row, rows = (given % BASE).encode(), frozenset({"object"}), frozenset({"array"})
+    before, row, rows = f'{{"plain": "{BASE}", ', frozenset({"object"}), frozenset({"array"})
+    arguments = f"{before}{(given % BASE)[1:]}".encode()
     found = find_pointers(arguments, KNOWN)
 
     def types_at(location: Location) -> frozenset[str]:
-        return rows if location[-1] == "rows" else row
+        return frozenset() if location == ("plain",) else rows if location[-1] == "rows" else row
 
     values = {one: Resolved(MemoryPath(BASE), b"[1]", "array") for one in found if isinstance(one, Pointer)}
     with pytest.raises(MisfitError) as caught:
@@ -498,8 +507,9 @@ def test_the_only_item_of_an_array_may_be_the_array(given: str, replaced: str | 
     unwrapped = unwrap_pointer(arguments, found, caught.value, types_at)
     assert (unwrapped is None) == (replaced is None)
     if unwrapped and replaced:
+        assert unwrapped[0].location == caught.value.location
         sent = substitute_pointers(arguments, (unwrapped[1],), {unwrapped[1]: values[unwrapped[0]]}, types_at)
-        assert b"".join(sent) == (replaced % "[1]").encode()
+        assert b"".join(sent) == f"{before}{(replaced % '[1]')[1:]}".encode()
 
 
 def test_the_work_of_a_replacement_counts_a_repeated_value_once() -> None:

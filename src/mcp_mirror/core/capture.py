@@ -145,7 +145,7 @@ def capture(
     place = find_content_place(parsed, json_texts)
     companion = _build_companion(place, parsed, result, reader)
     beside = _NO_TEXTS
-    if companion is not None and parsed.value is not None and parsed.relation == DIFFERS:
+    if parsed.value is not None and parsed.relation == DIFFERS:
         beside = find_other_texts(parsed.value, parsed.texts)
     differs = bool(beside.texts)
     whole = shown = None
@@ -321,8 +321,6 @@ def _read_media_type(blob: Buffer) -> str | None:
 
 def _parse_json_text(text: Buffer, reader: _Reader, *, in_memory: bool = False) -> Buffer | None:
     """The object or array in a JSON string as its exact text; None for any other string."""
-    if bytes(text[:1]) == b'"' and bytes(text[1:2]) not in MAY_BEGIN_JSON:
-        return None
     if not may_be_json(text, trim(text)):
         return None
     decoded = b"".join(text_pieces(text, trim(text))) if in_memory else reader.scans.decode(text)
@@ -369,7 +367,7 @@ def _choose_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
         return tuple(parsed.texts)
     if parsed.relation == SAME and not parsed.is_text:
         return (min(value.blob, parsed.texts[0], key=_estimate_text_length),)
-    return (parsed.value if parsed.is_text else value.blob,)
+    return (value.blob,)
 
 
 def _estimate_text_length(json_text: Buffer) -> int:

@@ -110,7 +110,7 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     listed = find_listed_items(blob, trim(blob))
     view = memoryview(blob)
     short = [one for one in listed if one.length <= MAX_LISTED_TEXT and kind_at(blob, one.start) == "text"]
-    if not listed or len(short) != len(listed) - 1:
+    if len(short) != len(listed) - 1:
         return None
     position = max(range(len(listed)), key=lambda at: listed[at].length)
     span = find_text_at(blob, listed[position]) or listed[position]

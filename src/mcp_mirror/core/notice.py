@@ -272,8 +272,6 @@ def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
 
 def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     """One line for each image, recording or file, and one about links and embedded texts if only some follow."""
-    if not stored.preview:
-        return ()
     lines = [f'"{path}" {what}' for path, what in stored.media[:_MAX_MEDIA_LINES]]
     more = stored.media[_MAX_MEDIA_LINES:]
     hidden = sum(what.endswith(NOT_SHOWN) for _, what in more)
@@ -416,9 +414,7 @@ _STYLES: Final[Mapping[NoticeStyle, Callable[[NoticeInput], str]]] = {
 
 
 def _count_bytes(stored: NoticeInput) -> int:
-    if stored.text:
-        return stored.text.size
-    return len(stored.blob) if stored.kind == "binary" else count_bytes(stored.blob)
+    return stored.text.size if stored.text else count_bytes(stored.blob)
 
 
 def _outline(stored: NoticeInput) -> str:

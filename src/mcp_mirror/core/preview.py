@@ -394,8 +394,8 @@ def _format_cell(blob: Buffer, span: Span) -> str:
     kind = kind_at(blob, span.start)
     if kind == "text":
         return as_json_string(text_start(blob, span, 4 * _MAX_STRING), _MAX_STRING)
-    if kind in ("object", "array") and span.length > _MAX_STRING:
-        return "{...}" if kind == "object" else "[...]"
+    if kind == "object" and span.length > _MAX_STRING:
+        return "{...}"
     text = str(show_characters(bytes(blob[span.start : span.stop])), "utf-8", "replace")
     return strip_invisible(re.sub(r"\s+", " ", text), MAX_SHOWN_VALUE)
 
@@ -404,8 +404,7 @@ def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str,
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
     for one in islice(items(blob, span), _HEAD_LINES):
-        cell = _format_cell(blob, one)
-        if kind_at(blob, one.start) == "array" or not room.take(cell):
+        if kind_at(blob, one.start) == "array" or not room.take(cell := _format_cell(blob, one)):
             break
         shown.append(cell)
     return (f"first: {', '.join(shown)}",) if shown else ()

@@ -326,7 +326,7 @@ class Replace(msgspec.Struct, frozen=True):
         text = as_json_string(self.old, _MAX_NAME)
         if not times:
             raise ToolError(f"{text} is not in the value. Read the value, and copy `old_text` from it exactly.")
-        if self.replaces_all and times == _MAX_REPLACED:
+        if times == _MAX_REPLACED:
             raise ToolError(
                 f"{text} occurs {_MAX_REPLACED:,} times or more, which is over the limit. Use a longer `old_text`."
             )

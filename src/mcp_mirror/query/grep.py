@@ -235,7 +235,7 @@ def _lines_before(line: Line, context: int) -> list[bytes]:
 
 
 def _lines_after(line: Line, context: int) -> list[bytes]:
-    if not context or line.stop + 1 >= len(line.data):
+    if line.stop + 1 >= len(line.data):
         return []
     after = line.data[line.stop + 1 : line.stop + _NEAR].removesuffix(b"\n")
     return after.split(b"\n", context)[:context]
