@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import date
 from enum import IntEnum
@@ -368,6 +369,24 @@ def unknown_member(value: "json.Nowhere") -> None:  # type: ignore[name-defined]
 
 def no_expression(value: "list[") -> None:  # type: ignore[valid-type]  # noqa: F722
     del value
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="earlier versions evaluate annotations in definitions")
+@pytest.mark.parametrize(
+    ("definition", "expected"),
+    [
+        ("def find(value: Nowhere) -> None: ...", "annotation of 'value' cannot be evaluated: name 'Nowhere' is not "),
+        ("def find(count: int, value: list[Nowhere]) -> None: ...", "annotation of 'value' cannot be evaluated: name"),
+        ("def find(value: json.Nowhere) -> None: ...", "annotation of 'value' cannot be evaluated: module 'json' has"),
+    ],
+)
+def test_annotations_that_python_did_not_evaluate_yet(definition: str, expected: str) -> None:
+    names: dict[str, Any] = {"json": json, "__name__": __name__}
+    exec(definition, names)  # noqa: S102  # the names are unknown to type checkers too
+    with pytest.raises(MirrorError, match=expected):
+        read(names["find"])
+    exec("def count(number: int) -> Nowhere: ...", names)  # noqa: S102
+    assert read(names["count"]).schema == schema(["number"], number=WHOLE)
 
 
 def second_is_strange(first: int, second: list[Strange], third: int) -> None:
