@@ -228,6 +228,19 @@ async def test_a_call_without_arguments(arguments: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments", [{"text": ["\ud83d a", "\\ud83d \U0001f600"]}, '{"text": ["\\ud83d a", "\\\\ud83d \\ud83d\\ude00"]}']
+)
+async def test_a_cut_emoji_in_arguments_is_replaced(arguments: Any) -> None:
+    async with Mirror() as mirror:
+
+        @mirror.tool
+        def join(text: list[str]) -> str:
+            return ", ".join(text)
+
+        assert str(await mirror.call("join_mirrored", arguments)) == "\ufffd a, \\ud83d \U0001f600"
+
+
+@pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
         ("load_table_mirrored", {"city": "Rome"}, "Only Bonn is measured."),

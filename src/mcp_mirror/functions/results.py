@@ -5,6 +5,7 @@ are content blocks.
 """
 
 import dataclasses
+import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
@@ -24,6 +25,7 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.dataframes import EncodedData, convert_scalar, find_form, is_scalar, write_data
 from mcp_mirror.functions.reply import SCHEMA
 from mcp_mirror.functions.result_types import BLOCKS, CONTENT, is_pillow_image
+from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.types import Buffer
 
 OUTPUT_SCHEMA: Final[Mapping[str, Any]] = {
@@ -129,6 +131,22 @@ def write_json(value: object) -> bytes:
     value = _consume(value)
     written = _encode_data(value)
     return written.raw if written else _encode(value)
+
+
+def write_cut_texts(arguments: Mapping[str, Any], error: MirrorError) -> bytes:
+    """Encode arguments with U+FFFD in place of half of a surrogate pair, which models write when they cut an emoji.
+
+    Args:
+        arguments: The arguments.
+        error: The reason why `write_json` cannot encode them.
+
+    Raises:
+        MirrorError: This error, if they contain values other than JSON's types.
+    """
+    try:
+        return replace_half_pairs(json.dumps(dict(arguments), allow_nan=False).encode())
+    except (TypeError, ValueError, RecursionError):
+        raise error from None
 
 
 def _consume(value: object) -> object:

@@ -20,18 +20,15 @@ from mcp_mirror.errors import ArgumentsError, MirrorError
 from mcp_mirror.functions.result_types import find_unencodable_result
 from mcp_mirror.settings.upstreams import CaptureMode, ToolPolicy
 
-if sys.version_info >= (3, 14):  # which evaluates annotations when they are read; unknown names become references
+if sys.version_info >= (3, 14):
+    # Python evaluates annotations when they are first read. Names that only type checkers know stay forward references.
     from annotationlib import Format, get_annotations
 
-    _inspect_signature = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
-    _read_annotations = functools.partial(get_annotations, format=Format.FORWARDREF)
+    _get_annotations = functools.partial(get_annotations, format=Format.FORWARDREF)
+    _get_signature = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
 else:
-    _inspect_signature = inspect.signature
-
-    def _read_annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
-        annotations: Mapping[str, Any] = getattr(function, "__annotations__", {})
-        return annotations
-
+    _get_annotations = inspect.get_annotations
+    _get_signature = inspect.signature
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Tool names that the protocol allows."""
@@ -160,7 +157,7 @@ def _find_name(function: Callable[..., Any]) -> str:
 def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signature:
     """The parameters that a model fills: without those that a partial function binds."""
     try:
-        signature = _inspect_signature(function)
+        signature = _get_signature(function)
     except (TypeError, ValueError):
         raise MirrorError(f"{name!r} cannot be a tool: it has no signature. Wrap it in a function.") from None
     bound = function.keywords if isinstance(function, functools.partial) else {}
@@ -186,7 +183,7 @@ def _build_adapter(
     Raises:
         MirrorError: pydantic cannot read an annotation; the message names the parameter.
     """
-    annotations = _read_annotations(source)
+    annotations = _get_annotations(source)
     hints = {one: annotations[one] for one in signature.parameters if one in annotations}
     try:
         return _adapt(source, signature, hints)

@@ -26,7 +26,7 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.tool_inspection import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
-from mcp_mirror.functions.results import encode_media, write_json
+from mcp_mirror.functions.results import encode_media, write_cut_texts, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
@@ -40,6 +40,7 @@ from mcp_mirror.memory.tools.table import QUERY, RUN, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace
+from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
 from mcp_mirror.security.flows import format_labels
@@ -463,9 +464,15 @@ async def _call(
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
 
 
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
     if isinstance(arguments, Mapping):
-        return write_json(arguments)
+        try:
+            return write_json(arguments)
+        except MirrorError as error:
+            return write_cut_texts(arguments, error)
     raw: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
     if not isinstance(raw, bytes | bytearray | None):  # the error names its JSON type
         raw = write_json(raw)
@@ -473,7 +480,11 @@ def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> byte
     if raw in (b"", b"null"):  # a model calls a tool without arguments
         return b"{}"
     try:
-        msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        try:
+            _MEMBERS.decode(raw)
+        except msgspec.DecodeError:
+            raw = replace_half_pairs(raw)
+            _MEMBERS.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
     return bytes(raw)
