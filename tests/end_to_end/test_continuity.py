@@ -84,7 +84,7 @@ def shared(configured: Configured, raw: Any) -> Path:
     return configured({"raw": raw()}, store={"kind": "disk"})
 
 
-@pytest.mark.parametrize("is_kept_alive", [True, False])
+@pytest.mark.parametrize("is_kept_alive", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_calls_during_reloads_and_a_shutdown_are_answered(
     workers: int, serve: Serve, shared: Path, *, is_kept_alive: bool

@@ -44,6 +44,7 @@ def odd(tmp_path: Path) -> Odd:
     return upstream
 
 
+@pytest.mark.slow
 async def test_the_end_of_many_subscriptions_does_not_stall_others(configured: Configured, odd: Odd) -> None:
     config = configured({"odd": odd(NEW)}, limits={"subscriptions_per_principal": 10_000})
     async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:

@@ -521,6 +521,7 @@ async def test_a_list_is_read_page_by_page_while_it_changes(roomy: Store, clock:
     assert read == wanted
 
 
+@pytest.mark.slow
 async def test_a_list_of_values_with_many_keys_does_not_stall_others(roomy: Store, clock: Clock) -> None:
     known = replace(descriptor("t-0", b"{}", clock), members=(Member("key", Span(5, 3)),) * 20_000)
     for number in range(100):

@@ -160,6 +160,7 @@ def test_a_returned_value_is_bounded_before_it_is_written() -> None:
             encode_returned(large, 1000)
 
 
+@pytest.mark.slow
 def test_a_large_returned_value_has_the_same_form_as_a_small_one() -> None:
     text, most = '€"\n', 1 << 28
     escaped = encode_returned(text, most)[1:-1]
