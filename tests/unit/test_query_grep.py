@@ -75,6 +75,7 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         ("a\nb\nc\nd\n", "[abc]", {"context": 1, "limit": 1}, "0: a\n1- b\n... 2 more; next: offset=1"),
         (["a", "b"], "[ab]", {"context": 1}, "p/0: a\np/1: b"),
         ({"a": ["x one", {"b/c": "y one"}], "one": 1}, "one", {}, "p/a/0: x one\np/a/1/b~1c: y one"),
+        ({"b\r\np/a: x": "y one"}, "one", {}, r'"p/b\r\np~1a: x": y one'),
         (
             {"a": "one", "b": "one", "c": "one"},
             "one",

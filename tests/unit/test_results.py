@@ -296,6 +296,12 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
         convert_result(value)
 
 
+@pytest.mark.parametrize("value", [["name\udc80"], {"\udc80": 1}])
+def test_the_error_for_a_text_that_is_not_unicode_says_how_to_replace_it(value: object) -> None:
+    with pytest.raises(MirrorError, match=r"half of a surrogate pair, .* Replace it: text\.encode\(errors="):
+        convert_result(value)
+
+
 @pytest.mark.parametrize("key", [(1, 2), frozenset({1}), Size(1, 2)])
 def test_the_error_for_a_key_that_json_lacks_names_its_type(key: object) -> None:
     with pytest.raises(MirrorError, match=r"a key is a (tuple|frozenset|list), and JSON's keys are texts"):

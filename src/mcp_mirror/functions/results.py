@@ -232,6 +232,11 @@ def _build_media_block(data: bytes) -> Mapping[str, Any]:
 def _encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(_convert_parts(value))
+    except UnicodeEncodeError:
+        raise MirrorError(
+            f"A value of type {type(value).__name__} cannot be encoded as JSON: a text has half of a surrogate pair, "
+            'as in names of files that are not UTF-8. Replace it: text.encode(errors="replace").decode().'
+        ) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else error
         raise MirrorError(

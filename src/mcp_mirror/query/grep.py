@@ -1,10 +1,11 @@
 """Searches a value for a pattern and lists the hits for a model.
 
 The search covers the lines of a text, or the lines of all strings of a JSON value except its keys. A hit in a string
-has the path of the string, and the line number if the string has several lines. Of a long line, only the surroundings
-of the hit are shown.
+has the path of the string, as JSON if it has control characters, and the line number if the string has several lines.
+Of a long line, only the surroundings of the hit are shown.
 """
 
+import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
@@ -139,9 +140,12 @@ class Search(msgspec.Struct, frozen=True):
         # All but the last of duplicate keys have no location.
         for place, (at, hit) in enumerate(located):
             below = "".join(f"/{escape_token(str(token))}" for token in locations[hit.start])
+            path = f"{self.path}{below}"
+            if not path.isprintable():  # a key with a line break would look like another line
+                path = json.dumps(path)
             earlier = located[place - 1][1] if place else None
             later = located[place + 1][1] if place + 1 < min(len(located), self.limit) else None
-            yield _Hit(at, partial(_write_string, at, hit.write(f"{self.path}{below}", earlier, later)))
+            yield _Hit(at, partial(_write_string, at, hit.write(path, earlier, later)))
         if time_error:
             raise time_error
         for at, _ in enumerate(lines, listed):
