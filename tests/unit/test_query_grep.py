@@ -323,7 +323,7 @@ def test_a_search_of_json_equals_a_search_of_each_string(
         for line in (string.removesuffix("\n").split("\n") if string else [])
     )
     shown = Search(pattern, 0, 0, 10**6, Budget(10**9, 10**9, len))(blob, never)
-    assert sum(line.startswith("/") for line in shown.split("\n")) == wanted
+    assert (0 if shown.startswith("No match") else len(shown.split("\n"))) == wanted
 
 
 @pytest.mark.parametrize("text", ["needle", "\u00e9 needle", "a/needle", 'say "needle"', "line\nneedle"])
