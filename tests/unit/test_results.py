@@ -308,6 +308,7 @@ def test_the_error_for_a_key_that_json_lacks_names_its_type(key: object) -> None
         convert_result({"counts": {key: 1}})
 
 
+@pytest.mark.alone
 def test_a_value_that_is_nested_too_deep_is_refused_in_linear_time() -> None:
     value: list[object] = []
     for _ in range(200_000):
