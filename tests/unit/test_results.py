@@ -32,6 +32,7 @@ from mcp_mirror.functions.results import (
     convert_result,
     encode_media,
     is_small,
+    write_cut_texts,
     write_json,
 )
 
@@ -300,6 +301,16 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
 def test_the_error_for_a_text_that_is_not_unicode_says_how_to_replace_it(value: object) -> None:
     with pytest.raises(MirrorError, match=r"half of a surrogate pair, .* Replace it: text\.encode\(errors="):
         convert_result(value)
+
+
+def test_half_of_an_emoji_in_arguments_is_replaced_if_the_rest_is_json() -> None:
+    refused = MirrorError("refused")
+    assert json.loads(write_cut_texts({"text": ["\ud83d a", "\U0001f600"]}, refused)) == {
+        "text": ["\ufffd a", "\U0001f600"]
+    }
+    for value in (object(), float("nan")):
+        with pytest.raises(MirrorError, match="refused"):
+            write_cut_texts({"text": "\ud83d", "value": value}, refused)
 
 
 @pytest.mark.parametrize("key", [(1, 2), frozenset({1}), Size(1, 2)])
