@@ -148,7 +148,8 @@ def never_ending(identity: Any, _arguments: dict[str, Any], _line: str) -> None:
     """A line without an end."""
     report("struck")
     with raw.lock:
-        sys.stdout.buffer.write(text_of(identity, "")[:-5])
+        sys.stdout.buffer.write(text_of(identity, "")[:-5] + b"x" * 3_000_000)  # more than a message may have
+        sys.stdout.buffer.flush()
         while True:
             os.write(1, b"x" * 65_536)
             time.sleep(0.005)
