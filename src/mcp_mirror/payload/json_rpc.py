@@ -64,7 +64,8 @@ _EXACT_BYTES: Final = 1 << 18 if sys.version_info >= (3, 12) else 0
 """Bytes up to which the depth is counted for the largest limit too.
 
 In larger messages, counting costs too much, and the parser refuses deep ones: in Python 3.11 at the recursion limit,
-for which `MAX_DEPTH` is chosen, in 3.12 and 3.13 at about ten thousand levels, and then where the thread's stack ends.
+for which `MAX_DEPTH` is chosen, in 3.12 and 3.13 at about ten thousand levels, and from 3.14 on at the end of the
+thread's stack.
 """
 
 _HINTS: Final = (

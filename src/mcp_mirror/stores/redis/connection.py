@@ -128,7 +128,10 @@ _OUTAGES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError,
 
 
 class _FallbackConnection(Connection):
-    """A connection that tries the next address of a host early: packets to an IPv6 address may be dropped."""
+    """A connection that tries the next address of a host early: packets to an IPv6 address may be dropped.
+
+    The Redis client has no option for it, and no public method.
+    """
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         return {**super()._connection_arguments(), "happy_eyeballs_delay": _HEAD_START}
