@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from gateway_processes import start_command
 from http_sessions import HEADERS, HELLO, open_session
+from samples import sample
 from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.strangers import visiting
 from tests.dashboard.samples import base_of, open_disk, put
@@ -138,7 +139,7 @@ REFUSED: dict[str, tuple[dict[str, str], int]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.parametrize("auth", [{"tokens": HASHES}, None])
+@pytest.mark.parametrize("auth", sample([{"tokens": HASHES}, None], lambda auth: auth is not None))
 async def test_requests_of_other_pages_are_rejected(
     configured: Configured, raw: Any, case: str, auth: dict[str, Any] | None
 ) -> None:

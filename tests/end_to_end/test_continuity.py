@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from http_sessions import HEADERS, META
+from samples import sample
 from tests.end_to_end.conftest import BOUND, Served, until
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ def shared(configured: Configured, raw: Any) -> Path:
     return configured({"raw": raw()}, store={"kind": "disk"})
 
 
-@pytest.mark.parametrize("is_kept_alive", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("is_kept_alive", "workers"), sample([(True, 1), (True, 2), (False, 1), (False, 2)], lambda case: case == (True, 2))
+)
 async def test_calls_during_reloads_and_a_shutdown_are_answered(
     workers: int, serve: Serve, shared: Path, *, is_kept_alive: bool
 ) -> None:

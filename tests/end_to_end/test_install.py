@@ -239,9 +239,9 @@ async def test_doctor_waits_for_the_server_and_not_for_its_last_listing(
     assert (await run("install", "claude-desktop")).code == 0
     assert (await run("doctor")).code == 0
     gate.unlink()  # from now on the server answers nothing
-    ended = await run("doctor", "--timeout", "5")
+    ended = await run("doctor", "--timeout", "2")
     assert (ended.code, ended.out) == (1, "")
-    assert "problem: claude-desktop: slow: it did not list its tools within 5 s. A first start may" in ended.err
+    assert "problem: claude-desktop: slow: it did not list its tools within 2 s. A first start may" in ended.err
 
 
 STUCK = """

@@ -572,7 +572,7 @@ async def test_every_value_has_a_json_form(code: str, value: Any) -> None:
         ("print", "MontyStdTypeProxy"),
         ("[2 ** 70, len]", "MontyStdTypeProxy"),
         ("x = [0]\nfor n in range(300): x = [x]\nx", "levels"),
-        ("x = [0] * 1000\nx = [x] * 1000\nx = [x] * 1000\nx", "code.values"),
+        pytest.param("x = [0] * 1000\nx = [x] * 1000\nx = [x] * 1000\nx", "code.values", marks=pytest.mark.slow),
         ("x = [[0] * 10] * 10\nfor n in range(20): x = {'a': x, 'b': x}\nx", "code.values"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flow_user import path_in
+from samples import sample
 from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror import Mirror, SyncMirror
@@ -101,7 +102,9 @@ async def test_missing_numbers_that_python_writes_as_nan_are_null(form: str) -> 
         assert reply.value == [{"n": 20, "m": 19.0, "b": "NaN", "d": 0, "s": 780}]
 
 
-@pytest.mark.parametrize("marker", ["NA", "N/A", "#N/A", "NULL", "null", "None", r"\N", "<NA>"])
+@pytest.mark.parametrize(
+    "marker", sample(["NA", "N/A", "#N/A", "NULL", "null", "None", r"\N", "<NA>"], {"NA", r"\N"}.__contains__)
+)
 @pytest.mark.parametrize("line", ["{0},{1},{2},{3}\n", "| {0} | {1} | {2} | {3} |\n"])
 async def test_missing_numbers_leave_a_column_of_csv_numeric(line: str, marker: str) -> None:
     rule = "| --- | --- | --- | --- |\n" if line.startswith("|") else ""

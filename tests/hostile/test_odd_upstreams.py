@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 from http_sessions import HEADERS, META, open_session
+from samples import sample
 from tests.auth.conftest import serving_gateway
 from tests.end_to_end.conftest import BOUND, until
 from tests.hostile.conftest import MIB
@@ -114,7 +115,7 @@ async def test_requests_for_one_subscription_take_effect_in_order(
         assert json.loads(line)["params"]["uri"] == "odd://b"
 
 
-@pytest.mark.parametrize("member", ["nextCursor", "other"])
+@pytest.mark.parametrize("member", sample(["nextCursor", "other"], lambda member: member == "nextCursor"))
 async def test_a_list_keeps_only_the_items_of_its_pages(
     configured: Configured, open_lines: OpenLines, odd: Odd, budget: Budget, member: str
 ) -> None:
@@ -160,7 +161,7 @@ ERRORS: Final = {
 
 
 @pytest.mark.parametrize("answer", ERRORS)
-@pytest.mark.parametrize("size", [0, 2 * MIB], ids=["small", "large"])
+@pytest.mark.parametrize("size", sample([0, 2 * MIB], lambda size: not size), ids=["small", "large"])
 async def test_an_odd_answer_is_read_as_far_as_it_conforms(
     configured: Configured, open_lines: OpenLines, odd: Odd, answer: str, size: int
 ) -> None:

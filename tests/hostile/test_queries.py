@@ -84,6 +84,7 @@ async def test_matches_deep_in_a_small_value_do_not_stall_others() -> None:
         assert min(pauses) < 0.1 * slowness()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("inner", ['"text"', "null", '"text-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"'])
 async def test_deep_arguments_do_not_stall_others(inner: str) -> None:

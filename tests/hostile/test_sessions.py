@@ -148,6 +148,7 @@ async def test_a_deleted_session_ends_its_processes_at_once(configured: Configur
         await until(lambda: len(children(served.process.pid)) == 2)
 
 
+@pytest.mark.slow
 async def test_an_idle_session_makes_room_and_its_client_learns_of_it(
     configured: Configured, serve: Serve, raw: Any
 ) -> None:

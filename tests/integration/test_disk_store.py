@@ -378,6 +378,7 @@ async def test_an_index_locked_by_another_gateway_fails_writes_not_reads(
         assert await read(store, "t-2") == LARGE
 
 
+@pytest.mark.slow
 async def test_reads_do_not_wait_for_values_that_wait_for_another_gateway(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         for number, blob in enumerate((SMALL, LARGE)):

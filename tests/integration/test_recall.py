@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import cache
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -182,17 +183,24 @@ class Recording(MemoryStore):
         return await super().read(namespace, base, span)
 
 
-async def recording_store(key: str, kind: type[Recording] = Recording) -> tuple[Recording, bytes]:
-    """A store with an indexed array of 100,000 rows, which is a value or the member `key` of one."""
+@cache
+def indexed_value(key: str) -> tuple[Descriptor, bytes]:
+    """An indexed array of 100,000 rows, or an object with it as the member `key`."""
     rows = b",".join(b'{"id": %d, "tags": ["a", "b"]}' % at for at in range(100_000))
     blob = b'{"total": 1, "%b": [%b], "last": 2}' % (key.encode(), rows) if key else b" [%b] " % rows
     scan = scan_array(blob, blob.index(b"["))
     assert scan is not None
     known = members(blob, trim(blob)) if key else ()
     described = msgspec.structs.replace(descriptor(GRID), size=len(blob), members=known, array=scan.as_index())
+    return msgspec.structs.replace(described, kind="object" if key else "array"), blob
+
+
+async def recording_store(key: str, kind: type[Recording] = Recording) -> tuple[Recording, bytes]:
+    """A store with an indexed value."""
+    described, blob = indexed_value(key)
     store = kind(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
     store.spans = []
-    await store.put("me", msgspec.structs.replace(described, kind="object" if key else "array"), (blob,))
+    await store.put("me", described, (blob,))
     return store, blob
 
 

@@ -19,6 +19,7 @@ from redis_process import RedisProcess
 from redis_values import descriptor
 from removed_files import wait_until_empty
 from s3_process import BUCKET, ENVIRONMENT, IS_INSTALLED, MISSING, CheckingS3Process, S3Process
+from samples import sample
 from store_errors import time_store_error
 from tests.load import slowness
 
@@ -157,7 +158,7 @@ async def test_a_value_over_16_mib_is_mapped_and_leaves_no_file(
     wait_until_empty(tmp_path)
 
 
-@pytest.mark.parametrize("way", ["delete", "expire", "evict", "replace"])
+@pytest.mark.parametrize("way", sample(["delete", "expire", "evict", "replace"], {"delete", "evict"}.__contains__))
 async def test_the_object_of_a_removed_value_is_removed(
     way: str, redis_server: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
 ) -> None:
@@ -488,6 +489,7 @@ async def test_an_object_store_may_have_a_certificate_of_its_own(
         assert message.startswith("The bucket of `store.blobs` does not exist.")
 
 
+@pytest.mark.slow
 async def test_an_object_store_that_refuses_some_requests_is_logged_once(
     redis_server: RedisProcess,
     bucket: S3Process,
@@ -509,6 +511,7 @@ async def test_an_object_store_that_refuses_some_requests_is_logged_once(
     assert lines[1] == "The object store is used again."
 
 
+@pytest.mark.slow
 async def test_uploads_do_not_take_the_time_of_each_others_requests(
     redis_server: RedisProcess, bucket: S3Process, tmp_path: Path
 ) -> None:
@@ -521,6 +524,7 @@ async def test_uploads_do_not_take_the_time_of_each_others_requests(
         assert await asyncio.gather(*(read(store, f"t-{number}") for number in range(12))) == [LARGE] * 12
 
 
+@pytest.mark.slow
 async def test_uploads_that_wait_for_a_silent_object_store_fail_with_the_first(
     redis_server: RedisProcess, own_bucket: S3Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_growing_message_is_written_in_small_parts(tmp_path: Path, size: int) 
         assert len(list(spool.directory.iterdir())) == (size > 100)
 
 
+@pytest.mark.slow
 def test_a_message_of_tiny_pieces_takes_little_more_than_its_bytes(tmp_path: Path) -> None:
     count, piece = 300_000, memoryview(b"xy")
     with Spool(WirePolicy(), tmp_path) as spool:

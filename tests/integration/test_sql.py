@@ -129,6 +129,7 @@ def test_a_text_of_one_long_line_is_a_row_and_not_names_of_columns(line: str) ->
     assert rows("SELECT line FROM t", t=f"{line}\n") == [{"line": line}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "\n", "\r"])
 def test_a_very_long_line_is_a_row_without_a_search_for_columns(end: str) -> None:
     line = "some words " * 4_000_000
@@ -568,6 +569,7 @@ def test_json_lines_of_such_objects_stay_rows() -> None:
     assert rows("SELECT r3.n AS n FROM t", t=text) == [{"n": 3}] * 3
 
 
+@pytest.mark.slow
 def test_many_members_of_an_object_are_rows_in_linear_time() -> None:
     records = {f"2025-{number}": {"open": number, "close": number + 0.5} for number in range(200_000)}
     blob, started = json.dumps(records).encode(), time.process_time()
@@ -836,6 +838,7 @@ def test_a_result_over_the_limit_names_the_limit(tmp_path: Path) -> None:
         assert "`memory_tools.query_bytes`" in found.message
 
 
+@pytest.mark.slow
 def test_memory_over_the_limit_is_named() -> None:
     found = failure("SELECT list(a.range) FROM range(100000) a, range(100000) b")
     assert found.is_limit

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import sample
 
 from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.result_processing import (
@@ -55,7 +56,7 @@ SHAPES: dict[str, Callable[[], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("indent", sample([None, 1], lambda indent: indent is None))
 def test_a_scanned_array_has_its_length_and_finds_its_items(name: str, indent: int | None) -> None:
     values = SHAPES[name]()
     text = b'{"a":1,"b": ' + json.dumps(values, indent=indent, ensure_ascii=False).encode() + b', "c": [[[1]]]}'
