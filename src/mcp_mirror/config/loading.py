@@ -147,11 +147,7 @@ def read_config(
 ) -> Config:
     """Read a mapping of the same shape as a file; relative paths start at the current folder.
 
-    Args:
-        content: Texts, numbers, booleans, paths, lists and mappings.
-        called: The name in messages, instead of a file's and the line.
-        environ: As for `load_config`.
-        name_origin: Returns what messages name instead of `called` and these keys.
+    Messages name `called` in place of a file and a line; with `name_origin`, what it returns for the keys.
 
     Raises:
         ConfigError: As for `load_config`.

@@ -122,13 +122,9 @@ def capture(
     estimate: Estimate,
     scans: Scans | None = None,
 ) -> Captured:
-    """Decide which parts of a result the model sees and which are stored.
+    """Decide which parts of a result, JSON text by member, the model sees and which are stored.
 
-    Args:
-        result: The members of the result, JSON text.
-        rules: How results of this tool are captured.
-        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
-        scans: The scans of texts of this result, which decide where decoded texts are kept; None: none yet.
+    `estimate` returns the tokens of a text (UTF-8) or of JSON text. `scans` decides where decoded texts are kept.
     """
     if _is_short_text(result, rules, estimate):
         return Captured()
@@ -343,12 +339,7 @@ def _choose_text(
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
-    Args:
-        parsed: The result.
-        value: The value of the result.
-        rules: How the result is captured.
-        estimate: Returns the tokens of a text.
-        beside: Texts that are shown beside the value, or in its place if they contain it.
+    The texts `beside` are shown beside the value, or in its place if they contain it.
     """
     only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
     is_unseen = only is not None and only.media is not None and not _fits_media_room(only)

@@ -29,10 +29,8 @@ Definition = dict[str, Any]
 def format_definition(advert: Mapping[str, Any], form: str) -> Definition:
     """The definition of a tool in a provider's format; a copy, which callers may change.
 
-    Args:
-        advert: The tool as MCP lists it.
-        form: `openai` (Chat Completions, which most other APIs have adopted), `openai-responses` (Responses),
-            `anthropic` (Messages) or `mcp`.
+    The formats are `openai` (Chat Completions, which most other APIs have adopted), `openai-responses` (Responses),
+    `anthropic` (Messages) and `mcp`.
 
     Raises:
         MirrorError: The format is unknown.

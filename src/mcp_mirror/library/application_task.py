@@ -91,10 +91,7 @@ class ApplicationTask:
 
     @asynccontextmanager
     async def open(self, *, awaits_client: bool) -> AsyncIterator[Application]:
-        """Open the application for the duration of the context.
-
-        Args:
-            awaits_client: The application has one local client.
+        """Open the application for the duration of the context; `awaits_client`: it has one local client.
 
         Raises:
             MirrorError: The mirror is already open, or cannot be opened, such as under trio.

@@ -42,10 +42,7 @@ TEMPLATE: Final[Mapping[str, Any]] = {
 async def list_values(memory: Memory, namespace: str, after: str | None) -> tuple[list[bytes], str | None]:
     """Return a page of a namespace's values, the newest first.
 
-    Args:
-        memory: The memory.
-        namespace: The owner of the values.
-        after: The base of the last value of the previous page; None for the first page.
+    `after` is the base of the last value of the previous page; None for the first page.
 
     Returns:
         The resources as JSON text, and the `after` of the next page; None if this page is the last one.

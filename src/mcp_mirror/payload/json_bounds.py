@@ -138,14 +138,10 @@ def _has_many_values_beside(params: msgspec.Raw, large: Container[str]) -> bool:
 
 
 def check_envelope(message: Buffer, most: int) -> None:
-    """Check that a message without its payload is small enough to be parsed.
-
-    Args:
-        message: The message without arguments and results.
-        most: Bytes that it may have.
+    """Check that a message without arguments and results is small enough to be parsed.
 
     Raises:
-        WireError: The message has too many bytes or values.
+        WireError: The message has more than `most` bytes, or too many values.
     """
     if has_more_values(message, MAX_VALUES):
         raise WireError(

@@ -150,12 +150,8 @@ def open_server_message(
     """Split a frame of an upstream into its members; return the frame too, which may have been repaired.
 
     Servers in JavaScript cut texts within an emoji and send half of a surrogate pair as an escape. The escape of U+FFFD
-    replaces it, as JavaScript does when it encodes a text as UTF-8.
-
-    Args:
-        frame: The frame.
-        max_depth: Levels of nesting that it may have.
-        is_on_loop: The event loop waits, so very large frames are not repaired.
+    replaces it, as JavaScript does when it encodes a text as UTF-8. While the event loop waits (`is_on_loop`), very
+    large frames are not repaired.
 
     Raises:
         WireError: As by `open_message`.

@@ -115,12 +115,7 @@ def measure_text(blob: Buffer, span: Span) -> TextSize:
 
 
 def text_sample(blob: Buffer, span: Span, size: int) -> tuple[bytes, float]:
-    """A sample of the JSON string at `span`, which is larger: evenly spaced parts of it, decoded.
-
-    Args:
-        blob: The text that contains the string.
-        span: The string.
-        size: Bytes of the string in the sample.
+    """A sample of the larger JSON string at `span`, evenly spaced parts of it with `size` bytes together, decoded.
 
     Returns:
         The sample, and the share of the string's bytes that it has.

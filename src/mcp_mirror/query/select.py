@@ -69,16 +69,13 @@ _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 
 
 def explain_text(blob: Buffer, text_advice: str, table_advice: str) -> tuple[str, bool]:
-    """Explain that expressions select nothing from a text.
+    """Explain that expressions select nothing from a text that is not JSON.
 
-    Args:
-        blob: The value, which is not JSON in a text.
-        text_advice: A sentence that names what reads a text.
-        table_advice: A sentence that names what reads the rows of a text.
+    The advices are sentences that name what reads a text, and the rows of a text.
 
     Returns:
         The explanation, which is empty for other values; and whether the text has rows, such as CSV, or begins as JSON.
-        An expression on such a text is a mistake: `length(@)` would count its characters.
+            An expression on such a text is a mistake: `length(@)` would count its characters.
     """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":

@@ -122,13 +122,9 @@ def import_database() -> None:
 def run_sql(
     sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str
 ) -> SqlResult | SqlFailure | FileRemoved:
-    """Load the tables, run the query and return its rows.
+    """Load the tables, run the query and return its rows, at most `max_bytes`.
 
-    Args:
-        sql: The query.
-        tables: The values that become tables.
-        max_bytes: Bytes of the largest result.
-        result_file: A new file for a large result; empty if no file can be created.
+    `result_file` is a new file for a large result; empty if no file can be created.
     """
     import duckdb  # noqa: PLC0415  # an extra
 

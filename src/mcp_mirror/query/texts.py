@@ -62,14 +62,7 @@ def locate_text(blob: Buffer) -> Span:
 def split_text(
     blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE, begin: int | None = None
 ) -> Iterator[TextPiece]:
-    """The text of the value at `span` in pieces of about `size` bytes.
-
-    Args:
-        blob: The text that contains the value.
-        span: The value.
-        is_over: Returns whether the time limit is reached.
-        size: Bytes of the value in a piece.
-        begin: The offset of an earlier piece, to begin there; None: the whole text.
+    """The text of the value at `span` in pieces of about `size` bytes, from the offset `begin` of an earlier piece on.
 
     Raises:
         ToolError: The time limit is reached.

@@ -31,12 +31,10 @@ _PIECE_ITEMS: Final = _PIECE // _ITEM_BYTES
 
 
 def encode_returned(value: object, limit: int) -> bytes:
-    """Return a value as JSON text.
+    """Return a value from the sandbox as JSON text of at most `limit` bytes, each item counting 16 at least.
 
-    Args:
-        value: A value from the sandbox. Tuples and sets become arrays, dates and decimals texts, bytes base64, NaN
-            null; if the value itself is NaN, it becomes a text, because null is read as no value.
-        limit: Bytes that the value may have, each item counting 16 at least.
+    Tuples and sets become arrays, dates and decimals texts, bytes base64, NaN null; if the value itself is NaN, it
+    becomes a text, because null is read as no value.
 
     Raises:
         ToolError: The value is too large, nested too deeply, or contains something that JSON has no form for.

@@ -141,10 +141,8 @@ class Sandbox:
     async def run(self, principal: str, script: Script, call_tool: CallTool) -> Outcome:
         """Run a script; cancellation ends its worker process.
 
-        Args:
-            principal: The caller. Principals share the worker processes fairly.
-            script: The script.
-            call_tool: Calls a tool for the script. Calls that the script does not await are cancelled at its end.
+        Principals share the worker processes fairly. Calls of tools that the script does not await are cancelled at its
+        end.
 
         Raises:
             BusyError: Too many scripts wait, or this one has waited too long.

@@ -109,10 +109,7 @@ async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[
 async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> tuple[Segments, tuple[FoundValue, ...]]:
     """Replace the memory paths in an argument, JSON text, by the stored values, in pieces; return these values too.
 
-    Args:
-        call: The call.
-        given: The argument.
-        is_patch: It is a JSON Patch, in which only `value` contains values.
+    In a JSON Patch (`is_patch`), only `value` contains values.
 
     Raises:
         FlowError: The flow policy hides a value from the model.

@@ -61,9 +61,7 @@ _NOT_OF_TABLES: Final = (
 def with_sql(tool: MemoryTool, *, has_run: bool) -> MemoryTool:
     """Return `memory_query` with the arguments of its SQL form, which come first: models fill arguments in order.
 
-    Args:
-        tool: `memory_query` without SQL.
-        has_run: `memory_run` is served too. Then that tool has the example for questions about whole values.
+    `has_run`: `memory_run` is served too. Then that tool has the example for questions about whole values.
     """
     return replace(
         tool,
