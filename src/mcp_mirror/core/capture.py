@@ -170,7 +170,7 @@ def capture(
         media=tuple(_describe_media_paths(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=companion is not None and parsed.value is not None,
         is_error=is_error,
-        error=_excerpt_error(_choose_error_parts(parsed, value, beside)) if is_error and rules.preview else None,
+        error=_excerpt_error(parsed, value, beside) if is_error and rules.preview else None,
     )
 
 
@@ -418,15 +418,11 @@ def _without_preview(draft: Draft) -> Draft:
     return msgspec.structs.replace(draft, media_type=None, preview=False)
 
 
-def _choose_error_parts(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> Sequence[Buffer]:
-    """The parts of an error to read: its texts, and a value that differs from them."""
+def _excerpt_error(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> ErrorExcerpt:
+    """The beginning and the end of an error, as text: of its texts, and of a value that differs from them."""
+    parts: Sequence[Buffer] = (*beside.texts, value.blob)
     if parsed.value is None and len(parsed.blocks) > 1 and parsed.texts:  # the value is an array of them
-        return parsed.texts
-    return (*beside.texts, value.blob)
-
-
-def _excerpt_error(parts: Sequence[Buffer]) -> ErrorExcerpt:
-    """The beginning and the end of an error, as text. Parts are JSON text."""
+        parts = parsed.texts
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))
     return ErrorExcerpt("\n".join(_excerpt_parts(parts, is_end=False)), tail)

@@ -35,10 +35,9 @@ def build_reply(processed: ProcessedResult, linked: str | None) -> ToolResult:
     passed = [(block,) for block in processed.captured.passed]
     value = processed.captured.value
     links = [(_link_block(linked, value),)] if linked and value else []
-    notice = ((encode_text_block(processed.notice),),)
-    blocks = (
-        (*passed, *notice) if processed.captured.shown == "" else (*notice, *passed)
-    )  # the notice follows a result that is shown whole
+    notice = (encode_text_block(processed.notice),)
+    is_last = processed.captured.shown == ""  # it follows a result that is shown whole
+    blocks = (*passed, notice) if is_last else (notice, *passed)
     return _with_error_flag(processed.captured, build_content_reply((*blocks, *links)))
 
 
