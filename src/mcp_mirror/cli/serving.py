@@ -235,11 +235,7 @@ def prepare(config: Config, verbosity: int) -> None:
 
 
 def _check_start(application: Application) -> None:
-    """Check, when the client has left, that the server which the gateway replaces could start.
-
-    Raises:
-        MirrorError: The server has never started, or its program does not exist.
-    """
+    """Check, when the client has left, that the server which the gateway replaces could start."""
     if not application.config.server.wraps:
         return
     for upstream in application.upstreams:

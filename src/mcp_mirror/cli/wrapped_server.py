@@ -65,11 +65,7 @@ class WrappedServer(msgspec.Struct, frozen=True):
 
 
 def name_variables(headers: Sequence[str]) -> list[str]:
-    """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`.
-
-    Raises:
-        ConfigError: One has another form.
-    """
+    """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`; ConfigError for another form."""
     if unusable := next((header for header in headers if not _HEADER_VARIABLE.fullmatch(header)), None):
         raise ConfigError(f"--header-env must be NAME=VARIABLE, not {unusable!r}.")
     return [_HEADER_VARIABLE.sub(r"\1: ${\2}", header) for header in headers]

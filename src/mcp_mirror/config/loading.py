@@ -128,11 +128,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
-    """Read a text as the content of `path`.
-
-    Raises:
-        ConfigError: As for `load_config`.
-    """
+    """Read a text as the content of `path`; ConfigError as for `load_config`."""
     if len(text.encode(errors="surrogatepass")) > MAX_FILE_BYTES:
         raise ConfigError(_TOO_LARGE.format(path=path))
     findings = Findings(str(path))

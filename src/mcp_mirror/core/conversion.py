@@ -62,7 +62,6 @@ class MisfitError(ToolError):
         where = ".".join(str(token) for token in location)
         self.path = value.path
         self.location = location
-        """The argument."""
         self.wanted = wanted
         """The JSON types that the argument accepts."""
         self.own = _types_of_value(value)

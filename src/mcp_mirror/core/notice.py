@@ -104,7 +104,6 @@ class NoticeInput(msgspec.Struct, frozen=True):
     shown: str | None = None
     """The value itself if it fits the inline budget."""
     companion: str | None = None
-    """The path of the companion."""
     hidden_text: Draft | None = None
     """The companion, if it has texts that are not shown."""
     texts: tuple[str, ...] = ()

@@ -172,11 +172,7 @@ def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
 
 
 def check_pointer_count(found: Pointers, most: int) -> None:
-    """Check the number and the length of the pointers of a call.
-
-    Raises:
-        ToolError: The call has more pointers than the limit, or they are too long.
-    """
+    """Check the number and the length of the pointers of a call; ToolError over a limit."""
     count = sum(isinstance(one, Pointer) for one in found)
     if count > most:
         raise ToolError(

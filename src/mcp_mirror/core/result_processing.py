@@ -82,7 +82,6 @@ class ProcessedResult(msgspec.Struct, frozen=True):
     """A processed result."""
 
     members: Mapping[str, Buffer]
-    """The members of the original result."""
     captured: Captured
     notice: str = ""
 

@@ -97,7 +97,6 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
     """The input schema; any object if the upstream's schema cannot be used."""
     twin_schema: Schema = msgspec.field(default_factory=lambda: admit_paths(_ANY))
-    """The input schema of the twin."""
     headers: tuple[tuple[str, ...], ...] = ()
     """Locations of the arguments that clients mirror into HTTP headers."""
     cost: Cost | None = None

@@ -105,11 +105,7 @@ class Calls(msgspec.Struct, frozen=True):
         }
 
     async def find(self, wanted: str) -> Mapping[str, Any]:
-        """Return the call with an id.
-
-        Raises:
-            ToolError: The log has no such call.
-        """
+        """Return the call with an id; ToolError if the log has no such call."""
         for namespace in self.namespaces[:_MAX_NAMESPACES]:
             async for one in self._read(namespace, None, None):
                 if one.event.id == wanted:

@@ -89,11 +89,7 @@ def _wrong_source(path: MemoryPath, source: str) -> str:
 
 
 def value_at(value: Any, tokens: Iterable[str]) -> Any:
-    """Follow the tokens of a JSON Pointer from a value.
-
-    Raises:
-        LookupError: A token does not exist.
-    """
+    """Follow the tokens of a JSON Pointer from a value; LookupError if one does not exist."""
     for token in tokens:
         match value:
             case list() if token.isdecimal():

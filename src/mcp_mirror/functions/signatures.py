@@ -135,11 +135,6 @@ def _unbind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _find_name(function: Callable[..., Any]) -> str:
-    """The name of a function.
-
-    Raises:
-        MirrorError: It has none.
-    """
     name = getattr(function, "__name__", None) or getattr(_unbind(function), "__name__", None)
     if name is None:
         kind = type(_unbind(function)).__name__
@@ -171,11 +166,7 @@ def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signatur
 def _build_adapter(
     source: Callable[..., Any], signature: inspect.Signature, name: str
 ) -> TypeAdapter[Mapping[str, Any]]:
-    """A type adapter that validates the arguments of a function and returns their schema.
-
-    Raises:
-        MirrorError: pydantic cannot read an annotation; the message names the parameter.
-    """
+    """A type adapter that validates the arguments of a function and returns their schema."""
     annotations = _get_annotations(source)
     hints = {one: annotations[one] for one in signature.parameters if one in annotations}
     try:

@@ -23,7 +23,6 @@ from mcp_mirror.system.slices import INLINE_BYTES
 from mcp_mirror.types import Buffer, Descriptor, Segments, media_type_of
 
 PAGE: Final = 100
-"""Values per page of a list."""
 
 MAX_BYTES: Final = 10_000_000
 """The largest value that can be read as a resource. Common clients drop messages over 10 MiB."""

@@ -27,7 +27,6 @@ class FoundValue(Resolved, frozen=True, kw_only=True):
     """The value of a path."""
 
     descriptor: Descriptor
-    """The descriptor of the whole value."""
 
     @property
     def quoted_path(self) -> str:

@@ -113,11 +113,7 @@ def check_request(frame: Buffer) -> None:
 
 
 def _check_params(method: str, params: msgspec.Raw) -> None:
-    """Check the parameters of a client's message.
-
-    Raises:
-        WireError: They have too many bytes or values outside of the parameters that may be large.
-    """
+    """Check that the parameters of a client's message are within the limits."""
     given = _PARAMETERS.decode(params)
     large = {"arguments": given.arguments, "inputResponses": given.responses, "requestState": given.state}
     sizes = {name: len(memoryview(large[name])) for name in _LARGE.get(method, ())}

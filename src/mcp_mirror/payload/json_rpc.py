@@ -181,11 +181,7 @@ def _find_hint(frame: Buffer, error: str) -> str:
 
 
 def check_encoding(frame: Buffer) -> None:
-    """Check all of a frame: the parser checks only the parts that it decodes, which are few.
-
-    Raises:
-        WireError: The frame is not UTF-8.
-    """
+    """Check that all of a frame is UTF-8; WireError if not. The parser checks only the few parts that it decodes."""
     if isinstance(frame, bytes) and frame.isascii():
         return
     view, at = memoryview(frame), 0

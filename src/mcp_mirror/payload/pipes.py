@@ -259,11 +259,7 @@ class LineSink:
                 return
 
     async def send(self, segments: Segments) -> None:
-        """Write one line with its newline. The line is written whole even if the caller is cancelled.
-
-        Raises:
-            OSError: The other end or the sink is closed.
-        """
+        """Write one line, also if the caller is cancelled; OSError if the other end or the sink is closed."""
         if self.send_at_once(segments):
             return
         assert self._queue is not None  # noqa: S101  # run() opens it

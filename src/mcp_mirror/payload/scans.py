@@ -247,12 +247,7 @@ def _find_string(blob: Buffer, start: int) -> Span | None:
 
 
 def _read_string(blob: Buffer, span: Span, keep: Keep | None) -> tuple[Buffer | None, TextSize | None]:
-    """Check the string at `span`; with `keep`, decode it if it may contain JSON, and measure it otherwise.
-
-    Raises:
-        msgspec.DecodeError: The string is not valid JSON.
-        UnicodeError: It is not UTF-8.
-    """
+    """Check the string at `span`; with `keep`, decode it if it may contain JSON, and measure it otherwise."""
     if keep is not None and may_be_json(blob, span):
         return keep(decode_unchecked(blob, span)), None
     if keep is not None and span.length <= MAX_MEASURED_BYTES:

@@ -99,7 +99,6 @@ class SqlFailure(msgspec.Struct, frozen=True):
     message: str
     """One or two sentences, which may contain parts of values."""
     kind: str
-    """The class of the error."""
     is_mistake: bool = False
     """The query itself is wrong. It did not run, and the message does not depend on values."""
     is_limit: bool = False
@@ -233,11 +232,6 @@ def _quote(name: str) -> str:
 
 
 def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
-    """Make a table of a value.
-
-    Raises:
-        _FailedError: The value is not a table.
-    """
     import duckdb  # noqa: PLC0415  # an extra
 
     try:

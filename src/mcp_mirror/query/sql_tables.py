@@ -161,11 +161,7 @@ def _has_heading(start: bytes) -> bool:
 
 
 def _as_utf8(data: bytes) -> bytes:
-    """The bytes of a file: Parquet as it is, text in UTF-8.
-
-    Raises:
-        ValueError: It is any other file.
-    """
+    """The bytes of a file: Parquet as it is, text in UTF-8. Any other file is an error."""
     if data.startswith(_PARQUET):
         return data
     try:
@@ -362,11 +358,7 @@ def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
 
 def _find_mark(data: bytes) -> str:
-    """Return four different control characters that a text does not contain in this order.
-
-    Raises:
-        ValueError: The text contains them in every order.
-    """
+    """Return four different control characters that a text does not contain in this order."""
     for mark in map(bytes, itertools.permutations(_CONTROLS, 4)):
         if mark not in data:
             return mark.decode()

@@ -128,11 +128,7 @@ def _add_servers(document: Document, backup: Document, block: str, late: Mapping
 
 
 def _find_block(document: Document, target: Target) -> str:
-    """Return the key of the servers.
-
-    Raises:
-        ConfigError: The file has no object, or servers under two keys.
-    """
+    """Return the key of the servers."""
     if not isinstance(document.value, dict):
         raise ConfigError(f"{target.file} is not a client's configuration: it contains no object. Name another file.")
     blocks = [block for block in _BLOCKS if look_up(document.value, (block,))]

@@ -51,11 +51,7 @@ class ValueBudget:
         self._left = most
 
     def take(self, size: int) -> None:
-        """Count a value.
-
-        Raises:
-            ToolError: The script has read too much.
-        """
+        """Count a value; ToolError if the script has read too much."""
         if size > self._left:
             raise ToolError(
                 f"A script may read {format_bytes(self._most)} of values (`code.values`), and this is more. Use a part "
@@ -292,11 +288,7 @@ async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, R
 
 
 def check_variables(names: Collection[str]) -> None:
-    """Check that names can be variables of a script.
-
-    Raises:
-        ToolError: One cannot.
-    """
+    """Check that names can be variables of a script; ToolError if one cannot."""
     if len(names) > _MAX_INPUTS:
         raise ToolError(f"A script may have {_MAX_INPUTS} inputs. Join some of them in one value.")
     for name in names:

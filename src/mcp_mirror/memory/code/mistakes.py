@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 TOOLS_CLASS: Final = "Tools"
-"""The class of the tools in the stubs."""
 MAX_MISTAKES: Final = 5
 
 _CALL_CODES: Final = frozenset(

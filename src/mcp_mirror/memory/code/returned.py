@@ -49,11 +49,7 @@ def encode_returned(value: object, limit: int) -> bytes:
 
 
 def _check_size(value: object, limit: int) -> None:
-    """Add up the sizes of all items, level by level, and stop at the limit.
-
-    Raises:
-        ToolError: The value is over the limit, or nested too deeply.
-    """
+    """Add up the sizes of all items, level by level, and raise an error at the limit or for too many levels."""
     size, level, depth = 0, [value], 0
     while level:
         size += _ITEM_BYTES * len(level) + sum(len(one) for one in level if isinstance(one, str | bytes))
@@ -173,11 +169,6 @@ def _fits(items: list[Any]) -> bool:
 
 
 def _convert_known(value: object) -> object:
-    """Convert values that are not JSON.
-
-    Raises:
-        TypeError: The value is of an unknown type.
-    """
     if (attributes := _read_attributes(value)) is not None:
         return attributes
     if isinstance(value, PurePath):
