@@ -72,12 +72,9 @@ def mute_upstream_warnings() -> None:
 
 
 def find_file(path: Path | None) -> Path:
-    """Return the configuration file of an option, or the one that `find_config` finds.
+    """Return the configuration file of an option, or the one that `find_config` finds, with its errors.
 
     If several files could be meant, a line on standard error names the one that is read.
-
-    Raises:
-        ConfigError: No file was found, or several and none to prefer.
     """
     found = find_config(path, os.environ)
     if found.notice:

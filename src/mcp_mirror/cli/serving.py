@@ -160,12 +160,9 @@ class Serving(msgspec.Struct, frozen=True):
         print_status(self.config, line, level=level)
 
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
-        """Serve in this process until a signal; `announce` gets the URL once clients can connect.
+        """Serve in this process until a signal, and raise typer.Exit; `announce` gets the URL once clients can connect.
 
         `start` has the parent's preparations, if this process is one of several workers.
-
-        Raises:
-            typer.Exit: A signal or an error ended the gateway.
         """
         shutdown = anyio.Event()
         failures: list[MirrorError] = []

@@ -101,13 +101,10 @@ class Values(msgspec.Struct, frozen=True):
     namespace: str
 
     async def list_page(self, wanted: ValueFilter, after: str | None) -> Mapping[str, Any]:
-        """Return a page of the values that pass a filter, the newest first; `after` is the `next` of the previous page.
+        """Return a page of the values that pass a filter, the newest first: `values`, `next` and `searched`.
 
-        Returns:
-            `values`, `next` (None on the last page) and `searched`: the values that were compared with the filter.
-
-        Raises:
-            ToolError: The value `after` has been deleted.
+        `after` is the `next` of the previous page, which the last one does not have; ToolError if its value has been
+        deleted. `searched` is the number of values that were compared with the filter.
         """
         if after is None and (exact := await self._find_exact(wanted.search)):
             return {"values": [self._describe(exact)], "next": None, "searched": 1}

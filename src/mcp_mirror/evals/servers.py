@@ -61,12 +61,9 @@ class RunFolder:
         return self.log.read_text(errors="replace").strip()[-_MAX_OUTPUT:]
 
     def prepare(self, config: Mapping[str, Any], files: Mapping[str, str]) -> Config:
-        """Write and load the configuration, and write the files. A run has a store of its own in its folder.
+        """Write and load the configuration, and write the files; ConfigError if the configuration cannot be used.
 
-        Otherwise models would read names of the user's values, and of those of other runs, in errors.
-
-        Raises:
-            ConfigError: The configuration cannot be used.
+        A run has a store of its own in its folder: otherwise models would read names of other values in errors.
         """
         self.files.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

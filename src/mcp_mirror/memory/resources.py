@@ -39,15 +39,10 @@ TEMPLATE: Final[Mapping[str, Any]] = {
 
 
 async def list_values(memory: Memory, namespace: str, after: str | None) -> tuple[list[bytes], str | None]:
-    """Return a page of a namespace's values, the newest first.
+    """Return a page of a namespace's values as resources, the newest first, and the `after` of the next page.
 
-    `after` is the base of the last value of the previous page; None for the first page.
-
-    Returns:
-        The resources as JSON text, and the `after` of the next page; None if this page is the last one.
-
-    Raises:
-        ToolError: The value `after` has been deleted.
+    `after` is the base of the last value of a page; None for the first page, and after the last one. ToolError if its
+    value has been deleted.
     """
     try:
         stored = await memory.store.list(namespace, after=after, limit=PAGE + 1)

@@ -375,9 +375,6 @@ def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
     """As `members`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
 
     Of a repeated key, msgspec returns only the last value, so the members do not cover the object's text.
-
-    Raises:
-        RecursionError: A value is nested too deep.
     """
     view = memoryview(blob)
     raws = msgspec.json.decode(view[span.start : span.stop], type=dict[str, msgspec.Raw])

@@ -219,10 +219,7 @@ def _bracket(inside: Buffer) -> bytearray:
 def _count_items(text: bytearray, stop: int) -> int:
     """The number of items of the array that begins a text, and gets its closing bracket at `stop`.
 
-    Raises:
-        ValueError: The array is not UTF-8.
-        msgspec.DecodeError: It is not a list of JSON values.
-        RecursionError: It is nested too deep.
+    Other texts are a ValueError, a msgspec.DecodeError or a RecursionError.
     """
     text[stop] = ord("]")
     whole = memoryview(text)[: stop + 1]

@@ -120,12 +120,10 @@ def select(blob: Buffer, expression: str) -> bytes:
 
 
 def _search(compiled: Any, value: object, blob: Buffer) -> object:
-    """The result of a compiled expression.
+    """The result of a compiled expression; JMESPathError if the expression does not fit the value.
 
-    Raises:
-        JMESPathError: The expression does not fit the value.
-        ToolError: It compares values of different types, or a function gets nothing because the value does not have a
-            key where the expression looks for it.
+    A ToolError explains a comparison of different types, and a function that gets nothing because the value does not
+    have a key where the expression looks for it.
     """
     try:
         return compiled.search(value, _OPTIONS)
@@ -150,12 +148,9 @@ def _advise(error: JMESPathError) -> str:
 
 
 def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
-    """Check that the value has the keys with which an expression compares.
+    """Check that the value has the keys with which an expression compares: else a name was meant as a text.
 
     In JMESPath, `status == "open"` compares two keys. Without a key `open` it selects nothing, and `length()` is 0.
-
-    Raises:
-        ToolError: The value does not have one, so the name was meant as a text.
     """
     made = find_made_keys(parsed)
     for node in walk(parsed):

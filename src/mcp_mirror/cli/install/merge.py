@@ -94,9 +94,6 @@ def plan_unmerging(target: Target) -> Plan:
 
     If nothing else in the file has changed, the restored file is the backup byte for byte. A server that was added
     later stays, and wins over one of the same name.
-
-    Raises:
-        ConfigError: A file cannot be read.
     """
     document, backup = target.read(), parse_document(read_bytes(target.backup), target.file)
     _find_block(document, target)
