@@ -198,12 +198,10 @@ def read_result_members(
     Raises:
         WireError: The frame is not a JSON-RPC response, or nested deeper than `max_depth`.
     """
-    if (
-        scans
-        and max_depth == MAX_DEPTH
-        and (members := _read_scanned_members(frame, scans, decodes=decodes)) is not None
-    ):
-        return members
+    if scans and max_depth == MAX_DEPTH:
+        scanned = _read_scanned_members(frame, scans, decodes=decodes)
+        if scanned is not None:
+            return scanned
     message, _ = open_server_message(frame, max_depth, is_on_loop=False)
     if not isinstance(message.result, dict):
         if isinstance(message.error, msgspec.UnsetType):
