@@ -67,16 +67,10 @@ def _with_store_of_stdio(config: Config) -> Config:
 
 
 def connect_once(config: Path) -> list[str]:
-    """Connect to every upstream of a configuration, as `check` does, and print each when it has connected or failed.
+    """Connect to every upstream of a configuration, as `check` does; return why upstreams are down, an item for each.
 
-    This fills the cache of listings.
-
-    Returns:
-        Why upstreams are down, an item for each of them.
-
-    Raises:
-        MirrorError: The configuration cannot be used.
-        typer.Exit: The user pressed Ctrl-C, or the gateway cannot start.
+    It prints each upstream when it has connected or failed, and fills the cache of listings. It raises typer.Exit after
+    Ctrl-C, and if the gateway cannot start.
     """
     loaded = load_quietly(config)
     mute_upstream_warnings()

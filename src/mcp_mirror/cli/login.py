@@ -129,13 +129,9 @@ def _describe_wrapped(name: str, url: str) -> tuple[UpstreamPolicy, ...]:
 
 
 async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show) -> str:
-    """Let the user sign in to an upstream with `scopes` in addition to its own; `show` gets the URL of the page.
+    """Let the user sign in to an upstream with `scopes` in addition to its own; return the file with the tokens.
 
-    Returns:
-        The file that contains the tokens.
-
-    Raises:
-        MirrorError: The upstream has no sign-in, or it failed.
+    `show` gets the URL of the page. A MirrorError says why the upstream has no sign-in, or why it failed.
     """
     endpoint = upstream.endpoint
     oauth = endpoint.oauth if isinstance(endpoint, HttpEndpoint) else None

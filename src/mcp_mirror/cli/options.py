@@ -52,11 +52,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_age(age: str, option: str) -> float:
-    """Return an age, a number and s, m, h or d, in seconds; 0 for an empty text. Errors name the option.
-
-    Raises:
-        MirrorError: The text is not an age.
-    """
+    """Return an age, a number and s, m, h or d, in seconds, 0 for an empty text. Errors name the option."""
     match = _AGE.fullmatch(age)
     if age and not match:
         raise MirrorError(f"{option} takes a number and s, m, h or d, such as 7d; got {age!r}.")

@@ -72,12 +72,9 @@ def mute_upstream_warnings() -> None:
 
 
 def find_file(path: Path | None) -> Path:
-    """Return the configuration file of an option, or the one that `find_config` finds.
+    """Return the configuration file of an option, or the one that `find_config` finds, with its errors.
 
     If several files could be meant, a line on standard error names the one that is read.
-
-    Raises:
-        ConfigError: No file was found, or several and none to prefer.
     """
     found = find_config(path, os.environ)
     if found.notice:
@@ -115,14 +112,11 @@ def run_until_signal(
     leave: Callable[[], None] | None = None,
     print_error: Callable[[str], None] = print_note,
 ) -> T:
-    """Run to the end or to a signal, close everything that was opened, and return the result.
+    """Run `main` to the end or to a signal, close everything that was opened, and return the result.
 
-    Args:
-        main: The work.
-        shutdown: Set at the first signal: `main` accepts no new calls and ends after the calls in flight.
-        drain: Seconds that the calls in flight have to end; 0: none.
-        leave: Called at a signal, after which the process ends without closing anything; None: it closes everything.
-        print_error: Prints the error that ends the work.
+    The first signal sets `shutdown`: then `main` accepts no new calls, and those in flight have `drain` seconds to end.
+    With `leave`, a signal calls that function and ends the process without closing anything. `print_error` prints the
+    error that ends the work.
     """
     stopped: list[signal.Signals] = []
     results: list[T] = []

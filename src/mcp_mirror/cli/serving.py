@@ -160,12 +160,9 @@ class Serving(msgspec.Struct, frozen=True):
         print_status(self.config, line, level=level)
 
     def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
-        """Serve in this process until a signal; `announce` gets the URL once clients can connect.
+        """Serve in this process until a signal, and raise typer.Exit; `announce` gets the URL once clients can connect.
 
         `start` has the parent's preparations, if this process is one of several workers.
-
-        Raises:
-            typer.Exit: A signal or an error ended the gateway.
         """
         shutdown = anyio.Event()
         failures: list[MirrorError] = []
@@ -235,11 +232,7 @@ def prepare(config: Config, verbosity: int) -> None:
 
 
 def _check_start(application: Application) -> None:
-    """Check, when the client has left, that the server which the gateway replaces could start.
-
-    Raises:
-        MirrorError: The server has never started, or its program does not exist.
-    """
+    """Check, when the client has left, that the server which the gateway replaces could start."""
     if not application.config.server.wraps:
         return
     for upstream in application.upstreams:

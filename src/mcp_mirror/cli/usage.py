@@ -93,11 +93,7 @@ def usage(
 
 
 def _choose(namespaces: Sequence[str], given: str) -> Sequence[str]:
-    """Return the namespaces that an option names; all without the option.
-
-    Raises:
-        MirrorError: None has this name, or several have it.
-    """
+    """Return the namespaces that an option names; all without the option."""
     if not given:
         return namespaces
     names = name_namespaces(namespaces)

@@ -65,11 +65,7 @@ class _StoredValues(msgspec.Struct, frozen=True):
     namespace: str
 
     async def find(self, text: str) -> FoundValue:
-        """Return the value under a path.
-
-        Raises:
-            ToolError: The value does not exist; the message names similar paths.
-        """
+        """Return the value under a path. The error for a missing value names similar paths."""
         if path := read_path(text):
             with ChildWatchdog() as child_watchdog, Spool(WirePolicy()) as spool:
                 async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
@@ -78,11 +74,7 @@ class _StoredValues(msgspec.Struct, frozen=True):
         raise await self._unknown_path_error(text)
 
     async def trace(self, text: str) -> tuple[Graph, str]:
-        """Return the lineage of the value under a path, and its base.
-
-        Raises:
-            ToolError: Neither the store nor the event log has the value; the message names similar paths.
-        """
+        """Return the lineage of the value under a path, and its base; the error of `find` if it has none."""
         if path := read_path(text):
             lineage = await read_lineage(self.store, self.namespace, path.base)
             if lineage.nodes:
@@ -340,11 +332,7 @@ def _preview_value(found: FoundValue) -> str:
 
 
 def _write(path: Path, pieces: Iterable[Buffer], *, force: bool) -> int:
-    """Write a file atomically, follow links, and return the size of the file.
-
-    Raises:
-        MirrorError: The file exists already, or cannot be written.
-    """
+    """Write a file atomically, follow links, and return the size of the file."""
     target = os.path.realpath(path)
     if os.path.exists(target):  # noqa: PTH110  # `exists` raises in a folder of another user
         if not force:

@@ -284,11 +284,7 @@ class Supervisor:
 
 
 def check_workers(config: Config, count: int, address: tuple[str, int] | None) -> None:
-    """Refuse settings that several workers cannot have.
-
-    Raises:
-        MirrorError: The system, the transport or the store does not allow several workers.
-    """
+    """Check that the system, the transport and the store allow several workers; MirrorError if not."""
     if not 1 <= count <= _MAX_WORKERS:
         raise MirrorError(f"--workers must be between 1 and {_MAX_WORKERS}; got {count}.")
     if sys.platform != "linux":

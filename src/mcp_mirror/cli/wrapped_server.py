@@ -65,11 +65,7 @@ class WrappedServer(msgspec.Struct, frozen=True):
 
 
 def name_variables(headers: Sequence[str]) -> list[str]:
-    """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`.
-
-    Raises:
-        ConfigError: One has another form.
-    """
+    """Return `NAME: ${VARIABLE}` for each `NAME=VARIABLE`; ConfigError for another form."""
     if unusable := next((header for header in headers if not _HEADER_VARIABLE.fullmatch(header)), None):
         raise ConfigError(f"--header-env must be NAME=VARIABLE, not {unusable!r}.")
     return [_HEADER_VARIABLE.sub(r"\1: ${\2}", header) for header in headers]
@@ -78,13 +74,10 @@ def name_variables(headers: Sequence[str]) -> list[str]:
 def serve_wrapped(
     server: WrappedServer, name: str | None, mirror: Mapping[str, Any], store: Path | None, verbosity: int
 ) -> None:
-    """Serve one server to a client on standard input and output, until the client leaves.
+    """Serve one server to a client on standard input and output, until the client leaves; then raise typer.Exit.
 
     Without a name, it is derived from the command or the address. `mirror` is that section of the configuration.
     `store` is the folder of the store; None: the user's.
-
-    Raises:
-        typer.Exit: A signal or an error ended the gateway.
     """
     with answering_client():
         if bool(server.command) == bool(server.url):
@@ -112,13 +105,10 @@ def _serve(config: Config, verbosity: int) -> None:
 def build_wrap_config(
     name: str, server: Mapping[str, Any], mirror: Mapping[str, Any], store: Path | None, environ: Mapping[str, str]
 ) -> Config:
-    """Return the configuration of a gateway that replaces one server in the client.
+    """Return the configuration of a gateway that replaces one server in the client; ConfigError for a bad option.
 
     `server` and `mirror` are sections of a configuration. `store` is the folder of the store; None: the user's. A
     program gets the whole `environ`.
-
-    Raises:
-        ConfigError: An option cannot be used.
     """
     content = {
         "upstreams": {name: {**server, "overrides": {"*": {"timeout": _CALL_TIMEOUT}}}},
@@ -169,13 +159,10 @@ def _describe_server(server: WrappedServer, name: str) -> dict[str, Any]:
 def describe_remote(
     url: str, headers: Sequence[str] = (), *, sse: bool | None = None, uses_login: bool = True
 ) -> dict[str, Any]:
-    """Return the section of a remote server.
+    """Return the section of a remote server; ConfigError if a header is not `NAME: VALUE`.
 
-    Each header is `NAME: VALUE`. `sse`: the server uses the HTTP+SSE transport; None: by the path of the address.
-    `uses_login`: the tokens of `mcp-mirror login` authorize the gateway, unless a header does.
-
-    Raises:
-        ConfigError: A header is not `NAME: VALUE`.
+    `sse`: the server uses the HTTP+SSE transport; None: by the path of the address. `uses_login`: the tokens of
+    `mcp-mirror login` authorize the gateway, unless a header does.
     """
     given: dict[str, str] = {}
     for header in headers:

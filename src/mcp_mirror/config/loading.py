@@ -128,11 +128,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
-    """Read a text as the content of `path`.
-
-    Raises:
-        ConfigError: As for `load_config`.
-    """
+    """Read a text as the content of `path`; ConfigError as for `load_config`."""
     if len(text.encode(errors="surrogatepass")) > MAX_FILE_BYTES:
         raise ConfigError(_TOO_LARGE.format(path=path))
     findings = Findings(str(path))
@@ -147,11 +143,7 @@ def read_config(
 ) -> Config:
     """Read a mapping of the same shape as a file; relative paths start at the current folder.
 
-    Args:
-        content: Texts, numbers, booleans, paths, lists and mappings.
-        called: The name in messages, instead of a file's and the line.
-        environ: As for `load_config`.
-        name_origin: Returns what messages name instead of `called` and these keys.
+    Messages name `called` in place of a file and a line; with `name_origin`, what it returns for the keys.
 
     Raises:
         ConfigError: As for `load_config`.

@@ -29,11 +29,7 @@ def read_pins(policy: LockPolicy) -> Pins:
 
 
 def read_file(path: Path) -> Lock | None:
-    """Return the content of a lock file; None if the file does not exist.
-
-    Raises:
-        ConfigError: The file cannot be used.
-    """
+    """Return the content of a lock file, None if it does not exist; ConfigError if it cannot be used."""
     try:
         check_shared(path)
         return read_lock(path.read_text("utf-8"))
@@ -49,11 +45,7 @@ def read_file(path: Path) -> Lock | None:
 
 
 def write_file(path: Path, lock: Lock) -> None:
-    """Write a lock file, through a link if it is one; after an error the old file remains.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Write a lock file, through a link if it is one; ConfigError if that fails, and the old file remains."""
     try:
         atomic_write(os.path.realpath(path), (write_lock(lock).encode(),), 0o644, keep_mode=True)
     except OSError as error:

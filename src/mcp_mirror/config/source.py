@@ -126,20 +126,12 @@ class Findings(msgspec.Struct):
             self.exposures.append(line)
 
     def fail(self, location: YamlLocation, message: str) -> NoReturn:
-        """Stop reading because of a problem.
-
-        Raises:
-            ConfigError: Always, with all problems so far.
-        """
+        """Stop reading because of a problem: raise a ConfigError with all problems so far."""
         self.report(location, message)
         raise ConfigError("\n".join(self._format_lines()))
 
     def raise_problems(self) -> None:
-        """Stop if there are problems.
-
-        Raises:
-            ConfigError: There are; a line for each, in the order of the file.
-        """
+        """Stop if there are problems, with a ConfigError: a line for each, in the order of the file."""
         if self._problems:
             raise ConfigError("\n".join(self._format_lines()))
 

@@ -62,13 +62,7 @@ def compute_capacity(policy: ContextPolicy) -> int | None:
 
 
 def estimate_wanted_tokens(mirror: MirrorPolicy, inline_budget: int, *, is_retrieval: bool) -> int:
-    """Tokens that a call may need under these budgets.
-
-    Args:
-        mirror: The budgets.
-        inline_budget: The tool's own inline budget.
-        is_retrieval: The call returns a whole stored value.
-    """
+    """Tokens that a call may need under these budgets; `is_retrieval`: it returns a whole stored value."""
     if is_retrieval:
         return max(mirror.answer_budget, MIN_CALL_TOKENS)
     return max(mirror.inline_budget, inline_budget, mirror.error_budget, mirror.read_budget) + NOTICE_TOKENS

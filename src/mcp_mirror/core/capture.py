@@ -122,13 +122,9 @@ def capture(
     estimate: Estimate,
     scans: Scans | None = None,
 ) -> Captured:
-    """Decide which parts of a result the model sees and which are stored.
+    """Decide which parts of a result, JSON text by member, the model sees and which are stored.
 
-    Args:
-        result: The members of the result, JSON text.
-        rules: How results of this tool are captured.
-        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
-        scans: The scans of texts of this result, which decide where decoded texts are kept; None: none yet.
+    `estimate` returns the tokens of a text (UTF-8) or of JSON text. `scans` decides where decoded texts are kept.
     """
     if _is_short_text(result, rules, estimate):
         return Captured()
@@ -174,7 +170,7 @@ def capture(
         media=tuple(_describe_media_paths(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=companion is not None and parsed.value is not None,
         is_error=is_error,
-        error=_excerpt_error(_choose_error_parts(parsed, value, beside)) if is_error and rules.preview else None,
+        error=_excerpt_error(parsed, value, beside) if is_error and rules.preview else None,
     )
 
 
@@ -343,12 +339,7 @@ def _choose_text(
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
-    Args:
-        parsed: The result.
-        value: The value of the result.
-        rules: How the result is captured.
-        estimate: Returns the tokens of a text.
-        beside: Texts that are shown beside the value, or in its place if they contain it.
+    The texts `beside` are shown beside the value, or in its place if they contain it.
     """
     only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
     is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
@@ -427,15 +418,11 @@ def _without_preview(draft: Draft) -> Draft:
     return msgspec.structs.replace(draft, media_type=None, preview=False)
 
 
-def _choose_error_parts(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> Sequence[Buffer]:
-    """The parts of an error to read: its texts, and a value that differs from them."""
+def _excerpt_error(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> ErrorExcerpt:
+    """The beginning and the end of an error, as text: of its texts, and of a value that differs from them."""
+    parts: Sequence[Buffer] = (*beside.texts, value.blob)
     if parsed.value is None and len(parsed.blocks) > 1 and parsed.texts:  # the value is an array of them
-        return parsed.texts
-    return (*beside.texts, value.blob)
-
-
-def _excerpt_error(parts: Sequence[Buffer]) -> ErrorExcerpt:
-    """The beginning and the end of an error, as text. Parts are JSON text."""
+        parts = parsed.texts
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))
     return ErrorExcerpt("\n".join(_excerpt_parts(parts, is_end=False)), tail)

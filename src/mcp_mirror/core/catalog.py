@@ -156,9 +156,7 @@ class Catalog:
     def of_upstream(self, upstream: str, reserved: Collection[str]) -> "Catalog":
         """Only the tools of one upstream, under the upstream's own names where MCP allows these.
 
-        Args:
-            upstream: The name of the upstream.
-            reserved: Names of the gateway's own tools, which no tool gets.
+        `reserved` has the names of the gateway's own tools, which no tool gets.
         """
         if upstream not in self._of_upstreams:
             self._of_upstreams[upstream] = self._select_upstream(upstream, reserved)

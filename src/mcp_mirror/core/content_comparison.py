@@ -53,12 +53,7 @@ UNKNOWN: Final = "unknown"
 
 
 def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> str:
-    """Compare content blocks with a JSON value.
-
-    Args:
-        value: The JSON text of the value.
-        texts: The JSON strings of the text blocks.
-        content: The JSON text of all blocks.
+    """Compare content blocks, and the JSON strings of the text blocks among them, with a JSON value.
 
     Returns:
         `SAME`, `ITEMS`, `LEAVES`, `BLOCKS`, `DIFFERS` or `UNKNOWN`.
@@ -123,12 +118,8 @@ Nulls = Mapping[str, Any]
 def find_nulls(value: Buffer, blocks: Sequence[Buffer], scans: Scans) -> Sequence[Nulls]:
     """The members that are null in the items of an array and that the content blocks, which equal them, do not have.
 
-    Version 1 of the Python SDK dumps blocks as structured content with all members that they can have.
-
-    Args:
-        value: The JSON text of the array, or of the only item.
-        blocks: The JSON text of each block.
-        scans: The scans of texts of this result.
+    Version 1 of the Python SDK dumps blocks as structured content with all members that they can have. `value` is the
+    array, or the only item.
 
     Returns:
         The members of each block, or once those of all blocks; empty if the value is not the blocks.

@@ -62,7 +62,6 @@ class MisfitError(ToolError):
         where = ".".join(str(token) for token in location)
         self.path = value.path
         self.location = location
-        """The argument."""
         self.wanted = wanted
         """The JSON types that the argument accepts."""
         self.own = _types_of_value(value)
@@ -148,12 +147,7 @@ def _convert_binary_to_text(value: Resolved) -> Segments | None:
 
 
 def _parse_if(starts: str, matches: Callable[[bytes], bool]) -> Converter:
-    """Parse the text as JSON.
-
-    Args:
-        starts: The first characters of the accepted kind, so that a large text of another kind is not decoded.
-        matches: Selects the accepted kind by its bytes.
-    """
+    """Parse a text as JSON whose bytes match. A large text that begins with other characters is not decoded."""
 
     def form(value: Resolved) -> Segments | None:
         head = text_start(value.blob, Span(0, len(value.blob)), _HEAD_BYTES).strip()

@@ -31,10 +31,8 @@ def find_embedded_json(blob: Buffer, *, include_lines: bool = False) -> bytes | 
     Lines may follow that contain no further object or array, such as the end of a code block. A list or dictionary as
     Python prints it, and JSON with NaN, count as an array or object.
 
-    Args:
-        blob: The value.
-        include_lines: Several objects and arrays, each of which begins a line, count as one array, as in JSON lines;
-            also below a heading that ends with an empty line or a colon, and with a few lines below an empty one.
+    With `include_lines`, several objects and arrays, each of which begins a line, count as one array, as in JSON lines;
+    also below a heading that ends with an empty line or a colon, and with a few lines below an empty one.
     """
     text: str | None = decode_as(blob, str)
     if text is None:

@@ -32,9 +32,7 @@ def may_have_unreadable_members(text: Buffer) -> bool:
 def remove_unreadable_members(members: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """The members of an item without optional members that are null, and without times that clients cannot read.
 
-    Args:
-        members: All members of the item.
-        model: The members that clients read; all others are unchanged.
+    `model` has the members that clients read; all others are unchanged.
     """
     known = _name_members(model)
     return {

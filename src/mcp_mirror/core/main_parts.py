@@ -91,12 +91,7 @@ class Level(NamedTuple):
 
 
 def find_path(path: str, keys: Sequence[str]) -> str | None:
-    """The memory path of a part of a value; None if its keys are too long or have invisible characters.
-
-    Args:
-        path: The memory path of the value.
-        keys: The location of the part.
-    """
+    """The memory path of a part of a value; None if its keys are too long or have invisible characters."""
     location = "/".join(map(escape_token, keys))
     return f"{path}/{location}" if strip_invisible(location, _MAX_LOCATION) == location else None
 
@@ -138,11 +133,7 @@ def read_levels(blob: Buffer, known: Sequence[Member]) -> tuple[Level, ...]:
     """An object, the one member that makes up most of it if that is an object, that member's, and so on.
 
     Many servers wrap their rows as `{"data": {"users": [...]}}`, or one file as `{"files": [{"text": "..."}]}`: an
-    array of one object is passed over.
-
-    Args:
-        blob: JSON text.
-        known: The members of the object.
+    array of one object is passed over. `known` has the members of the object.
     """
     levels = [Level((), known)]
     while main := _find_main_member(levels[-1].members):

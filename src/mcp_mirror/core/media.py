@@ -83,12 +83,7 @@ def has_content(block: Buffer) -> bool:
 
 
 def find_embedded_text(blob: Buffer, span: Span | None = None) -> Span | None:
-    """The text of an embedded resource, a JSON string; None for any other value.
-
-    Args:
-        blob: JSON text.
-        span: The value; None: the whole text.
-    """
+    """The text of the embedded resource at `span`, a JSON string; None for any other value."""
     block = trim(blob, span)
     outer = _find_members(blob, block) if _may_be((_RESOURCE,), blob, block) else {}
     kind, resource = outer.get("type"), outer.get("resource")

@@ -71,14 +71,10 @@ def _is_free(_name: str) -> bool:
 def merge_lists(
     kind: ItemKind, listed: Iterable[tuple[str, Iterable[Buffer]]], is_reserved: IsReserved = _is_free
 ) -> MergedList:
-    """Merge the lists of several upstreams.
+    """Merge the lists of several upstreams: JSON objects, in the order of the configuration.
 
-    Members that do not conform to MCP are left out: one of them makes clients drop the lists of all upstreams.
-
-    Args:
-        kind: The kind of the items.
-        listed: The items of each upstream, JSON objects, in the order of the configuration.
-        is_reserved: Items with a reserved name get their upstream's name as a prefix.
+    Members that do not conform to MCP are left out: one of them makes clients drop the lists of all upstreams. Items
+    with a reserved name get their upstream's name as a prefix.
     """
     key = KINDS[kind].key
     items: list[Segments] = []

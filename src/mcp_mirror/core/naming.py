@@ -56,10 +56,7 @@ class NameAllocator(msgspec.Struct):
     ) -> Iterator[tuple[Origin, str]]:
         """Assign names one by one: with the upstream's name as a prefix if two tools share a name, then with a number.
 
-        Args:
-            tools: The tools to name, in the order in which they choose.
-            suffix: The end of each name.
-            others: Tools that have their names already.
+        The tools choose in their order; `others` have their names already.
         """
         chosen = dict.fromkeys(tools)
         times = Counter([name.casefold() for _, name in {**chosen, **dict.fromkeys(others)}])

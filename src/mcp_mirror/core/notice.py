@@ -104,7 +104,6 @@ class NoticeInput(msgspec.Struct, frozen=True):
     shown: str | None = None
     """The value itself if it fits the inline budget."""
     companion: str | None = None
-    """The path of the companion."""
     hidden_text: Draft | None = None
     """The companion, if it has texts that are not shown."""
     texts: tuple[str, ...] = ()
@@ -312,9 +311,8 @@ def _write_paper(stored: NoticeInput) -> str:
         str(bytes(stored.arguments[: 2 * _MAX_ARGUMENTS_BYTES]), "utf-8", "ignore"), _MAX_ARGUMENTS_BYTES
     )
     content = f"\nThe content of the output is:\n{stored.shown}" if stored.shown is not None else ""
-    companion = (
-        f'\nThe text of the same output is stored under the path "{stored.companion}".' if stored.companion else ""
-    )
+    stored_text = f'\nThe text of the same output is stored under the path "{stored.companion}".'
+    companion = stored_text if stored.companion else ""
     first = f"The function {strip_invisible(stored.tool, _MAX_NAME_BYTES)} was executed with the input {arguments}.\n"
     description = _write_paper_error(stored) or _write_paper_keys(stored)
     media = "".join(f"\n{line}" for line in _describe_media(stored))
@@ -421,11 +419,9 @@ def _outline(stored: NoticeInput) -> str:
     """Kind and size, without any byte of the value."""
     if stored.kind == "binary":
         return f"{stored.kind} {format_bytes(len(stored.blob))}"
-    return (
-        outline_hidden(stored.blob, trim(stored.blob), stored.count_items)
-        if stored.kind != "text"
-        else f"{format_bytes(_count_bytes(stored))} of text"
-    )
+    if stored.kind == "text":
+        return f"{format_bytes(_count_bytes(stored))} of text"
+    return outline_hidden(stored.blob, trim(stored.blob), stored.count_items)
 
 
 def _format_keys(stored: NoticeInput, format_key: Callable[[str, str], str], room: int) -> tuple[list[str], int]:

@@ -100,12 +100,9 @@ class ParsedResult(msgspec.Struct, frozen=True):
 
 
 def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool) -> ParsedResult:
-    """Parse a result.
+    """Parse a result, JSON text by member.
 
-    Args:
-        result: The members of the result, JSON text.
-        scans: The scans of texts of this result.
-        is_wrapped: The output schema marks structured content as a wrapper with one member.
+    `is_wrapped`: the output schema marks structured content as a wrapper with one member.
     """
     content = result.get("content", b"[]")
     blocks = tuple(_parse_block(raw, scans) for raw in scans.open_array(content) or ())
@@ -146,9 +143,7 @@ def _parse_block(raw: Buffer, scans: Scans) -> ParsedBlock:
 def find_content_place(parsed: ParsedResult, json_texts: Collection[int] = ()) -> str | None:
     """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it.
 
-    Args:
-        parsed: The result.
-        json_texts: The indices of text blocks that are parsed JSON in a value of several blocks.
+    `json_texts` has the indices of text blocks that are parsed JSON in a value of several blocks.
     """
     if not parsed.blocks:
         return None

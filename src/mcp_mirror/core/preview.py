@@ -105,15 +105,9 @@ def preview_value(
     text: TextSize | None = None,
     path: str = "",
 ) -> Preview:
-    """The preview of a value that is not an object.
+    """The preview of a value that is not an object, in the tokens of `room`, which decrease; paths take none.
 
-    Args:
-        blob: Its JSON text.
-        kind: Its kind.
-        room: The tokens of the preview, not counting paths; decreases.
-        count: Returns the number of items of an array of the value.
-        text: The size of a text, if it is known.
-        path: Its memory path, for the paths of items.
+    `text` is the size of a text, if it is known. `path` is the memory path of the value, for the paths of items.
     """
     if kind == "binary":
         return _preview_block(blob, room)
@@ -127,14 +121,7 @@ def preview_value(
 
 
 def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "") -> str:
-    """The fields and first values of a table; empty without room for a field.
-
-    Args:
-        blob: The JSON text of the object.
-        table: The table.
-        room: The tokens of the fields, not counting the path; decreases.
-        path: The object's memory path.
-    """
+    """The fields and first values of a table in an object; empty without room for a field. The path takes no room."""
     named = "/".join(strip_invisible(escape_token(key), MAX_FIELD_NAME) for key in table.keys)
     is_deep = len(table.keys) > 1  # the outline names only members and their lengths
     length = f", array[{count_items(blob, table.span)}]" if is_deep else ""
@@ -147,10 +134,7 @@ def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "")
 def describe_records(records: Records, room: TokenBudget, path: str = "") -> str:
     """The number, the first key, the fields and first values of an object's members; empty without room for a field.
 
-    Args:
-        records: The members.
-        room: The tokens of the description, not counting the path; decreases.
-        path: The memory path of the object that contains them, or is their object.
+    `path` is that of the object that contains them, or is their object; it takes no room.
     """
     keys = records.keys
     named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
@@ -169,11 +153,7 @@ def describe_records(records: Records, room: TokenBudget, path: str = "") -> str
 def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str = "") -> str:
     """The keys of the object that makes up most of a value, each with its value or its shape; empty without room.
 
-    Args:
-        blob: The JSON text of the value.
-        main: The object.
-        room: The tokens of the description, not counting the path; decreases.
-        path: The value's memory path.
+    `path` is that of the value; it takes no room.
     """
     keys = main.keys
     named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
@@ -189,13 +169,8 @@ def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str
 def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> tuple[str, ...]:
     """A line for each object around a described part: its small members, which may tell how to get more rows.
 
-    The value itself needs no line, since its members are listed.
-
-    Args:
-        blob: The JSON text of the value.
-        levels: The value and the objects around the part.
-        keys: The location of the part.
-        room: The tokens of the preview, of which the lines take a third at most; decreases.
+    `levels` has the value, which needs no line because its members are listed, and the objects around the part at
+    `keys`. The lines take a third of the room at most.
     """
     lines: list[str] = []
     most = min(room.left, _MAX_BESIDE_TOKENS)
@@ -284,11 +259,7 @@ def _show_ends(head: str, end: str) -> Iterator[str]:
 def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: TokenBudget) -> Iterator[str]:
     """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
 
-    Args:
-        first: The first lines.
-        last: The last lines.
-        count: The number of all lines; 0: unknown.
-        room: The remaining tokens.
+    `count` is the number of all lines; 0: unknown.
     """
     room.take("... 1,000 lines ...")
     heads: list[str] = []

@@ -36,12 +36,7 @@ class OtherTexts(NamedTuple):
 
 
 def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
-    """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array.
-
-    Args:
-        value: The JSON text of the value.
-        texts: The JSON strings of the text blocks.
-    """
+    """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array."""
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))

@@ -31,19 +31,13 @@ _MEDIA_TYPES: Final = frozenset({b'"image"', b'"audio"'})
 
 
 def build_reply(processed: ProcessedResult, linked: str | None) -> ToolResult:
-    """The notice of a stored result, and the blocks beside it.
-
-    Args:
-        processed: The processed result.
-        linked: The base of the value if a resource link to it is added.
-    """
+    """The notice of a stored result, and the blocks beside it: with a resource link to the base `linked`, if any."""
     passed = [(block,) for block in processed.captured.passed]
     value = processed.captured.value
     links = [(_link_block(linked, value),)] if linked and value else []
-    notice = ((encode_text_block(processed.notice),),)
-    blocks = (
-        (*passed, *notice) if processed.captured.shown == "" else (*notice, *passed)
-    )  # the notice follows a result that is shown whole
+    notice = (encode_text_block(processed.notice),)
+    is_last = processed.captured.shown == ""  # it follows a result that is shown whole
+    blocks = (*passed, notice) if is_last else (notice, *passed)
     return _with_error_flag(processed.captured, build_content_reply((*blocks, *links)))
 
 
@@ -108,12 +102,8 @@ def _link_block(base: str, value: Draft) -> bytes:
 def count_result_tokens(members: Mapping[str, Buffer | Segments], estimate: Estimate, shown: str = "") -> int:
     """Tokens that a model reads of a result: of its content or its structured content, the larger number.
 
-    Clients show either of the two. An input-required result has neither and costs nothing.
-
-    Args:
-        members: The members of the result, JSON text.
-        estimate: Returns the tokens of a text (UTF-8) or of JSON text.
-        shown: A part of a text block that is counted on its own, because `estimate` remembers its tokens.
+    Clients show either of the two. An input-required result has neither and costs nothing. `shown` is a part of a text
+    block that is counted on its own, because `estimate` remembers its tokens.
     """
     structured = contiguous(members.get("structuredContent", b""))
     blocks = open_array(contiguous(members.get("content", b"[]"))) or ()

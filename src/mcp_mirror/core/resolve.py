@@ -119,11 +119,9 @@ class RefusedText(NamedTuple):
 
 
 def find_pointers(arguments: Buffer, known: frozenset[str]) -> Pointers:
-    """Find all pointers in the arguments, at any depth, in the order of the text.
+    """Find all pointers in the arguments, a JSON object, at any depth, in the order of the text.
 
-    Args:
-        arguments: A JSON object as text.
-        known: The slugs of this gateway's paths.
+    `known` has the slugs of this gateway's paths.
 
     Raises:
         ToolError: Too many texts resemble pointers.
@@ -154,12 +152,7 @@ def _widen_to_stub(arguments: Buffer, found: Pointer | EscapedPath | None) -> Po
 
 
 def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str | None, str], ...]:
-    """Explain why strings that resemble memory paths are or are not pointers: location, path and reason of each.
-
-    Args:
-        arguments: A JSON object as text.
-        known: The slugs of this gateway's paths.
-    """
+    """Explain why strings that resemble memory paths are or are not pointers: location, path and reason of each."""
     strings = islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
     return tuple((at, *_explain(_classify_string(arguments, span, at, known))) for span, at in strings)
 
@@ -179,11 +172,7 @@ def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
 
 
 def check_pointer_count(found: Pointers, most: int) -> None:
-    """Check the number and the length of the pointers of a call.
-
-    Raises:
-        ToolError: The call has more pointers than the limit, or they are too long.
-    """
+    """Check the number and the length of the pointers of a call; ToolError over a limit."""
     count = sum(isinstance(one, Pointer) for one in found)
     if count > most:
         raise ToolError(
@@ -204,11 +193,6 @@ def open_texts(arguments: Buffer, known: frozenset[str], types_at: TypesAt) -> B
 
     Some models and frameworks write the JSON text of an argument in its place. Without this, the tool would get the
     paths in it.
-
-    Args:
-        arguments: A JSON object as text, as the model wrote it.
-        known: The slugs of this gateway's paths.
-        types_at: Returns the JSON types that the tool accepts.
     """
     opened: list[Correction] = []
     for span, at in strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_CANDIDATES]):
@@ -230,13 +214,8 @@ def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> t
 
     A text that contains a number or another JSON value becomes that value: a twin accepts text everywhere, for paths,
     so models write `"31"` where the tool itself expects 31. Where the tool accepts only text, a number, a boolean, an
-    object or an array becomes its JSON text. A member that is null is left out: many clients write null for an
-    optional argument without a value.
-
-    Args:
-        arguments: A JSON object as text, as the model wrote it.
-        found: The result of `find_pointers`; its strings are skipped.
-        types_at: Returns the JSON types that the tool accepts.
+    object or an array becomes its JSON text. A member that is null is left out: many clients write null for an optional
+    argument without a value. The pointers in `found` are skipped.
     """
     corrections = list(_find_refused_nulls(arguments, types_at))
     for span, _, wanted in _find_refused_texts(arguments, found, types_at):

@@ -82,7 +82,6 @@ class ProcessedResult(msgspec.Struct, frozen=True):
     """A processed result."""
 
     members: Mapping[str, Buffer]
-    """The members of the original result."""
     captured: Captured
     notice: str = ""
 
@@ -150,12 +149,7 @@ class RejectedFrame(msgspec.Struct, frozen=True):
 def process_result(
     members: Mapping[str, Buffer], options: ProcessingOptions, scans: Scans | None = None
 ) -> ProcessedResult:
-    """Process a result.
-
-    Args:
-        members: The members of the result.
-        options: How to process it.
-        scans: The scans of texts of this result, which decide where decoded texts are kept; None: none yet.
+    """Process the members of a result. `scans` decides where decoded texts are kept.
 
     Raises:
         WireError: The members are not a valid result, or a key of the value is longer than the limit.
@@ -183,12 +177,7 @@ def bound_index(value: Draft) -> Draft:
 
 
 def process_frame(frame: Buffer, options: ProcessingOptions, keep: Keep = b"".join) -> ProcessedResult | RejectedFrame:
-    """Parse a whole response frame and process its result.
-
-    Args:
-        frame: One message.
-        options: How to process its result.
-        keep: Keeps a text that is decoded, because it may contain JSON.
+    """Parse a whole response frame and process its result; `keep` keeps a decoded text that may contain JSON.
 
     Raises:
         WireError: The frame is not a JSON-RPC response or exceeds a limit.
@@ -203,21 +192,16 @@ def read_result_members(
 ) -> Mapping[str, Buffer] | RejectedFrame:
     """Parse a whole response frame and return the members of its result.
 
-    Args:
-        frame: One message.
-        max_depth: Levels of nesting that it may have.
-        scans: Receives the scan of the frame's large array or string; None: the frame is parsed as a whole.
-        decodes: `capture` will decode or measure texts, so the scan of a large text does so.
+    `scans` receives the scan of the frame's large array or string; None: the frame is parsed as a whole. `decodes`:
+    `capture` will decode or measure texts, so the scan of a large text does so.
 
     Raises:
-        WireError: The frame is not a JSON-RPC response.
+        WireError: The frame is not a JSON-RPC response, or nested deeper than `max_depth`.
     """
-    if (
-        scans
-        and max_depth == MAX_DEPTH
-        and (members := _read_scanned_members(frame, scans, decodes=decodes)) is not None
-    ):
-        return members
+    if scans and max_depth == MAX_DEPTH:
+        scanned = _read_scanned_members(frame, scans, decodes=decodes)
+        if scanned is not None:
+            return scanned
     message, _ = open_server_message(frame, max_depth, is_on_loop=False)
     if not isinstance(message.result, dict):
         if isinstance(message.error, msgspec.UnsetType):

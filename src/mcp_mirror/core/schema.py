@@ -91,11 +91,7 @@ def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
 def build_twin(tool: Mapping[str, Any], name: str, widened: Schema, description: str | None) -> Schema:
     """The advertised definition of a tool's twin: the tool's own except for name, input schema and output schema.
 
-    Args:
-        tool: The tool as its upstream lists it.
-        name: The twin's name.
-        widened: The result of `admit_paths` for the tool's input schema.
-        description: Replaces the tool's description; None keeps it.
+    `widened` is the result of `admit_paths` for the input schema. `description` replaces the tool's, unless it is None.
     """
     text = description if description is not None else str(tool.get("description") or "")
     advert = {key: value for key, value in tool.items() if key not in ("outputSchema", EXECUTION)}
@@ -401,11 +397,7 @@ def _find_accepted_types(visits: _VisitBudget, parts: list[Any], branches: list[
     """The types that at least one of the schemas accepts, with `integer` beside each `number`.
 
     Types are narrowed in four rounds; schemas that refer to each other in more complicated ways accept more types.
-
-    Args:
-        visits: The references and the own types of all subschemas.
-        parts: The schemas.
-        branches: All schemas that apply where one of them does.
+    `branches` has all schemas that apply where one of `parts` does.
     """
     known = {id(branch): _EVERY_TYPE for branch in branches}
     for order in (branches[::-1], branches) * 2:

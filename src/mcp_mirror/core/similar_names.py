@@ -7,7 +7,6 @@ from typing import Final
 MAX_COMPARED_CHARACTERS: Final = 200
 """Characters of a name that are compared."""
 MAX_NEAREST: Final = 3
-"""Nearest names that are returned."""
 _MIN_SIMILARITY: Final = 0.5
 """The ratio of equal characters from which a name counts as near."""
 _MIN_PART: Final = 3

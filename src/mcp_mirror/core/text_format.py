@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.aligned_tables import find_aligned_table
 from mcp_mirror.core.number_tables import MAX_CHARACTERS, find_number_table
-from mcp_mirror.core.pipe_tables import PipeTable, find_pipe_table
+from mcp_mirror.core.pipe_tables import PipeTable, find_aligned_table, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span

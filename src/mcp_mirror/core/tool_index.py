@@ -110,13 +110,7 @@ class ToolIndex:
         postings: Mapping[str, _Postings],
         named: Mapping[str, bytes],
     ) -> None:
-        """Keep an index.
-
-        Args:
-            names: The names of the tools.
-            postings: The postings by stem.
-            named: By the spellings of a name, the tools with this name: unsigned integers.
-        """
+        """Keep an index: names of tools, postings by stem, and by the spellings of a name the tools with this name."""
         self._names = names
         self._postings = postings
         self._named = named
@@ -225,8 +219,7 @@ def _count_stems(tool: IndexedTool) -> Mapping[str, Counter[str]]:
 def _weigher(totals: Mapping[str, Sequence[int]]) -> Callable[[int, int, int], float]:
     """A function that returns how much the occurrences of a stem in one part of a tool's definition count.
 
-    Args:
-        totals: By part, the number of stems in this part of each tool.
+    `totals` has, by part, the number of stems in this part of each tool.
     """
     parts = [(*_PARTS[part], each, sum(each) / max(len(each), 1)) for part, each in totals.items()]
 

@@ -29,10 +29,8 @@ Definition = dict[str, Any]
 def format_definition(advert: Mapping[str, Any], form: str) -> Definition:
     """The definition of a tool in a provider's format; a copy, which callers may change.
 
-    Args:
-        advert: The tool as MCP lists it.
-        form: `openai` (Chat Completions, which most other APIs have adopted), `openai-responses` (Responses),
-            `anthropic` (Messages) or `mcp`.
+    The formats are `openai` (Chat Completions, which most other APIs have adopted), `openai-responses` (Responses),
+    `anthropic` (Messages) and `mcp`.
 
     Raises:
         MirrorError: The format is unknown.
@@ -99,7 +97,6 @@ class InspectedTool(msgspec.Struct, frozen=True, gc=False):
     schema: Schema = msgspec.field(default_factory=lambda: dict(_ANY))
     """The input schema; any object if the upstream's schema cannot be used."""
     twin_schema: Schema = msgspec.field(default_factory=lambda: admit_paths(_ANY))
-    """The input schema of the twin."""
     headers: tuple[tuple[str, ...], ...] = ()
     """Locations of the arguments that clients mirror into HTTP headers."""
     cost: Cost | None = None

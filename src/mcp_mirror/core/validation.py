@@ -138,11 +138,7 @@ class SchemaCheck(msgspec.Struct, gc=False):
 
 
 def verify_schema(schema: Schema, *, is_small: bool = False) -> None:
-    """Verify that a `SchemaCheck` can compile a schema.
-
-    Raises:
-        ValueError: It cannot.
-    """
+    """Verify that a `SchemaCheck` can compile a schema; ValueError if it cannot."""
     _check_root(schema)
     _compile_validator(schema, _build_options(is_small=is_small))
 
@@ -269,17 +265,16 @@ class _Explainer(msgspec.Struct, frozen=True):
 
     def _find_narrower(self, violation: _Violation) -> Iterator[_Violation]:
         """The violations below, or another violated subschema at the same location."""
-        if isinstance(violation.part, dict):
-            yield from filter(self._is_wrong, self._check_members(violation, violation.part))
-            yield from filter(self._is_wrong, self._check_alternatives(violation, violation.part))
-
-    def _check_members(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
-        items = part.get("items")
-        if isinstance(violation.value, dict):
-            yield from self._check_object(violation, part)
-        elif isinstance(violation.value, list) and isinstance(items, dict):
-            for index, value in enumerate(violation.value):
-                yield _Violation(items, f"{violation.pointer}/items", value, (*violation.at, str(index)))
+        part, value = violation.part, violation.value
+        if not isinstance(part, dict):
+            return
+        if isinstance(value, dict):
+            yield from filter(self._is_wrong, self._check_object(violation, part))
+        elif isinstance(value, list) and isinstance(items := part.get("items"), dict):
+            pointer = f"{violation.pointer}/items"
+            each = (_Violation(items, pointer, one, (*violation.at, str(at))) for at, one in enumerate(value))
+            yield from filter(self._is_wrong, each)
+        yield from filter(self._is_wrong, self._check_alternatives(violation, part))
 
     def _check_object(self, violation: _Violation, part: Schema) -> Iterator[_Violation]:
         properties, others = part.get("properties"), part.get("additionalProperties")

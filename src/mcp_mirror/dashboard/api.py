@@ -4,7 +4,6 @@ The application expects the viewer of each request in its scope; see `services.K
 page itself: other origins are rejected, and changes need a header that no form can send.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -37,10 +36,7 @@ from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.observability.lineage import read_lineage
 from mcp_mirror.stores.event_log import DAY
 
-_logger = logging.getLogger(__name__)
-
 PREFIX: Final = "/api/"
-"""The path of the API."""
 CHANGE_HEADER: Final = "x-mcp-mirror"
 """The header of requests that change something. A page of another origin cannot send it without a preflight."""
 ALL: Final = "*"
@@ -69,11 +65,7 @@ class DashboardRequest(msgspec.Struct, frozen=True):
         return self.query.get(name, "")
 
     def number(self, name: str, default: int, most: int) -> int:
-        """Return a whole number between 0 and `most`.
-
-        Raises:
-            ToolError: The parameter is not a whole number.
-        """
+        """Return a whole number between 0 and `most`; ToolError for another text."""
         found = self.find_number(name)
         return default if found is None else min(found, most)
 
@@ -88,11 +80,7 @@ class DashboardRequest(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> Values:
-        """The values of the namespace that the request names.
-
-        Raises:
-            ToolError: The namespace belongs to another principal.
-        """
+        """The values of the namespace that the request names; ToolError if it belongs to another principal."""
         return Values(self.services, self.viewer, self._select_namespace())
 
     def _select_namespace(self) -> str:

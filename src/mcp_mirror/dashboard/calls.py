@@ -71,16 +71,10 @@ class Calls(msgspec.Struct, frozen=True):
     async def list_page(
         self, wanted: CallFilter, before: str | None, after: str | None, limit: int
     ) -> Mapping[str, Any]:
-        """Return the calls that pass a filter, the newest first.
+        """Return the calls that pass a filter, the newest first: `calls`, `next`, `newest` and `searched`.
 
-        `before` is the `next` of the previous page; None for the newest calls. `after` is the `newest` of an earlier
-        answer: only later calls.
-
-        Returns:
-            `calls`, `next` (None on the last page), `newest` (the cursor for later calls) and `searched`.
-
-        Raises:
-            ToolError: A cursor is not one of this list.
+        `before` is the `next` of the previous page, which the last one does not have; None for the newest calls.
+        `after` is the `newest` of an earlier answer: only later calls. A cursor of another list is a ToolError.
         """
         older, newer = self._read_cursors(before), self._read_cursors(after)
         newest = dict(newer)
@@ -105,11 +99,7 @@ class Calls(msgspec.Struct, frozen=True):
         }
 
     async def find(self, wanted: str) -> Mapping[str, Any]:
-        """Return the call with an id.
-
-        Raises:
-            ToolError: The log has no such call.
-        """
+        """Return the call with an id; ToolError if the log has no such call."""
         for namespace in self.namespaces[:_MAX_NAMESPACES]:
             async for one in self._read(namespace, None, None):
                 if one.event.id == wanted:

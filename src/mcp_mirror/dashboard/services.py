@@ -31,7 +31,6 @@ class DashboardServices(msgspec.Struct, frozen=True):
     config: Config
     """The configuration at the start."""
     limits: StorePolicy
-    """The quotas of the store."""
     read_flows: Callable[[], Flows]
     """Returns the current flow policy."""
     audit: Audit = NO_AUDIT
@@ -43,7 +42,6 @@ class Viewer(msgspec.Struct, frozen=True):
     """A person who uses the dashboard."""
 
     namespace: str
-    """The namespace of the person."""
     is_operator: bool = False
     """The person sees the calls and the metadata of all namespaces."""
     reads_others: bool = False

@@ -101,13 +101,10 @@ class Values(msgspec.Struct, frozen=True):
     namespace: str
 
     async def list_page(self, wanted: ValueFilter, after: str | None) -> Mapping[str, Any]:
-        """Return a page of the values that pass a filter, the newest first; `after` is the `next` of the previous page.
+        """Return a page of the values that pass a filter, the newest first: `values`, `next` and `searched`.
 
-        Returns:
-            `values`, `next` (None on the last page) and `searched`: the values that were compared with the filter.
-
-        Raises:
-            ToolError: The value `after` has been deleted.
+        `after` is the `next` of the previous page, which the last one does not have; ToolError if its value has been
+        deleted. `searched` is the number of values that were compared with the filter.
         """
         if after is None and (exact := await self._find_exact(wanted.search)):
             return {"values": [self._describe(exact)], "next": None, "searched": 1}
@@ -168,11 +165,7 @@ class Values(msgspec.Struct, frozen=True):
         return part
 
     async def open_image(self, text: str) -> tuple[str, Iterator[bytes]]:
-        """Return the media type and the bytes of a raster image.
-
-        Raises:
-            ToolError: Also if the value is not a raster image, or cannot be decoded.
-        """
+        """Return the media type and the bytes of a raster image; ToolError for other values and damaged ones."""
         found = await self._find(text)
         media_type = peek_raster_type(read_media(found.blob)) if found.kind == "binary" else None
         if media_type is None:
@@ -180,11 +173,7 @@ class Values(msgspec.Struct, frozen=True):
         return media_type, await _open_file(found)
 
     async def write_notice(self, text: str) -> str:
-        """Return the notice that a model read in place of a value, by the present configuration.
-
-        Raises:
-            ToolError: Also if the value cannot be decoded.
-        """
+        """Return the notice that a model read in place of a value, by the present configuration."""
         found = await self._find(str(MemoryPath((await self._parse(text)).base)))
         mirror = self.services.config.mirror
         estimate = expected_estimator(mirror.provider)
@@ -311,11 +300,6 @@ class Values(msgspec.Struct, frozen=True):
         return AuditRecord(event, self.viewer.namespace, AUDIT_NAME, outcome, path, labels, size, detail)
 
     async def _run(self, found: FoundValue, query: Query[Any]) -> Any:
-        """Run a query over a value.
-
-        Raises:
-            ToolError: The query failed or took too long, or the value is not well-formed.
-        """
         services, seconds = self.services, self.services.config.memory_tools.timeout
         try:
             return await services.queries.run(found.blob, found.file, query, seconds, self.viewer.namespace)

@@ -139,11 +139,7 @@ def align(positions: Floats) -> Floats:
 
 
 def build_structure(smiles: str) -> Structure:
-    """Return the atoms of the molecule that the SMILES describes.
-
-    Raises:
-        MoleculeError: See `parse_smiles` and `embed`.
-    """
+    """Return the atoms of the molecule that the SMILES describes; errors as of `parse_smiles` and `embed`."""
     mol = parse_smiles(smiles)
     positions = align(embed(mol))
     atoms = list(mol.GetAtoms())
@@ -171,11 +167,7 @@ def read_shells() -> dict[str, tuple[Shell, ...]]:
 
 
 def charge_shells(shells: tuple[Shell, ...], charge: int) -> tuple[Shell, ...]:
-    """Take `charge` electrons (add them, if negative) from the outermost shells, in proportion to their electrons.
-
-    Raises:
-        ValueError: The outermost shells have fewer electrons than the charge takes.
-    """
+    """Take electrons from the outermost shells, or add them, in proportion; ValueError if the shells have fewer."""
     outermost = max(shell.n for shell in shells)
     valence = sum(shell.electrons for shell in shells if shell.n == outermost)
     if charge > valence:
@@ -241,11 +233,7 @@ def radial_table(element: str, charge: int) -> Floats:
 
 
 def check_fits(positions: Floats) -> None:
-    """Check that all atoms are at least MARGIN away from the walls of the box.
-
-    Raises:
-        MoleculeError: The molecule is too long.
-    """
+    """Check that all atoms are at least MARGIN away from the walls of the box; MoleculeError for a longer molecule."""
     room = POINTS * VOXEL - 2.0 * MARGIN
     length = 2.0 * float(np.abs(positions).max())
     if length > room:

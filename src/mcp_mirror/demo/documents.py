@@ -34,11 +34,7 @@ class PdfError(ValueError):
 
 
 def find_file(pdf_path: str) -> Path:
-    """Return the file at the path, or the included file with that name.
-
-    Raises:
-        PdfError: The file does not exist, or is larger than LARGEST_FILE.
-    """
+    """Return the file at the path, or the included file of that name; PdfError if it is missing or too large."""
     path = Path(pdf_path).expanduser()
     if not path.is_file() and path.name == pdf_path:
         path = Path(str(files("mcp_mirror.demo").joinpath("data"))) / pdf_path

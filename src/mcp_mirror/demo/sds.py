@@ -215,12 +215,7 @@ def to_ingredient(group: Group) -> Ingredient | None:
     if not (cas_rn or {"name", "concentration"} <= group.keys()):
         return None
     texts = {slot: field.text for slot, field in group.items()}
-    return Ingredient(
-        name=texts.get("name"),
-        cas_rn=cas_rn,
-        concentration=texts.get("concentration"),
-        formula=texts.get("formula"),
-    )
+    return Ingredient(texts.get("name"), cas_rn, texts.get("concentration"), texts.get("formula"))
 
 
 def merge_duplicates(ingredients: Iterable[Ingredient]) -> list[Ingredient]:

@@ -192,11 +192,7 @@ def read_case(file: str, text: str, examples: Callable[[str], Any]) -> Case:
 
 
 def read_mapping(file: str, text: str, first_line: int = 1) -> dict[str, Any]:
-    """Parse a YAML mapping.
-
-    Raises:
-        ConfigError: The text is not a YAML mapping; the message names file and line.
-    """
+    """Parse a YAML mapping. A ConfigError for other texts names file and line."""
     try:
         found = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -210,11 +206,7 @@ def read_mapping(file: str, text: str, first_line: int = 1) -> dict[str, Any]:
 
 
 def validate(file: str, model: type[Part], data: Mapping[str, Any]) -> Part:
-    """Convert data to a model.
-
-    Raises:
-        ConfigError: The data is not valid; one line for each problem.
-    """
+    """Convert data to a model. A ConfigError has a line for each problem."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

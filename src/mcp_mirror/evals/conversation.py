@@ -143,7 +143,6 @@ class Transcript:
 
     entries: tuple[Entry, ...]
     made_calls: tuple[MadeCall, ...]
-    """The model's calls."""
     end: End
     answer: str = ""
     detail: str = ""

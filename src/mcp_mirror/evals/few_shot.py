@@ -54,11 +54,7 @@ def path_of(turn: Turn, number: int) -> str:
 
 
 def with_paths(value: Any, paths: list[str]) -> Any:
-    """Replace `${PATH_1}` in the texts of a JSON value with the path, and `${MANGLED_1}` with the path mistyped.
-
-    Raises:
-        ConfigError: A variable has a number without a path.
-    """
+    """Replace `${PATH_1}` in the texts of a JSON value with the path, and `${MANGLED_1}` with the path mistyped."""
     if isinstance(value, Mapping):
         return {key: with_paths(part, paths) for key, part in value.items()}
     if isinstance(value, list | tuple):

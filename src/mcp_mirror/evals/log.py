@@ -20,11 +20,7 @@ class Log:
     """Records in a file, or without a file only in memory."""
 
     def __init__(self, path: Path | None) -> None:
-        """Read the records in the file.
-
-        Raises:
-            ConfigError: The file cannot be read or written, or is not a log.
-        """
+        """Read the records in the file; ConfigError if it cannot be read or written, or is not a log."""
         self._path = path
         self._records: dict[str, Record] = {}
         if path is None:

@@ -45,7 +45,6 @@ class Model:
     timeout: Annotated[float, Field(gt=0)] = 600.0
     """Seconds that one reply may take."""
     vision: bool = False
-    """It sees images."""
     harness: str = ""
     """The agent framework that calls the tools; empty: our own loop."""
 
@@ -148,11 +147,7 @@ class Matrix:
 
 
 def check_style(name: str) -> str:
-    """Return the name of a notice style.
-
-    Raises:
-        ConfigError: The style is unknown.
-    """
+    """Return the name of a notice style; ConfigError for an unknown one."""
     if name not in STYLES:
         raise ConfigError(f"--notice: unknown style {name!r}. The styles are {', '.join(STYLES)}.")
     return name

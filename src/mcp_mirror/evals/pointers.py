@@ -48,11 +48,9 @@ def bases_in_results(made_calls: Iterable[MadeCall]) -> dict[str, str]:
 def judge_pointer(value: Any, known: Mapping[str, str], source: str, name: str = "") -> JudgedPointer:
     """Judge an argument that should be a path.
 
-    Args:
-        value: The argument.
-        known: The bases that the model could know, with the texts of the results that contain them.
-        source: The expected source of the value: a tool, `tool/pointer` for a part of its result, or empty for any.
-        name: The name of the argument; of an object that does not fit, the argument gets the key with this name.
+    `known` has the bases that the model could know, with the texts of the results that contain them. `source` is the
+    expected source of the value: a tool, `tool/pointer` for a part of its result, or empty for any. `name` is that of
+    the argument; of an object that does not fit, the argument gets the key with this name.
     """
     if not isinstance(value, str):
         return JudgedPointer("wrong", f"a value instead of a path: {shorten(value)}")
@@ -91,11 +89,7 @@ def _wrong_source(path: MemoryPath, source: str) -> str:
 
 
 def value_at(value: Any, tokens: Iterable[str]) -> Any:
-    """Follow the tokens of a JSON Pointer from a value.
-
-    Raises:
-        LookupError: A token does not exist.
-    """
+    """Follow the tokens of a JSON Pointer from a value; LookupError if one does not exist."""
     for token in tokens:
         match value:
             case list() if token.isdecimal():

@@ -114,20 +114,12 @@ def _find_variant(profiles: Profiles, name: str) -> Mapping[str, Any]:
 
 
 def read_profiles(path: Path) -> Profiles:
-    """Read a profile file.
-
-    Raises:
-        ConfigError: The file is not valid; the message names file, key and expected value.
-    """
+    """Read a profile file. A ConfigError names file, key and expected value."""
     return validate(str(path), Profiles, read_mapping(str(path), _text_of(path)))
 
 
 def find_cases(names: Sequence[str], folder: Path = Path()) -> list[Path]:
-    """Find case files. Each name is a file, a folder with case files, or a glob.
-
-    Raises:
-        ConfigError: A name does not match a case file.
-    """
+    """Find case files. Each name is a file, a folder with case files, or a glob; ConfigError if it matches none."""
     found: dict[Path, None] = {}
     for name in names:
         path = folder / name
@@ -145,11 +137,7 @@ def find_cases(names: Sequence[str], folder: Path = Path()) -> list[Path]:
 
 
 def load_case(path: Path) -> Case:
-    """Read a case file, and the file of examples that its `few_shot` may name.
-
-    Raises:
-        ConfigError: The case is not valid.
-    """
+    """Read a case file, and the file of examples that its `few_shot` may name; ConfigError if they are not valid."""
     return read_case(str(path), _text_of(path), lambda name: _examples(path.parent / name))
 
 

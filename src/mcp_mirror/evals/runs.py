@@ -47,10 +47,8 @@ def check_matrix(matrix: Matrix) -> tuple[Setting, ...]:
 async def run_all(settings: Sequence[Setting], log: Log, jobs: int, done: Callable[[Record], None]) -> None:
     """Perform each run that is not in the log, until `MAX_CONSECUTIVE_FAILURES` runs in a row were void.
 
-    At most `jobs` runs are concurrent. `done` gets the record of each new run.
-
-    Raises:
-        ConfigError: The environment has no API key for a model.
+    At most `jobs` runs are concurrent. `done` gets the record of each new run. ConfigError without an API key of a
+    model.
     """
     missing: Iterator[Setting] = iter([one for one in settings if not log.has(one.key)])
     void_in_a_row = 0

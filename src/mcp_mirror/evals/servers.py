@@ -61,12 +61,9 @@ class RunFolder:
         return self.log.read_text(errors="replace").strip()[-_MAX_OUTPUT:]
 
     def prepare(self, config: Mapping[str, Any], files: Mapping[str, str]) -> Config:
-        """Write and load the configuration, and write the files. A run has a store of its own in its folder.
+        """Write and load the configuration, and write the files; ConfigError if the configuration cannot be used.
 
-        Otherwise models would read names of the user's values, and of those of other runs, in errors.
-
-        Raises:
-            ConfigError: The configuration cannot be used.
+        A run has a store of its own in its folder: otherwise models would read names of other values in errors.
         """
         self.files.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -211,7 +208,7 @@ async def start_servers(
             program = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config)))
             itself = UpstreamPolicy("gateway", program, timeout=_LONGEST)
             upstreams, suffix = ((itself,), config.mirror.suffix) if gateway else (config.upstreams, "")
-            servers = await _connect_all(connector, upstreams, suffix)
+            servers = await connector.connect_all(upstreams, suffix)
         except (MCPError, OSError, BaseExceptionGroup, anyio.ClosedResourceError) as error:
             message = f"The servers do not start ({type(error).__name__}). {run_folder.server_output}"
             raise UpstreamError(message) from error
@@ -227,11 +224,21 @@ class _Connector:
     log: TextIO
     user: User
 
-    async def connect(self, upstream: UpstreamPolicy) -> Client:
-        transport = await self._open_transport(upstream)
+    async def connect_all(self, upstreams: Iterable[UpstreamPolicy], suffix: str) -> Servers:
+        tools: dict[str, Tool] = {}
+        clients: dict[str, Client] = {}
+        instructions: list[str] = []
         answer = self.user.elicitation_callback
-        client = Client(transport, read_timeout_seconds=upstream.timeout, elicitation_callback=answer)
-        return await self.stack.enter_async_context(client)
+        for upstream in upstreams:
+            transport = await self._open_transport(upstream)
+            client = Client(transport, read_timeout_seconds=upstream.timeout, elicitation_callback=answer)
+            await self.stack.enter_async_context(client)
+            instructions.append(client.instructions or "")
+            for tool in await _tools_of(client):
+                if upstream.admits(tool.name) and tool.name not in tools:
+                    tools[tool.name], clients[tool.name] = tool, client
+        text = "\n\n".join(filter(None, instructions))
+        return Servers(self.run_folder, tuple(tools.values()), text, clients, self.user, suffix)
 
     async def _open_transport(self, upstream: UpstreamPolicy) -> Transport:
         endpoint = upstream.endpoint
@@ -249,20 +256,6 @@ class _Connector:
             cwd=endpoint.cwd or str(self.run_folder.files),
         )
         return stdio_client(command, errlog=self.log)
-
-
-async def _connect_all(connector: _Connector, upstreams: Iterable[UpstreamPolicy], suffix: str) -> Servers:
-    tools: dict[str, Tool] = {}
-    clients: dict[str, Client] = {}
-    instructions: list[str] = []
-    for upstream in upstreams:
-        client = await connector.connect(upstream)
-        instructions.append(client.instructions or "")
-        for tool in await _tools_of(client):
-            if upstream.admits(tool.name) and tool.name not in tools:
-                tools[tool.name], clients[tool.name] = tool, client
-    text = "\n\n".join(filter(None, instructions))
-    return Servers(connector.run_folder, tuple(tools.values()), text, clients, connector.user, suffix)
 
 
 async def _tools_of(client: Client) -> tuple[Tool, ...]:

@@ -33,11 +33,7 @@ _KEPT: Final = 4000
 
 
 async def run_setting(setting: Setting, endpoint: Endpoint) -> Record:
-    """Perform one run.
-
-    Raises:
-        ConfigError: The configuration of the case's servers cannot be used.
-    """
+    """Perform one run; ConfigError if the configuration of the case's servers cannot be used."""
     done: list[Record] = []
     with TemporaryDirectory(prefix="mcp-mirror-eval-", ignore_cleanup_errors=True) as folder:
         run_folder = RunFolder(Path(folder), Path(setting.case.file).parent)

@@ -70,12 +70,9 @@ class EncodedData(msgspec.Struct, frozen=True):
 
 
 def write_data(value: Any, form: Form, encode: Encode) -> EncodedData:
-    """Encode a table as an array of objects, an array as nested arrays.
+    """Encode a table as an array of objects, an array as nested arrays; `form` is the result of `find_form`.
 
-    Args:
-        value: An instance of a class of that form.
-        form: The result of `find_form` for the class.
-        encode: Encodes Python values as JSON; NaN and infinity as null.
+    `encode` encodes Python values as JSON; NaN and infinity as null.
 
     Raises:
         MirrorError: Two columns have the same name.

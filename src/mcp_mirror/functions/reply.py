@@ -48,13 +48,7 @@ class ScriptReply(Reply):
 def read_reply(
     members: Mapping[str, Buffer | Segments], path: str | None = None, other_members: bytes = b"{}"
 ) -> Reply:
-    """Build the reply from the members of a result.
-
-    Args:
-        members: The members, JSON text.
-        path: The memory path of the stored result, if any.
-        other_members: The members of the stored result beside its value, a JSON object.
-    """
+    """Build the reply from the members of a result, the path of the stored result, and its members beside the value."""
     content = [block for block in _parse_member(members.get("content", b"[]")) if isinstance(block, dict)]
     texts = [_write_block(block) for block in content]
     if not texts and "structuredContent" in members:

@@ -30,7 +30,6 @@ from pydantic_core import core_schema
 from mcp_mirror.functions.dataframes import find_form, is_scalar
 
 BLOCKS: Final = get_args(types.ContentBlock)
-"""The content blocks of the protocol."""
 CONTENT: Final = (*BLOCKS, Image, Audio)
 """The content blocks and the SDK's helper classes for them."""
 

@@ -51,10 +51,9 @@ Result = Mapping[str, Buffer]
 def convert_result(value: object) -> Result:
     """Convert a return value to a result.
 
-    Args:
-        value: Content blocks and results of the protocol remain unchanged. Bytes and images become blocks of their
-            media type. Iterators are consumed. Any other value becomes JSON: dicts, lists, dataclasses, pydantic
-            models, tables, arrays, dates and so on. NaN and infinity become null.
+    Content blocks and results of the protocol remain unchanged. Bytes and images become blocks of their media type.
+    Iterators are consumed. Any other value becomes JSON: dicts, lists, dataclasses, pydantic models, tables, arrays,
+    dates and so on. NaN and infinity become null.
 
     Raises:
         MirrorError: The value cannot be encoded; the message names its type.
@@ -136,12 +135,8 @@ def write_json(value: object) -> bytes:
 def write_cut_texts(arguments: Mapping[str, Any], error: MirrorError) -> bytes:
     """Encode arguments with U+FFFD in place of half of a surrogate pair, which models write when they cut an emoji.
 
-    Args:
-        arguments: The arguments.
-        error: The reason why `write_json` cannot encode them.
-
     Raises:
-        MirrorError: This error, if they contain values other than JSON's types.
+        MirrorError: The given error, if the arguments contain values other than JSON's types.
     """
     try:
         return replace_half_pairs(json.dumps(dict(arguments), allow_nan=False).encode())

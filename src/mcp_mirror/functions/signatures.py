@@ -79,10 +79,7 @@ class Function(msgspec.Struct, frozen=True):
     policy: ToolPolicy = msgspec.field(default_factory=ToolPolicy)
 
     def read_arguments(self, raw: bytes) -> Mapping[str, Any]:
-        """Decode and validate the arguments of a call in one pass; pydantic models are instantiated.
-
-        Args:
-            raw: A JSON object; `bytes` arguments are base64 in it.
+        """Decode and validate the arguments of a call in one pass; `bytes` are base64 in the JSON object.
 
         Raises:
             ArgumentsError: The arguments do not fit the signature.
@@ -102,13 +99,9 @@ class Function(msgspec.Struct, frozen=True):
 def read_function(
     function: Callable[..., Any], name: str | None, description: str | None, policy: ToolPolicy
 ) -> Function:
-    """Derive a tool from a function.
+    """Derive a tool from a function or method whose type hints pydantic can read from JSON.
 
-    Args:
-        function: Any function or method whose type hints pydantic can read from JSON.
-        name: The tool's name; None for the function's.
-        description: The tool's description; None for the docstring.
-        policy: Capture, inline budget and timeout.
+    Without `name` or `description`, the tool has that of the function. `policy` has capture, inline budget and timeout.
 
     Raises:
         MirrorError: The function cannot be a tool; the message names the reason and the next step.
@@ -142,11 +135,6 @@ def _unbind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _find_name(function: Callable[..., Any]) -> str:
-    """The name of a function.
-
-    Raises:
-        MirrorError: It has none.
-    """
     name = getattr(function, "__name__", None) or getattr(_unbind(function), "__name__", None)
     if name is None:
         kind = type(_unbind(function)).__name__
@@ -178,11 +166,7 @@ def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signatur
 def _build_adapter(
     source: Callable[..., Any], signature: inspect.Signature, name: str
 ) -> TypeAdapter[Mapping[str, Any]]:
-    """A type adapter that validates the arguments of a function and returns their schema.
-
-    Raises:
-        MirrorError: pydantic cannot read an annotation; the message names the parameter.
-    """
+    """A type adapter that validates the arguments of a function and returns their schema."""
     annotations = _get_annotations(source)
     hints = {one: annotations[one] for one in signature.parameters if one in annotations}
     try:

@@ -26,7 +26,6 @@ class RunningApplication(msgspec.Struct, frozen=True):
 
     application: Application
     loop: asyncio.AbstractEventLoop
-    """The event loop of the application."""
     process: int
     """The process that opened it."""
     work: dict[anyio.CancelScope, anyio.Event] = msgspec.field(default_factory=dict)
@@ -68,11 +67,6 @@ class RunningApplication(msgspec.Struct, frozen=True):
 
 
 def _require_event_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop of asyncio.
-
-    Raises:
-        MirrorError: The caller runs under trio or without an event loop.
-    """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -91,10 +85,7 @@ class ApplicationTask:
 
     @asynccontextmanager
     async def open(self, *, awaits_client: bool) -> AsyncIterator[Application]:
-        """Open the application for the duration of the context.
-
-        Args:
-            awaits_client: The application has one local client.
+        """Open the application for the duration of the context; `awaits_client`: it has one local client.
 
         Raises:
             MirrorError: The mirror is already open, or cannot be opened, such as under trio.

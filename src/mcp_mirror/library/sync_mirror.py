@@ -141,11 +141,6 @@ class SyncMirror:
         return self._run(instructions)
 
     def _run(self, work: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs) -> T:
-        """Run work in the event loop.
-
-        Raises:
-            MirrorError: The mirror is not open in this process, or this is the thread of the event loop.
-        """
         if self._thread is None:
             raise MirrorError("This SyncMirror is not open: use it within `with mirror:`.")
         if self._process != os.getpid():

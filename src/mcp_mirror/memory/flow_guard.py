@@ -47,11 +47,7 @@ class FlowGuard(msgspec.Struct, frozen=True):
     """The one flow that the user allowed for this call."""
 
     def admit(self, described: Descriptions, to: str) -> Labels:
-        """Check that values may flow to a destination, and write the audit records of the flows.
-
-        Args:
-            described: The values by base; tombstones are ignored.
-            to: The destination: an upstream, `model` or `files`.
+        """Check that values may flow to an upstream, `model` or `files`, and write the audit records of the flows.
 
         Returns:
             The labels of a value that is made of all of them.
@@ -67,10 +63,7 @@ class FlowGuard(msgspec.Struct, frozen=True):
     def admit_script(self, labels: Labels, to: str, digest: str) -> None:
         """Check that the values that a script has received may flow to a destination in the arguments of its call.
 
-        Args:
-            labels: The joined labels of the values.
-            to: The destination.
-            digest: A digest of the arguments, which a consent of the user names.
+        `labels` are those of all values. `digest` is that of the arguments, which a consent of the user names.
 
         Raises:
             FlowError: The policy refuses the flow, and the user did not allow it for this call.

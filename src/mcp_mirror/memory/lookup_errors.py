@@ -78,12 +78,8 @@ def quote_path(path: MemoryPath) -> str:
 async def unknown_path_error(store: Store, namespace: str, text: str, unstored: str = "") -> ToolError:
     """Return the error for a path without a value, with the caller's nearest or newest paths.
 
-    Args:
-        store: The store that was searched.
-        namespace: The memory that was searched.
-        text: The path, as the model wrote it.
-        unstored: The tool whose result the model saw last, if that was whole and not stored. Small models look for such
-            a result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
+    `unstored` is the tool whose result the model saw last, if that was whole and not stored. Small models look for such
+    a result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
     """
     if len(named := find_notice_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
@@ -128,13 +124,9 @@ def missing_key_error(
 ) -> ToolError:
     """Return the error of a key that does not exist. Logs do not get the keys that the value has.
 
-    Args:
-        path: The path with the key.
-        described: The whole value; if the model may not see parts of it, positions stand for keys.
-        depth: The number of tokens before the key.
-        miss: The object or array without the key.
-        text: The JSON text of a text without the key; empty: unknown.
-        content: The parts that the error may contain.
+    `described` is the whole value; if the model may not see parts of it, positions stand for keys. `depth` is the
+    number of tokens before the key, and `miss` the object or array without it. `text` is the JSON text of a text
+    without the key; empty: unknown.
     """
     if not content.include_keys:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')

@@ -79,9 +79,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
     async def find_meant(self, text: str, *, may_be_any: bool) -> MemoryPath | None:
         """Find a value that fits and that a text may mean: a part of the newest value that the text names.
 
-        Args:
-            text: The text that the tool does not accept.
-            may_be_any: Where only objects or arrays fit, any text may mean the newest value, or one near it.
+        `may_be_any`: where only objects or arrays fit, any text may mean the newest value, or one near it.
 
         Raises:
             StoreError: The store failed.
@@ -143,11 +141,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
 def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_sql: bool) -> str | None:
     """Return a sentence about the query that makes an array of a text that an argument does not accept, if one does.
 
-    Args:
-        blob: The text, a JSON string.
-        path: Its path.
-        wanted: The JSON types that the argument accepts.
-        has_sql: The queries accept SQL.
+    `wanted` has the JSON types that the argument accepts. `has_sql`: the queries accept SQL.
     """
     if "array" not in wanted:
         return None

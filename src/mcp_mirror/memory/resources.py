@@ -23,7 +23,6 @@ from mcp_mirror.system.slices import INLINE_BYTES
 from mcp_mirror.types import Buffer, Descriptor, Segments, media_type_of
 
 PAGE: Final = 100
-"""Values per page of a list."""
 
 MAX_BYTES: Final = 10_000_000
 """The largest value that can be read as a resource. Common clients drop messages over 10 MiB."""
@@ -40,18 +39,10 @@ TEMPLATE: Final[Mapping[str, Any]] = {
 
 
 async def list_values(memory: Memory, namespace: str, after: str | None) -> tuple[list[bytes], str | None]:
-    """Return a page of a namespace's values, the newest first.
+    """Return a page of a namespace's values as resources, the newest first, and the `after` of the next page.
 
-    Args:
-        memory: The memory.
-        namespace: The owner of the values.
-        after: The base of the last value of the previous page; None for the first page.
-
-    Returns:
-        The resources as JSON text, and the `after` of the next page; None if this page is the last one.
-
-    Raises:
-        ToolError: The value `after` has been deleted.
+    `after` is the base of the last value of a page; None for the first page, and after the last one. ToolError if its
+    value has been deleted.
     """
     try:
         stored = await memory.store.list(namespace, after=after, limit=PAGE + 1)

@@ -33,11 +33,7 @@ class UsageCounter(msgspec.Struct):
         self._pending[namespace] = Traffic(pending.sent + sent, pending.kept_out + kept_out)
 
     async def stats(self, namespace: str) -> StoreStats:
-        """Return the statistics of a namespace, with all tokens that were counted until now.
-
-        Raises:
-            StoreError: The store failed.
-        """
+        """Return the statistics of a namespace, with all tokens that were counted until now."""
         stats = await self.store.stats(namespace)
         pending = self._pending.get(namespace, _NO_TRAFFIC)
         return msgspec.structs.replace(stats, traffic=stats.traffic.plus(pending.sent, pending.kept_out))

@@ -27,7 +27,6 @@ class FoundValue(Resolved, frozen=True, kw_only=True):
     """The value of a path."""
 
     descriptor: Descriptor
-    """The descriptor of the whole value."""
 
     @property
     def quoted_path(self) -> str:
@@ -53,13 +52,8 @@ async def look_up(
 ) -> FoundValue | None:
     """Return the value of a path; None if its base was never stored.
 
-    Args:
-        store: The store.
-        scanner: Searches large values in worker processes.
-        namespace: The owner of the value.
-        path: The path.
-        known: The descriptor or tombstone, if the caller has read it already.
-        content: The parts that an error may contain.
+    The scanner searches large values in worker processes. `known` is the descriptor or tombstone, if the caller has
+    read it already, and `content` what an error may contain.
 
     Raises:
         ToolError: The value has expired or was evicted, or it has no such key.
@@ -150,11 +144,7 @@ def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
     """The path without quotes at its end, or with several keys and indices in place of one such as `rows[0].name`.
 
     All later keys are read in the same way, so that a lookup of a path with a thousand such keys is repeated once.
-
-    Args:
-        path: The path.
-        depth: The number of tokens before the missing key.
-        miss: The value without the key.
+    `depth` is the number of tokens before the missing key, and `miss` the value without the key.
     """
     if (bare := path.without_wrapping) != path:
         return bare

@@ -74,12 +74,7 @@ class ValueWriter(msgspec.Struct, frozen=True):
     ) -> None:
         """Store the value of a result and, before it, its companion; without a value, do nothing.
 
-        Args:
-            namespace: The owner of the values.
-            provenance: The origin of the values.
-            options: The options with the bases of the value and the companion.
-            captured: The value and the companion.
-            labels: The flow labels of both; values without labels count as most restricted.
+        The options have the bases of both. Values without labels count as most restricted.
 
         Raises:
             StoreError: The store failed; then neither is stored.
@@ -111,14 +106,8 @@ class ValueWriter(msgspec.Struct, frozen=True):
     ) -> None:
         """Store JSON texts under bases that are digests of them, such as those of `prune_messages`.
 
-        A value that is already stored is identical; its expiry is postponed.
-
-        Args:
-            namespace: The owner of the values.
-            provenance: The origin of the values.
-            blobs: The JSON texts by base.
-            estimate: Returns the tokens of a text.
-            labels: The flow labels of all values; values without labels count as most restricted.
+        A value that is already stored is identical; its expiry is postponed. Values without labels count as most
+        restricted.
 
         Raises:
             StoreError: A value could not be stored; the values before it are stored.

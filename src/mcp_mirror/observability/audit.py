@@ -44,7 +44,6 @@ class AuditRecord(msgspec.Struct, frozen=True):
     path: str | None = None
     """The memory path of the record. Its hash is written."""
     labels: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """The labels of the value."""
     bytes: int = 0
     """The size of the response, or of the value that was read."""
     detail: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -108,7 +107,6 @@ class CallTrace:
     """Facts about one call, collected on its way."""
 
     upstream: str = ""
-    """The upstream that was called."""
     path: str | None = None
     """The memory path of the stored value."""
     inputs: tuple[str, ...] = ()

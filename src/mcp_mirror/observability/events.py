@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from operator import add
 from typing import Final
 
 import anyio
@@ -42,7 +41,6 @@ _MAX_INPUTS: Final = 100
 _MAX_PATH: Final = 400
 """Characters of a memory path."""
 _FAILED: Final = frozenset({"error", "cancelled"})
-_COUNTS: Final = len(msgspec.structs.fields(Sums))
 
 
 class CallEvent(msgspec.Struct, array_like=True, frozen=True):
@@ -101,31 +99,22 @@ class _Batch(msgspec.Struct):
     """The additions of one namespace to the log."""
 
     entries: deque[bytes] = msgspec.field(default_factory=deque)
-    counts: dict[SumKey, list[int]] = msgspec.field(default_factory=dict)
-    """The members of `Sums`."""
-
-    @property
-    def sums(self) -> dict[SumKey, Sums]:
-        return {key: Sums(*counts) for key, counts in self.counts.items()}
+    sums: dict[SumKey, Sums] = msgspec.field(default_factory=dict)
 
     def count(self, call: FinishedCall) -> None:
         event = call.event
-        key = (int(call.began) // HOUR, event.upstream, event.tool)
-        counts = self.counts.get(key)
-        if counts is None:
-            counts = self.counts[key] = [0] * _COUNTS
-        counts[0] += 1
-        counts[1] += event.outcome in _FAILED
-        counts[2] += event.outcome == "refused"
-        counts[3] += event.bytes
-        counts[4] += event.sent
-        counts[5] += event.kept_out
-        counts[6] += round(event.milliseconds)
+        is_failed, is_refused = event.outcome in _FAILED, event.outcome == "refused"
+        duration = round(event.milliseconds)
+        one = Sums(1, int(is_failed), int(is_refused), event.bytes, event.sent, event.kept_out, duration)
+        self._add((int(call.began) // HOUR, event.upstream, event.tool), one)
 
     def prepend(self, earlier: "_Batch") -> None:
         self.entries.extendleft(reversed(earlier.entries))
-        for key, counts in earlier.counts.items():
-            self.counts[key] = [*map(add, counts, self.counts.get(key, [0] * _COUNTS))]
+        for key, sums in earlier.sums.items():
+            self._add(key, sums)
+
+    def _add(self, key: SumKey, sums: Sums) -> None:
+        self.sums[key] = self.sums[key].plus(sums) if key in self.sums else sums
 
 
 class EventRecorder:
@@ -188,7 +177,7 @@ class EventRecorder:
         """Write the collected calls at the end of the gateway, and report those that the store does not accept."""
         if await self.flush():
             return
-        missing = sum(counts[0] for batch in self._batches.values() for counts in batch.counts.values())
+        missing = sum(one.calls for batch in self._batches.values() for one in batch.sums.values())
         _logger.warning(
             "%s missing in the event log: its store still failed when the gateway ended.", _count_calls(missing)
         )

@@ -112,12 +112,9 @@ class OutageLog:
             self._log.log(level, text, *args)
 
     def recover(self, text: str, *args: object, after_calm: bool = False) -> bool:
-        """Count a success. If it ends an outage, log a warning, `text`, and return True.
+        """Count a success. If it ends an outage, log a warning, `text` with `args`, and return True.
 
-        Args:
-            text: The warning.
-            args: Its arguments.
-            after_calm: Require a calm interval, as after an outage that followed another one.
+        `after_calm`: require a calm interval, as after an outage that followed another one.
         """
         if not self.kind:
             return False

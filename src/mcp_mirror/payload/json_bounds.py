@@ -113,11 +113,7 @@ def check_request(frame: Buffer) -> None:
 
 
 def _check_params(method: str, params: msgspec.Raw) -> None:
-    """Check the parameters of a client's message.
-
-    Raises:
-        WireError: They have too many bytes or values outside of the parameters that may be large.
-    """
+    """Check that the parameters of a client's message are within the limits."""
     given = _PARAMETERS.decode(params)
     large = {"arguments": given.arguments, "inputResponses": given.responses, "requestState": given.state}
     sizes = {name: len(memoryview(large[name])) for name in _LARGE.get(method, ())}
@@ -138,14 +134,10 @@ def _has_many_values_beside(params: msgspec.Raw, large: Container[str]) -> bool:
 
 
 def check_envelope(message: Buffer, most: int) -> None:
-    """Check that a message without its payload is small enough to be parsed.
-
-    Args:
-        message: The message without arguments and results.
-        most: Bytes that it may have.
+    """Check that a message without arguments and results is small enough to be parsed.
 
     Raises:
-        WireError: The message has too many bytes or values.
+        WireError: The message has more than `most` bytes, or too many values.
     """
     if has_more_values(message, MAX_VALUES):
         raise WireError(

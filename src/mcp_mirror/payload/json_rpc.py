@@ -150,12 +150,8 @@ def open_server_message(
     """Split a frame of an upstream into its members; return the frame too, which may have been repaired.
 
     Servers in JavaScript cut texts within an emoji and send half of a surrogate pair as an escape. The escape of U+FFFD
-    replaces it, as JavaScript does when it encodes a text as UTF-8.
-
-    Args:
-        frame: The frame.
-        max_depth: Levels of nesting that it may have.
-        is_on_loop: The event loop waits, so very large frames are not repaired.
+    replaces it, as JavaScript does when it encodes a text as UTF-8. While the event loop waits (`is_on_loop`), very
+    large frames are not repaired.
 
     Raises:
         WireError: As by `open_message`.
@@ -185,11 +181,7 @@ def _find_hint(frame: Buffer, error: str) -> str:
 
 
 def check_encoding(frame: Buffer) -> None:
-    """Check all of a frame: the parser checks only the parts that it decodes, which are few.
-
-    Raises:
-        WireError: The frame is not UTF-8.
-    """
+    """Check that all of a frame is UTF-8; WireError if not. The parser checks only the few parts that it decodes."""
     if isinstance(frame, bytes) and frame.isascii():
         return
     view, at = memoryview(frame), 0

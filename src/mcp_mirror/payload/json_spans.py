@@ -185,10 +185,7 @@ def _find_stop(blob: Buffer, start: int, stop: int, stops: Mapping[int, int]) ->
 def members(blob: Buffer, span: Span, stops: Mapping[int, int] = _UNMEASURED) -> tuple[Member, ...]:
     """The members of the object at `span` in order of first appearance; of a repeated key the last value.
 
-    Args:
-        blob: The text.
-        span: The object.
-        stops: The offsets after containers that are measured already, by their first offsets.
+    `stops` has the offsets after containers that are measured already, by their first offsets.
     """
     if span.length > _FAST and not stops:
         with suppress(RecursionError):
@@ -233,13 +230,9 @@ def items(blob: Buffer, span: Span) -> Iterator[Span]:
 def items_at(
     blob: Buffer, span: Span, offsets: Sequence[int], stops: Mapping[int, int] = _UNMEASURED
 ) -> Iterator[tuple[int, Span]]:
-    """The items of the array at `span` that contain these offsets, with their indices.
+    """The items of the array at `span` that contain these offsets, with their indices; items between them are skipped.
 
-    Args:
-        blob: The text.
-        span: The array.
-        offsets: In ascending order, each inside an item. Items between them are skipped.
-        stops: The offsets after containers that are measured already, by their first offsets.
+    The offsets are in ascending order, each inside an item. `stops` is as for `members`.
     """
     position, index = span.start + 1, 0
     for offset in offsets:
@@ -317,16 +310,10 @@ def count_items(blob: Buffer, span: Span) -> int:
 
 
 def locate(blob: Buffer, tokens: Location, span: Span | None = None, find_item: FindItem | None = None) -> Span | Miss:
-    """Follow JSON Pointer tokens (RFC 6901) from a value.
+    """Follow JSON Pointer tokens (RFC 6901) from the value at `span`, or from the whole text.
 
     Scans only the values before the target. A number names an item, or a member of an object by its position in
-    `members`.
-
-    Args:
-        blob: The text that contains the value.
-        tokens: The tokens.
-        span: The value; None: the whole text.
-        find_item: Finds an item of an array; None: `item`.
+    `members`. `find_item` finds an item of an array; None: `item`.
     """
     here, stops, find_item = trim(blob, span), _UNMEASURED, find_item or item
     for depth, token in enumerate(tokens):
@@ -372,13 +359,7 @@ def _find_member(blob: Buffer, span: Span, key: JsonToken) -> Span | None:
 def members_with_offsets(
     blob: Buffer, span: Span, stops: Mapping[int, int] = _UNMEASURED
 ) -> Iterator[tuple[int, Member]]:
-    """Every member of the object at `span`, repeated keys included, with the offset of its key.
-
-    Args:
-        blob: The text.
-        span: The object.
-        stops: The offsets after containers that are measured already, by their first offsets.
-    """
+    """Every member of the object at `span`, repeated keys included, with the offset of its key."""
     position = skip_space(blob, span.start + 1)
     while blob[position] != ord("}"):
         match = _match(_KEY, blob, position, span.stop)
@@ -394,9 +375,6 @@ def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
     """As `members`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
 
     Of a repeated key, msgspec returns only the last value, so the members do not cover the object's text.
-
-    Raises:
-        RecursionError: A value is nested too deep.
     """
     view = memoryview(blob)
     raws = msgspec.json.decode(view[span.start : span.stop], type=dict[str, msgspec.Raw])

@@ -115,12 +115,7 @@ def measure_text(blob: Buffer, span: Span) -> TextSize:
 
 
 def text_sample(blob: Buffer, span: Span, size: int) -> tuple[bytes, float]:
-    """A sample of the JSON string at `span`, which is larger: evenly spaced parts of it, decoded.
-
-    Args:
-        blob: The text that contains the string.
-        span: The string.
-        size: Bytes of the string in the sample.
+    """A sample of the larger JSON string at `span`, evenly spaced parts of it with `size` bytes together, decoded.
 
     Returns:
         The sample, and the share of the string's bytes that it has.
@@ -166,31 +161,16 @@ def decode_unchecked(blob: Buffer, span: Span) -> Iterator[Buffer]:
 
 
 def measure_unchecked(blob: Buffer, span: Span) -> TextSize:
-    """As `measure_text`, for a string at `span` that need not be valid.
-
-    Raises:
-        msgspec.DecodeError: The string is not valid JSON.
-        UnicodeError: It is not UTF-8.
-    """
+    """As `measure_text`, for a string at `span` that need not be valid; errors as of `decode_unchecked`."""
     size = breaks = 0
-    for literal in _copy_parts(blob, span):
-        if b"\\" in literal:
-            text: str = msgspec.json.decode(literal, type=str)
-            size += len(text) if text.isascii() else len(text.encode())
-            breaks += text.count("\n")
-        else:
-            _check_literal(literal)
-            size += len(literal) - 2
+    for piece in decode_unchecked(blob, span):
+        size += len(piece)
+        breaks += piece.count(b"\n") if isinstance(piece, bytes) else 0  # each line break is an escape
     return TextSize(size, breaks)
 
 
 def check_string(blob: Buffer, span: Span) -> None:
-    """Check the string at `span`, which takes half of the time of decoding it.
-
-    Raises:
-        msgspec.DecodeError: The string is not valid JSON.
-        UnicodeError: It is not UTF-8.
-    """
+    """Check the string at `span` as `decode_unchecked` does, in half of the time of decoding it."""
     for literal in _copy_parts(blob, span):
         _check_literal(literal)
 

@@ -259,11 +259,7 @@ class LineSink:
                 return
 
     async def send(self, segments: Segments) -> None:
-        """Write one line with its newline. The line is written whole even if the caller is cancelled.
-
-        Raises:
-            OSError: The other end or the sink is closed.
-        """
+        """Write one line, also if the caller is cancelled; OSError if the other end or the sink is closed."""
         if self.send_at_once(segments):
             return
         assert self._queue is not None  # noqa: S101  # run() opens it
@@ -279,10 +275,8 @@ class LineSink:
     def send_at_once(self, segments: Segments, *, may_wait: bool = False) -> bool:
         """Write one line with its newline if that cannot block; return whether it was written.
 
-        Args:
-            segments: The line.
-            may_wait: A short line may be held until the event loop has run the ready tasks. Lines that are sent in the
-                meantime are written with it: each write wakes the reader.
+        `may_wait`: a short line may be held until the event loop has run the ready tasks. Lines that are sent in the
+        meantime are written with it: each write wakes the reader.
 
         Raises:
             OSError: The other end or the sink is closed.

@@ -123,13 +123,9 @@ def _find_large_part(blob: Buffer) -> _Opening | None:
 
 
 def scan_array(blob: Buffer, start: int, depth: int = 0, check: Callable[[], None] = lambda: None) -> ArrayScan | None:
-    """Scan the array that begins at `start`, at about 1 GB/s.
+    """Scan the array that begins at `start`, at about 1 GB/s, in a text that need not be valid JSON.
 
-    Args:
-        blob: The text, which need not be valid JSON.
-        start: The offset of the opening bracket.
-        depth: Levels of nesting around the array.
-        check: Called before each piece; it may raise an exception.
+    `depth` is the number of levels around the array. `check` is called before each piece; it may raise an exception.
 
     Returns:
         The scanned array; None if it is not valid JSON in UTF-8, is nested too deep, or has too irregular items.
@@ -190,11 +186,7 @@ def _find_separators(blob: Buffer, position: int, stop: int, following: int) -> 
 def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], item_size: int) -> tuple[int, int]:
     """The end and the number of items of a piece that begins at `position`; 0 items if its end cannot be guessed.
 
-    Args:
-        blob: The text.
-        position: The start of an item.
-        separators: Texts that may separate the items.
-        item_size: Bytes of an item before.
+    The separators may be between items. `item_size` is the number of bytes of an item before.
     """
     for size in _PIECES if separators else ():
         if size <= item_size:
@@ -227,10 +219,7 @@ def _bracket(inside: Buffer) -> bytearray:
 def _count_items(text: bytearray, stop: int) -> int:
     """The number of items of the array that begins a text, and gets its closing bracket at `stop`.
 
-    Raises:
-        ValueError: The array is not UTF-8.
-        msgspec.DecodeError: It is not a list of JSON values.
-        RecursionError: It is nested too deep.
+    Other texts are a ValueError, a msgspec.DecodeError or a RecursionError.
     """
     text[stop] = ord("]")
     whole = memoryview(text)[: stop + 1]
@@ -255,12 +244,7 @@ def _find_string(blob: Buffer, start: int) -> Span | None:
 
 
 def _read_string(blob: Buffer, span: Span, keep: Keep | None) -> tuple[Buffer | None, TextSize | None]:
-    """Check the string at `span`; with `keep`, decode it if it may contain JSON, and measure it otherwise.
-
-    Raises:
-        msgspec.DecodeError: The string is not valid JSON.
-        UnicodeError: It is not UTF-8.
-    """
+    """Check the string at `span`; with `keep`, decode it if it may contain JSON, and measure it otherwise."""
     if keep is not None and may_be_json(blob, span):
         return keep(decode_unchecked(blob, span)), None
     if keep is not None and span.length <= MAX_MEASURED_BYTES:
@@ -322,10 +306,8 @@ class ScannedText(msgspec.Struct, frozen=True):
 def scan_text(blob: Buffer, find_keep: Callable[[bytes], Keep | None] = lambda _: None) -> ScannedText | None:
     """Scan the large array or string of a text; None if it has none of at least half of its size.
 
-    Args:
-        blob: The text.
-        find_keep: Returns what keeps the string if it may contain JSON, by the text with an empty string in its place.
-            Any other string is measured. None: the string is only checked.
+    `find_keep` gets the text with an empty string in its place, and returns what keeps the string if it may contain
+    JSON. Any other string is measured. None: the string is only checked.
     """
     if (found := _find_large_part(blob)) is None:
         return None
@@ -369,12 +351,10 @@ class Scans:
         self._known: dict[int, ScannedText] = {}
 
     def scan(self, text: Buffer, has_text: Callable[[bytes], bool] = lambda _: False) -> ScannedText | None:
-        """The scan of a text; None if it has no large array or string.
+        """The scan of JSON text; None if it has no large array or string.
 
-        Args:
-            text: JSON text.
-            has_text: Whether a large string will be decoded or measured, by the text with an empty string in its
-                place. Then the scan does so.
+        `has_text` gets the text with an empty string in place of a large one, and returns whether that will be decoded
+        or measured. Then the scan does so.
         """
         if len(text) < _LARGE:
             return None

@@ -309,11 +309,7 @@ class SpoolCollector:
         self._counted = size
 
     def _move_to_file(self, piece: Buffer = b"") -> None:
-        """Write what is in memory to the file; keep the head, of which `piece` may be a part.
-
-        Raises:
-            OSError: That is not possible.
-        """
+        """Write what is in memory to the file; keep the head, of which `piece` may be a part."""
         self._write_ahead(self.size)
         self._pieces, self._is_spooled = [_read_head((*self._pieces, piece))], True
         self._count(0)

@@ -172,13 +172,7 @@ class _StringHit(NamedTuple):
     below: Sequence[str] = ()
 
     def write(self, path: str, earlier: "_StringHit | None", later: "_StringHit | None") -> str:
-        """The line and its context; with the path of the string, unless the hit above has it already.
-
-        Args:
-            path: The path of the string.
-            earlier: The hit above.
-            later: The hit below.
-        """
+        """The line and its context; with the path of the string, unless the hit above has it already."""
         if self.number is None:
             return f"{path}{self.line}"
         lines = (*(f"- {one}" for one in self.above), self.line, *(f"- {one}" for one in self.below))

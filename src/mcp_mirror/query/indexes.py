@@ -41,11 +41,7 @@ def keep_indexes(value: FileSpan) -> Iterator[None]:
 
 
 def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = never) -> Span | int:
-    """The item at `index` of the array at `span`; the number of items if the index is too large.
-
-    Raises:
-        ToolError: The time limit is reached.
-    """
+    """The item at `index` of the array at `span`; the number of items if the index is too large."""
     if _key("items", span) in _kept:
         scan = _scan(blob, span, is_over)
         return scan.find_item(blob, index) if scan else item(blob, span, index)
@@ -61,11 +57,7 @@ def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = never) -> 
 
 
 def count(blob: Buffer, span: Span, is_over: IsOver = never) -> int:
-    """The number of items of the array at `span`.
-
-    Raises:
-        ToolError: The time limit is reached.
-    """
+    """The number of items of the array at `span`."""
     scan = _scan(blob, span, is_over) if span.length > _NEAR else None
     return scan.length if scan else count_items(blob, span)
 
@@ -112,31 +104,19 @@ class TextIndex:
         """The text is empty or ends with a line break."""
 
     def count_characters(self, blob: Buffer, span: Span, is_over: IsOver) -> int:
-        """The number of characters of the text.
-
-        Raises:
-            ToolError: The time limit is reached.
-        """
+        """The number of characters of the text."""
         self._read(blob, span, is_over, lambda: False)
         return self._characters[-1]
 
     def count_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> int:
-        """The number of lines, including a last line without a line break.
-
-        Raises:
-            ToolError: The time limit is reached.
-        """
+        """The number of lines, including a last line without a line break."""
         self._read(blob, span, is_over, lambda: False)
         return self._breaks[-1] + (not self._ends_line)
 
     def pieces_from_character(
         self, blob: Buffer, span: Span, offset: int, is_over: IsOver
     ) -> tuple[int, Iterator[TextPiece]]:
-        """The characters before a piece, and the pieces from there on. The character at `offset` is in the first ones.
-
-        Raises:
-            ToolError: The time limit is reached.
-        """
+        """The characters before a piece, and the pieces from there on; the first have the character at `offset`."""
         self._read(blob, span, is_over, lambda: self._characters[-1] > offset)
         at = max(bisect_right(self._characters, offset) - 1, 0)
         return self._characters[at], self._split(blob, span, at, is_over)
@@ -144,11 +124,7 @@ class TextIndex:
     def pieces_from_line(
         self, blob: Buffer, span: Span, offset: int, is_over: IsOver
     ) -> tuple[int, int, Iterator[TextPiece]]:
-        """The line breaks and characters before a piece, and the pieces from there on, for the line at `offset`.
-
-        Raises:
-            ToolError: The time limit is reached.
-        """
+        """The line breaks and characters before a piece, and the pieces from there on, for the line at `offset`."""
         self._read(blob, span, is_over, lambda: self._breaks[-1] >= offset)
         at = max(bisect_left(self._breaks, offset) - 1, 0)
         pieces = self._split(blob, span, at, is_over)

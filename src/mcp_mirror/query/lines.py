@@ -85,9 +85,7 @@ class Matcher:
     def may_occur(self, json_text: Buffer, check: Callable[[], None]) -> bool:
         """Whether a string in JSON text may match, without decoding it. False positives are possible.
 
-        Args:
-            json_text: The text.
-            check: Called before each further part of the text; it may raise an exception.
+        `check` is called before each further part of the text; it may raise an exception.
         """
         if self._literal is None:
             return True

@@ -71,13 +71,7 @@ def has_key(blob: Buffer, name: str) -> bool:
 
 
 def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
-    """Explain why an expression finds nothing, and name the next step; None if its keys are where it looks for them.
-
-    Args:
-        parsed: The parsed expression.
-        blob: The JSON text of the value.
-        value: The value.
-    """
+    """Explain why an expression finds nothing, and name the next step; None if its keys are where it looks for them."""
     made = find_made_keys(parsed)
     names = dict.fromkeys(node["value"] for node in walk(parsed) if node["type"] == "field")
     for name in names:
@@ -107,12 +101,9 @@ def _find_text_with_key(value: Any, name: str) -> str | None:
 
 
 def _explain_part(node: Node, value: Any, above: Location = ()) -> str | None:
-    """Explain why a part of an expression finds nothing; None if it may find something.
+    """Explain why a part of an expression finds nothing in `value`; None if it may find something.
 
-    Args:
-        node: The part.
-        value: The value of which the part selects something.
-        above: The keys that the expression has selected before.
+    `above` has the keys that the expression has selected before.
     """
     kind, children = node["type"], node["children"]
     if kind == "field":

@@ -29,17 +29,11 @@ _NAMES: Final = msgspec.json.Decoder(list[str | _Column])
 
 
 def write_rows(blob: Buffer) -> bytes | None:
-    """Write the rows of an object.
+    """Write the rows of an object, JSON text or JSON lines, as JSON objects; None for other or very large values.
 
     It has a row for each of its members if these are objects with the same keys: the field `key`, or `_key` if the
-    objects have such a field, then the fields of the object. Or one of its members is an array of arrays, the rows,
-    and another one has the names of their cells: texts, or objects with a `name`. Many databases answer so.
-
-    Args:
-        blob: JSON text, or JSON lines.
-
-    Returns:
-        JSON objects, one after another. None for any other value, and for a very large one.
+    objects have such a field, then the fields of the object. Or one of its members is an array of arrays, the rows, and
+    another one has the names of their cells: texts, or objects with a `name`. Many databases answer so.
     """
     span = trim(blob)
     if span.length > _MAX_BYTES or kind_at(blob, span.start) != "object":

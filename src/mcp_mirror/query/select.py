@@ -69,16 +69,13 @@ _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 
 
 def explain_text(blob: Buffer, text_advice: str, table_advice: str) -> tuple[str, bool]:
-    """Explain that expressions select nothing from a text.
+    """Explain that expressions select nothing from a text that is not JSON.
 
-    Args:
-        blob: The value, which is not JSON in a text.
-        text_advice: A sentence that names what reads a text.
-        table_advice: A sentence that names what reads the rows of a text.
+    The advices are sentences that name what reads a text, and the rows of a text.
 
     Returns:
         The explanation, which is empty for other values; and whether the text has rows, such as CSV, or begins as JSON.
-        An expression on such a text is a mistake: `length(@)` would count its characters.
+            An expression on such a text is a mistake: `length(@)` would count its characters.
     """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
@@ -123,12 +120,10 @@ def select(blob: Buffer, expression: str) -> bytes:
 
 
 def _search(compiled: Any, value: object, blob: Buffer) -> object:
-    """The result of a compiled expression.
+    """The result of a compiled expression; JMESPathError if the expression does not fit the value.
 
-    Raises:
-        JMESPathError: The expression does not fit the value.
-        ToolError: It compares values of different types, or a function gets nothing because the value does not have a
-            key where the expression looks for it.
+    A ToolError explains a comparison of different types, and a function that gets nothing because the value does not
+    have a key where the expression looks for it.
     """
     try:
         return compiled.search(value, _OPTIONS)
@@ -153,12 +148,9 @@ def _advise(error: JMESPathError) -> str:
 
 
 def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
-    """Check that the value has the keys with which an expression compares.
+    """Check that the value has the keys with which an expression compares: else a name was meant as a text.
 
     In JMESPath, `status == "open"` compares two keys. Without a key `open` it selects nothing, and `length()` is 0.
-
-    Raises:
-        ToolError: The value does not have one, so the name was meant as a text.
     """
     made = find_made_keys(parsed)
     for node in walk(parsed):

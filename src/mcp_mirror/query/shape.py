@@ -42,11 +42,7 @@ class Shape(msgspec.Struct, frozen=True):
     budget: Budget
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
-        """The outline as text for a model: of an embedded resource with a text, that of the text.
-
-        Raises:
-            ToolError: The time limit is reached.
-        """
+        """The outline as text for a model: of an embedded resource with a text, that of the text."""
         span = locate_text(blob)
         match kind_at(blob, span.start):
             case "text":

@@ -99,7 +99,6 @@ class SqlFailure(msgspec.Struct, frozen=True):
     message: str
     """One or two sentences, which may contain parts of values."""
     kind: str
-    """The class of the error."""
     is_mistake: bool = False
     """The query itself is wrong. It did not run, and the message does not depend on values."""
     is_limit: bool = False
@@ -122,13 +121,9 @@ def import_database() -> None:
 def run_sql(
     sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str
 ) -> SqlResult | SqlFailure | FileRemoved:
-    """Load the tables, run the query and return its rows.
+    """Load the tables, run the query and return its rows, at most `max_bytes`.
 
-    Args:
-        sql: The query.
-        tables: The values that become tables.
-        max_bytes: Bytes of the largest result.
-        result_file: A new file for a large result; empty if no file can be created.
+    `result_file` is a new file for a large result; empty if no file can be created.
     """
     import duckdb  # noqa: PLC0415  # an extra
 
@@ -237,11 +232,6 @@ def _quote(name: str) -> str:
 
 
 def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
-    """Make a table of a value.
-
-    Raises:
-        _FailedError: The value is not a table.
-    """
     import duckdb  # noqa: PLC0415  # an extra
 
     try:

@@ -161,11 +161,7 @@ def _has_heading(start: bytes) -> bool:
 
 
 def _as_utf8(data: bytes) -> bytes:
-    """The bytes of a file: Parquet as it is, text in UTF-8.
-
-    Raises:
-        ValueError: It is any other file.
-    """
+    """The bytes of a file: Parquet as it is, text in UTF-8. Any other file is an error."""
     if data.startswith(_PARQUET):
         return data
     try:
@@ -251,11 +247,7 @@ def _write_csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
 def _load_rows(database: "DuckDBPyConnection", name: str, data: bytes, delimiter: str) -> bool:
     """Make a table of CSV, without the lines below it. Return whether the text is such a table.
 
-    Args:
-        database: The database.
-        name: The name of the table.
-        data: A text that begins as CSV.
-        delimiter: Its delimiter; empty if it is not known.
+    The delimiter is empty if it is not known.
     """
     if _load_csv(database, name, data):
         return True
@@ -366,11 +358,7 @@ def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
 
 
 def _find_mark(data: bytes) -> str:
-    """Return four different control characters that a text does not contain in this order.
-
-    Raises:
-        ValueError: The text contains them in every order.
-    """
+    """Return four different control characters that a text does not contain in this order."""
     for mark in map(bytes, itertools.permutations(_CONTROLS, 4)):
         if mark not in data:
             return mark.decode()
@@ -381,13 +369,7 @@ def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: st
     """Make a table of a CSV file, and return the types of its columns. NA, NaN and the like among numbers are NULL.
 
     Columns with texts that DuckDB would write differently are text: `F` and `yes`, which it takes for booleans, and
-    numbers such as `0x1F`.
-
-    Args:
-        database: The database.
-        name: The name of the table.
-        data: The bytes of the file.
-        source: Its path and dialect, as arguments of `read_csv`.
+    numbers such as `0x1F`. `source` is the path and dialect of the file, as arguments of `read_csv`.
     """
     source = f"{source}, compression = 'none'"
     create_table(database, name, f"read_csv({source}, {_CSV})")
@@ -463,9 +445,7 @@ def _has_index_header(database: "DuckDBPyConnection", source: str) -> bool:
 def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     """Whether the first row has a number, size, date or hash of the form of the other rows, or a path as most have.
 
-    Args:
-        database: The database.
-        source: The path and the dialect of a CSV file, as arguments of `read_csv`.
+    `source` is the path and dialect of a CSV file, as arguments of `read_csv`.
     """
     table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
     first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()

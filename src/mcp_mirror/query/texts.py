@@ -19,7 +19,7 @@ from mcp_mirror.payload.json_strings import decode_escapes, json_parts
 from mcp_mirror.types import Buffer, Span
 
 IsOver = Callable[[], bool]
-"""Returns whether the time limit of a query is reached."""
+"""Returns whether the time limit of a query is reached. Functions that get it stop there; see `check_time`."""
 
 
 def never() -> bool:
@@ -31,7 +31,6 @@ PIECE: Final = 1 << 20
 """Bytes of a value that are read at once."""
 
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
-"""The continuation bytes of UTF-8."""
 _STEP: Final = 1 << 12
 """Bytes whose escapes are read at once to find an offset."""
 _ESCAPE: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", re.DOTALL)
@@ -62,18 +61,7 @@ def locate_text(blob: Buffer) -> Span:
 def split_text(
     blob: Buffer, span: Span, is_over: IsOver, size: int = PIECE, begin: int | None = None
 ) -> Iterator[TextPiece]:
-    """The text of the value at `span` in pieces of about `size` bytes.
-
-    Args:
-        blob: The text that contains the value.
-        span: The value.
-        is_over: Returns whether the time limit is reached.
-        size: Bytes of the value in a piece.
-        begin: The offset of an earlier piece, to begin there; None: the whole text.
-
-    Raises:
-        ToolError: The time limit is reached.
-    """
+    """The text of the value at `span` in pieces of about `size` bytes, from the offset of an earlier one on."""
     is_string = is_text(blob, span)
     begin = span.start + is_string if begin is None else begin  # the span of a string has a quote at each end
     for start, stop in json_parts(blob, begin, span.stop - is_string, size):
@@ -83,11 +71,7 @@ def split_text(
 
 
 def check_time(is_over: IsOver) -> None:
-    """Stop a query at its time limit.
-
-    Raises:
-        ToolError: The time limit is reached.
-    """
+    """Stop a query at its time limit with a ToolError."""
     if is_over():
         raise ToolError(
             "The query takes longer than `memory_tools.timeout` allows. Query a part of the value: a path below it, or "

@@ -57,13 +57,7 @@ class _LenientInterpreter(TreeInterpreter):
 
 
 def explain_unlike_types(parsed: Any, value: Any, options: jmespath.Options) -> str | None:
-    """Explain that an expression would find something if it compared with the type that the value has; else None.
-
-    Args:
-        parsed: The parsed expression, which finds nothing.
-        value: The value.
-        options: The options of the library.
-    """
+    """Explain that an expression would find something if it compared with the type that the value has; else None."""
     if not any(node["type"] == "comparator" and node["value"] == "eq" for node in walk(parsed)):
         return None
     lenient = _LenientInterpreter(options)

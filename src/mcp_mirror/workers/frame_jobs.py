@@ -81,11 +81,7 @@ def run_job(job: Callable[[], object]) -> object:
 
 
 def find(arguments: FileSpan | Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
-    """Find the pointers in arguments.
-
-    Raises:
-        ToolError: There are more than `most`.
-    """
+    """Find the pointers in arguments; ToolError if there are more than `most`."""
     found = find_pointers(map_span(arguments), known)
     check_pointer_count(found, most)
     return found
@@ -106,12 +102,9 @@ def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss | None:
 def convert_text(
     value: FileSpan | bytes, wanted: frozenset[str], result_file: str
 ) -> FileSpan | FileRemoved | bytes | None:
-    """Convert a text to the first accepted JSON type that fits; None if none fits.
+    """Convert a text to the first accepted JSON type that fits; None if none fits, and ToolError for a too large text.
 
     A large result is written to `result_file`.
-
-    Raises:
-        ToolError: The text is too large.
     """
     try:
         blob = map_span(value)

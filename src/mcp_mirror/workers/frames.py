@@ -55,7 +55,11 @@ _LOCATED: Final = 1 << 22
 
 
 class FrameScanner:
-    """Scans frames in worker processes, which start when they are first needed and restart after they died."""
+    """Scans frames in worker processes, which start when they are first needed and restart after they died.
+
+    Methods raise UpstreamError if the worker process died or a file cannot be mapped, and WireError for a frame that is
+    not the expected JSON-RPC message or exceeds a limit. Principals share the worker processes fairly.
+    """
 
     def __init__(self, child_watchdog: ChildWatchdog, spool: Spool) -> None:
         self._pool = WorkerPool(child_watchdog, _SIZE)
@@ -65,24 +69,13 @@ class FrameScanner:
     async def scan(
         self, frame: SpooledFrame, options: ProcessingOptions, principal: str = ""
     ) -> ProcessedResult | RejectedFrame:
-        """Process a response in a file. The bytes of the result are memory-mapped from the file.
-
-        Principals share the worker processes fairly.
-
-        Raises:
-            WireError: The frame is not a JSON-RPC response, or exceeds a limit.
-            UpstreamError: The worker process died, or the file cannot be mapped.
-        """
+        """Process a response in a file. The bytes of the result are memory-mapped from the file."""
         return await self._open(partial(scan, str(frame.path), options), _map_result, principal)
 
     async def lift(self, frame: SpooledFrame, token: str, limits: WirePolicy, principal: str) -> Lifted | None:
         """Lift the parameters out of a client's message in a file; None for a message that is not passed on.
 
-        `token` marks the stub. Principals share the worker processes fairly.
-
-        Raises:
-            WireError: The message is not a JSON-RPC message, or is over a limit.
-            UpstreamError: The worker process died, or was needed for another principal.
+        `token` marks the stub. The work may be stopped for another principal, with an UpstreamError.
         """
         job = partial(lift_from, str(frame.path), token, limits.max_depth, limits.max_envelope_bytes)
         try:
@@ -94,33 +87,16 @@ class FrameScanner:
         return None if answer is None else Lifted(answer[0], _map_files(_map_spans, answer[1]))
 
     async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
-        """The members of a result in a file, memory-mapped; members that MCP does not define are one, `OTHER_MEMBERS`.
-
-        Raises:
-            WireError: The frame is not a JSON-RPC response.
-            UpstreamError: The worker process died, or the file cannot be mapped.
-        """
+        """The members of a result in a file, memory-mapped; those that MCP does not define are in `OTHER_MEMBERS`."""
         return await self._open(partial(open_members, str(frame.path), max_depth), _map_spans)
 
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
-        """Split a page of a list that is in a file.
-
-        `member` of the result contains the list, whose items may have `most` bytes together.
-
-        Raises:
-            WireError: The frame is not a JSON-RPC response, or has too many values.
-            UpstreamError: The worker process died, or the file cannot be mapped.
-        """
+        """Split a page of a list in a file: `member` of the result, whose items may have `most` bytes together."""
         job = partial(open_list, str(frame.path), member, most)
         return await self._open(job, lambda opened: msgspec.structs.replace(opened, whole=frame.view))
 
     async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
-        """Find the pointers in arguments, at most `most` (see `find_pointers`), without delaying other calls.
-
-        Raises:
-            ToolError: The arguments contain more pointers.
-            UpstreamError: The worker process died.
-        """
+        """Find the pointers in arguments without delaying other calls; ToolError if there are more than `most`."""
         if len(arguments) <= _AT_ONCE and has_few_parts(arguments):
             return find(arguments, known, most)
         if not await _has_candidates_in_slices(arguments):
@@ -131,22 +107,12 @@ class FrameScanner:
         return found
 
     async def locate(self, file: FileSpan, tokens: Location) -> Span | Miss | None:
-        """Follow JSON Pointer tokens from a value in a file. The returned span is relative to that value.
-
-        Returns None if the file no longer exists.
-
-        Raises:
-            UpstreamError: The worker process died.
-        """
+        """Follow JSON Pointer tokens from a value in a file, to a span relative to it; None if the file was removed."""
         found: Span | Miss | None = await self._run(partial(locate_in, file, tokens))
         return found
 
     async def locate_sent(self, blob: Buffer, tokens: Location) -> Span | Miss:
-        """Follow JSON Pointer tokens from a value that is not in a file. A worker process searches a large value.
-
-        Raises:
-            UpstreamError: The worker process died.
-        """
+        """Follow JSON Pointer tokens from a value that is not in a file. A worker process searches a large value."""
         if len(blob) <= _LOCATED:
             return await anyio.to_thread.run_sync(locate, blob, tokens)
         with TransferFiles(self._spool) as files:
@@ -156,11 +122,7 @@ class FrameScanner:
     async def convert(self, value: Resolved, wanted: frozenset[str], principal: str) -> Segments | None:
         """Convert a large text to a JSON type that an argument accepts; None if no form fits (`core/conversion.py`).
 
-        The bytes of a large result are memory-mapped. Principals share the worker processes fairly.
-
-        Raises:
-            ToolError: The text is too large.
-            UpstreamError: The worker process died.
+        The bytes of a large result are memory-mapped. A text may be too large: ToolError.
         """
         with TransferFiles(self._spool) as files:
             job = partial(convert_text, wanted=wanted, result_file=files.new_result_path())
@@ -203,11 +165,6 @@ async def _has_candidates_in_slices(arguments: Buffer) -> bool:
 
 
 def _map_files(read: Callable[[Answer], T], answer: Answer) -> T:
-    """Memory-map the files of an answer.
-
-    Raises:
-        UpstreamError: A file cannot be mapped: most often, the process has no free file handle.
-    """
     try:
         return read(answer)
     except OSError as error:

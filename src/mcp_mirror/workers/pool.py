@@ -183,26 +183,17 @@ class WorkerPool:
     async def run(
         self, principal: str, task: Callable[[], Answer], seconds: float | None, max_wait: float | None = None
     ) -> Answer:
-        """Run a task in a process and return its result.
+        """Run a task in a process and return its result; both can be pickled. Principals take turns.
 
-        Principals take turns. The task and its result can be pickled. `seconds` is the deadline, without the start of
-        the process, and `max_wait` the longest wait for a process; None for no limit.
-
-        Raises:
-            PoolError: The task has no result; the subclass names the cause.
+        `seconds` is the deadline, without the start of the process, and `max_wait` the longest wait for a process; None
+        for no limit. A PoolError names why the task has no result.
         """
         async with self.reserve(principal, max_wait) as run:
             return cast("Answer", await run(task, seconds))
 
     @asynccontextmanager
     async def reserve(self, principal: str, max_wait: float | None = None) -> AsyncIterator[Run]:
-        """Reserve one process. Yields a function that runs a task there, within a number of seconds.
-
-        Principals take turns. `max_wait` is the longest wait for a process in seconds; None for no limit.
-
-        Raises:
-            PoolError: A task has no result; the subclass names the cause.
-        """
+        """Reserve one process, as `run` does. Yields a function that runs a task there, within a number of seconds."""
         share = self._size.per_principal
         preempt = partial(self._preempt, principal) if self._size.preempts else do_nothing
         if not self._places.try_enter(principal, share) and not await self._places.wait(
@@ -268,11 +259,7 @@ class WorkerPool:
         return True
 
     async def _start(self, worker: WorkerProcess) -> None:
-        """Start a process and run its first task.
-
-        Raises:
-            StartError: The system refuses the process, or the process ended or did not answer.
-        """
+        """Start a process and run its first task."""
         try:
             with anyio.fail_after(_START):
                 await worker.request(self._prepare)

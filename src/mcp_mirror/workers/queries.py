@@ -68,10 +68,8 @@ class QueryRunner:
         """Run a query inline, in a thread or in a worker process, by the size of the value.
 
         `file` has the same bytes as the value. Principals share threads and worker processes fairly. `cost` is the size
-        in bytes of a value with which an ordinary query takes as long; None: that of this value.
-
-        Raises:
-            ToolError: The query failed, or its deadline passed.
+        in bytes of a value with which an ordinary query takes as long; None: that of this value. A ToolError says why
+        the query failed.
         """
         cost = len(blob) if cost is None else cost
         if cost > THREAD_BYTES:

@@ -67,11 +67,7 @@ class _Pickled:
 
 
 def run_query(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:
-    """Run a query with its deadline in seconds.
-
-    Raises:
-        ToolError: The query failed, or the value is too large or nested too deep for it.
-    """
+    """Run a query with its deadline in seconds; ToolError if it fails, or the value is too large or nested too deep."""
     end = monotonic() + seconds
     try:
         return query(blob, lambda: monotonic() > end)

@@ -46,7 +46,6 @@ class SqlCall(msgspec.Struct, frozen=True):
     principal: str
     """The caller. Principals share the worker processes fairly."""
     seconds: float
-    """The deadline."""
     max_bytes: int
     """Bytes of the largest result."""
 
@@ -59,13 +58,7 @@ class SqlWorkers:
 
     @asynccontextmanager
     async def run(self, call: SqlCall, spool: Spool) -> AsyncIterator[Buffer | SqlFailure]:
-        """Run a query. Yields the rows, a JSON array of objects, or the failure.
-
-        The files of large values and results are in the spool, and are removed when the context ends.
-
-        Raises:
-            ToolError: No worker process became free in time, or another principal needed it.
-        """
+        """Run a query. Yields the rows, a JSON array of objects, or the failure; ToolError if no process is free."""
         with TransferFiles(spool) as files:
             result_file = files.new_result_path()
             answer = await self._run(call, await _place_values(call.tables, files), result_file)

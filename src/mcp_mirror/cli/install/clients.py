@@ -33,7 +33,6 @@ class Machine(msgspec.Struct, frozen=True):
     """As `sys.platform`."""
     home: Path
     project: Path
-    """The current folder."""
     environ: Mapping[str, str]
 
     def folder(self, base: Base) -> Path:
@@ -288,11 +287,7 @@ ANY_CLIENT: Final = Client(
 
 
 def current_machine() -> Machine:
-    """Return this machine, with the current folder as the project.
-
-    Raises:
-        ConfigError: The current folder was removed.
-    """
+    """Return this machine, with the current folder as the project; ConfigError if that was removed."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # also works without a home folder
     try:
         project = Path.cwd()

@@ -162,11 +162,7 @@ def _ask(plans: list[Plan], memory: bool | None) -> tuple[list[Plan], bool | Non
 
 
 def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
-    """List the files with their servers and ask which to change.
-
-    Raises:
-        ConfigError: The answer is not a number of the list.
-    """
+    """List the files with their servers and ask which to change."""
     print_note("Found on this machine:")
     for number, plan in enumerate(plans, 1):
         scope = ", of this folder" if plan.target.place.scope == "project" else ""
@@ -214,11 +210,7 @@ def _carry_out(plans: Sequence[Plan], *, dry_run: bool, connects: bool) -> bool:
 
 
 def _try_each(changes: Sequence[Change], carry_out: Callable[[Change], None]) -> bool:
-    """Carry out each change of a file; print the errors of those that fail, and return whether there are any.
-
-    Raises:
-        ConfigError: The only change fails.
-    """
+    """Carry out each change of a file; print errors, unless there is one change, and return whether any failed."""
     has_failed = False
     for change in changes:
         try:

@@ -103,7 +103,6 @@ class OwnCommand(NamedTuple):
 
     program: Sequence[str] = ()
     subcommand: str = ""
-    """Such as `wrap` or `serve`."""
     options: Sequence[str] = ()
 
     @property
@@ -247,11 +246,7 @@ def _read_type(entry: Mapping[str, Any]) -> str:
 
 
 def _read_server(entry: Mapping[str, Any], shape: EntryShape) -> str | RemoteServer:
-    """Return the program of a local server, or a remote server.
-
-    Raises:
-        _UnwrappableError: The entry has neither, or has an unknown form.
-    """
+    """Return the program of a local server, or a remote server."""
     command = _first(entry, _COMMANDS)
     if command is not None:
         return _read_local(command, entry.get("args"))

@@ -43,11 +43,7 @@ def is_file(path: Path) -> bool:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        ConfigError: The file does not exist or cannot be read.
-    """
+    """Return the content of a file; ConfigError if it does not exist or cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

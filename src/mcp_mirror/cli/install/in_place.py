@@ -68,11 +68,7 @@ def is_merged(target: Target, entries: Iterable[Entry]) -> bool:
 
 
 def plan_unwrapping(target: Target) -> Plan:
-    """Plan to restore a file.
-
-    Raises:
-        ConfigError: The file cannot be read, or has no wrapped servers.
-    """
+    """Plan to restore a file; ConfigError if it cannot be read, or has no wrapped servers."""
     document = target.read()
     entries = target.list_entries(document)
     wrapped = [entry.label for entry in entries if entry.is_wrapped]

@@ -94,9 +94,6 @@ def plan_unmerging(target: Target) -> Plan:
 
     If nothing else in the file has changed, the restored file is the backup byte for byte. A server that was added
     later stays, and wins over one of the same name.
-
-    Raises:
-        ConfigError: A file cannot be read.
     """
     document, backup = target.read(), parse_document(read_bytes(target.backup), target.file)
     _find_block(document, target)
@@ -128,11 +125,7 @@ def _add_servers(document: Document, backup: Document, block: str, late: Mapping
 
 
 def _find_block(document: Document, target: Target) -> str:
-    """Return the key of the servers.
-
-    Raises:
-        ConfigError: The file has no object, or servers under two keys.
-    """
+    """Return the key of the servers."""
     if not isinstance(document.value, dict):
         raise ConfigError(f"{target.file} is not a client's configuration: it contains no object. Name another file.")
     blocks = [block for block in _BLOCKS if look_up(document.value, (block,))]

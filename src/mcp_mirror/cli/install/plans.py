@@ -52,13 +52,9 @@ def _diff(path: Path, *versions: bytes) -> Iterator[str]:
 
 
 def apply_installation(plan: Plan) -> Path | None:
-    """Write the configuration of a gateway and the backup, then the client's file.
+    """Write the configuration of a gateway and the backup, then the client's file; ConfigError if that changed.
 
-    Returns:
-        Where an older backup is now, which the file does not come from; None without one.
-
-    Raises:
-        ConfigError: The file changed since the plan was made, or a file cannot be written.
+    Returns where an older backup is now, which the file does not come from; None without one.
     """
     _check_unchanged(plan)
     backup, old = plan.target.backup, None
@@ -74,13 +70,9 @@ def apply_installation(plan: Plan) -> Path | None:
 
 
 def apply_removal(plan: Plan) -> bool:
-    """Write the file, then remove the backup and the configuration of the gateway.
+    """Write the file, then remove the backup and the configuration of the gateway; ConfigError if the file changed.
 
-    Returns:
-        Whether the configuration stays, because it was edited after the installation.
-
-    Raises:
-        ConfigError: The file changed since the plan was made, or cannot be written.
+    Returns whether the configuration stays, because it was edited after the installation.
     """
     _check_unchanged(plan)
     write_file(plan.target.file, plan.after)

@@ -34,11 +34,7 @@ def status(client: ClientArgument = None) -> None:
 
 
 def describe_target(target: Target) -> list[str]:
-    """Return the lines about a file.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
+    """Return the lines about a file; ConfigError if it cannot be read."""
     entries = target.list_entries()
     wrapped = [entry for entry in entries if entry.is_wrapped]
     gateways = [entry for entry in entries if entry.is_gateway]

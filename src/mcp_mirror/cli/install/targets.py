@@ -38,11 +38,7 @@ class Target(msgspec.Struct, frozen=True):
         return self.file.with_name(self.file.name + BACKUP_SUFFIX)
 
     def read(self) -> Document:
-        """Return the parsed file.
-
-        Raises:
-            ConfigError: The file cannot be read or parsed.
-        """
+        """Return the parsed file; ConfigError if it cannot be read or parsed."""
         return parse_document(read_bytes(self.file), self.file)
 
     def list_entries(self, document: Document | None = None) -> list[Entry]:
@@ -91,11 +87,7 @@ def find_targets(machine: Machine) -> list[Target]:
 
 
 def find_chosen(word: str | None, machine: Machine) -> list[Target]:
-    """Return the files that a client's name or a path means; without a word, those of every client.
-
-    Raises:
-        ConfigError: As `find_named` does.
-    """
+    """Return the files that a client's name or a path means, as `find_named`; without a word, those of every client."""
     return find_targets(machine) if word is None else find_named(word, machine)
 
 

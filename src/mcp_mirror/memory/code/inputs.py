@@ -51,11 +51,7 @@ class ValueBudget:
         self._left = most
 
     def take(self, size: int) -> None:
-        """Count a value.
-
-        Raises:
-            ToolError: The script has read too much.
-        """
+        """Count a value; ToolError if the script has read too much."""
         if size > self._left:
             raise ToolError(
                 f"A script may read {format_bytes(self._most)} of values (`code.values`), and this is more. Use a part "
@@ -149,10 +145,7 @@ def read_text_container(blob: Buffer) -> bytes | None:
 def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | None:
     """Return a sentence about the text `name` of a script: its format, what reads its rows. None for other values.
 
-    Args:
-        name: The name.
-        blob: The value.
-        only_csv: Describe only CSV and TSV.
+    `only_csv`: describe only CSV and TSV.
     """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
@@ -238,14 +231,11 @@ def _is_json_text(blob: Buffer, span: Span) -> bool:
 async def read_inputs(
     call: ToolInput, raw: bytes, check_names: Callable[[Collection[str]], None], check_size: Callable[[int], None]
 ) -> Inputs:
-    """Resolve the inputs of a call.
+    """Resolve the inputs of a call: values by name, a JSON object.
 
-    Args:
-        call: The call.
-        raw: The inputs by name, a JSON object.
-        check_names: Raises ToolError for names that the inputs cannot have.
-        check_size: Raises ToolError if the inputs that are made of several values have too many bytes together. They
-            are not made before: a few hundred bytes can name one large value a thousand times.
+    `check_names` and `check_size` raise ToolError for names that the inputs cannot have, and if the inputs that are
+    made of several values have too many bytes together. They are not made before: a few hundred bytes can name one
+    large value a thousand times.
 
     Raises:
         ToolError: A name is not possible, a path has no value, or there are too many paths.
@@ -298,11 +288,7 @@ async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, R
 
 
 def check_variables(names: Collection[str]) -> None:
-    """Check that names can be variables of a script.
-
-    Raises:
-        ToolError: One cannot.
-    """
+    """Check that names can be variables of a script; ToolError if one cannot."""
     if len(names) > _MAX_INPUTS:
         raise ToolError(f"A script may have {_MAX_INPUTS} inputs. Join some of them in one value.")
     for name in names:

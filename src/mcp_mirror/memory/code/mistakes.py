@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 TOOLS_CLASS: Final = "Tools"
-"""The class of the tools in the stubs."""
 MAX_MISTAKES: Final = 5
 
 _CALL_CODES: Final = frozenset(
@@ -59,12 +58,7 @@ def _read_mistake(diagnostic: Mapping[str, Any], lines: list[str]) -> str | None
 
 
 def find_unawaited(value: bytes, code: str) -> str | None:
-    """Return the function whose call a script returns in place of its result; None for other values.
-
-    Args:
-        value: The returned value, JSON text, in which such a call is a text.
-        code: The script.
-    """
+    """Return the function whose call a script returns, as a text, in place of its result; None for other values."""
     longest = len(code) + len('"<coroutine object >"')
     ends = ((at, at + _SEARCHED + longest) for at in range(0, len(value), _SEARCHED))
     names = (found[1].decode() for start, end in ends for found in _UNAWAITED_TEXT.finditer(value, start, end))
@@ -72,13 +66,7 @@ def find_unawaited(value: bytes, code: str) -> str | None:
 
 
 def locate_variable(code: str, message: str, line: int) -> int:
-    """Return the line of an error. For `x += 1` with an undefined `x`, the interpreter names an earlier line.
-
-    Args:
-        code: The script.
-        message: The class of the exception and its message.
-        line: The line that the interpreter names.
-    """
+    """Return the line of an error. For `x += 1` with an undefined `x`, the interpreter names an earlier line."""
     lines = code.splitlines()
     undefined = _NO_VALUE.match(message)
     if undefined is None or re.search(rf"\b{undefined[1]}\b", "".join(lines[line - 1 : line])):

@@ -15,11 +15,9 @@ class Progress(msgspec.Struct):
 
     code: str
     inputs: tuple[str, ...]
-    """The names of all inputs."""
     labels: Labels
     preview: bool
     join: Callable[..., Labels]
-    """Joins labels."""
     budget: ValueBudget
     most_printed: int
     """Characters of printed text that are kept."""

@@ -31,12 +31,10 @@ _PIECE_ITEMS: Final = _PIECE // _ITEM_BYTES
 
 
 def encode_returned(value: object, limit: int) -> bytes:
-    """Return a value as JSON text.
+    """Return a value from the sandbox as JSON text of at most `limit` bytes, each item counting 16 at least.
 
-    Args:
-        value: A value from the sandbox. Tuples and sets become arrays, dates and decimals texts, bytes base64, NaN
-            null; if the value itself is NaN, it becomes a text, because null is read as no value.
-        limit: Bytes that the value may have, each item counting 16 at least.
+    Tuples and sets become arrays, dates and decimals texts, bytes base64, NaN null; if the value itself is NaN, it
+    becomes a text, because null is read as no value.
 
     Raises:
         ToolError: The value is too large, nested too deeply, or contains something that JSON has no form for.
@@ -51,11 +49,7 @@ def encode_returned(value: object, limit: int) -> bytes:
 
 
 def _check_size(value: object, limit: int) -> None:
-    """Add up the sizes of all items, level by level, and stop at the limit.
-
-    Raises:
-        ToolError: The value is over the limit, or nested too deeply.
-    """
+    """Add up the sizes of all items, level by level, and raise an error at the limit or for too many levels."""
     size, level, depth = 0, [value], 0
     while level:
         size += _ITEM_BYTES * len(level) + sum(len(one) for one in level if isinstance(one, str | bytes))
@@ -175,11 +169,6 @@ def _fits(items: list[Any]) -> bool:
 
 
 def _convert_known(value: object) -> object:
-    """Convert values that are not JSON.
-
-    Raises:
-        TypeError: The value is of an unknown type.
-    """
     if (attributes := _read_attributes(value)) is not None:
         return attributes
     if isinstance(value, PurePath):

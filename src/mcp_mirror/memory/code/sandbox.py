@@ -35,7 +35,6 @@ PACKAGE: Final = "pydantic_monty"
 CALL: Final = "_call_tool"
 """The function by which a script's prelude calls tools: its arguments are a name and a JSON object."""
 FOLDER: Final = "/memory"
-"""The folder of the inputs in the sandbox."""
 
 TYPE_CHECK: Final = "type check"
 """The kind of failure of a script that the type check rejected: it did not run."""
@@ -102,7 +101,6 @@ class Failure(msgspec.Struct, frozen=True):
     """The class of the exception, or the limit."""
     line: int | None = None
     source: str = ""
-    """The source line."""
     limit: str | None = None
     """The configuration key of the limit that the script exceeded."""
 
@@ -141,10 +139,8 @@ class Sandbox:
     async def run(self, principal: str, script: Script, call_tool: CallTool) -> Outcome:
         """Run a script; cancellation ends its worker process.
 
-        Args:
-            principal: The caller. Principals share the worker processes fairly.
-            script: The script.
-            call_tool: Calls a tool for the script. Calls that the script does not await are cancelled at its end.
+        Principals share the worker processes fairly. Calls of tools that the script does not await are cancelled at its
+        end.
 
         Raises:
             BusyError: Too many scripts wait, or this one has waited too long.
@@ -247,7 +243,6 @@ class _Execution:
         """The process id of the worker while it computes; after that, the id may be another's."""
         self._is_stopped = False
         self._is_prepared = False
-        """The inputs are parsed."""
 
     def answer(self, call_id: int, settled: Settled) -> None:
         """Give the script the result of a tool call."""

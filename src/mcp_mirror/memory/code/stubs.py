@@ -49,13 +49,7 @@ def mentions(name: str, code: str) -> bool:
 
 
 def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: bool) -> str:
-    """Return the code that runs before a script.
-
-    Args:
-        tools: The names of the tools.
-        parsed: The names of the inputs that are JSON text.
-        has_tools: Define `tools`.
-    """
+    """Return the code that runs before a script; `parsed` has the names of the inputs that are JSON text."""
     lines = ["import json"]
     if has_tools:
         lines += ["class _Tools:", "    pass"]

@@ -59,11 +59,7 @@ async def edit(call: ToolInput) -> Content:
 
 
 def _choose_way(arguments: Arguments) -> str:
-    """Return the argument that describes the edit.
-
-    Raises:
-        ToolError: They describe none or several, or `old_text` without `new_text`.
-    """
+    """Return the argument that describes the edit."""
     ways = [name for name in ("patch", "merge", "old_text") if arguments.has(name)]
     if len(ways) > 1:  # small models fill in every argument
         ways = [name for name in ways if name == "old_text" or arguments.json(name).strip() not in _EMPTY]
@@ -79,12 +75,7 @@ def _choose_way(arguments: Arguments) -> str:
 
 
 async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[FoundValue, ...]]:
-    """Return the edit, and the stored values that became parts of it.
-
-    Raises:
-        FlowError: The flow policy hides one of these values from the model.
-        ToolError: A path has no value, or the values have too many bytes.
-    """
+    """Return the edit, and the stored values that became parts of it."""
     arguments = call.arguments
     is_text = way == "old_text"
     given = msgspec.json.encode(arguments.text("new_text")) if is_text else arguments.json(way)
@@ -109,10 +100,7 @@ async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[
 async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> tuple[Segments, tuple[FoundValue, ...]]:
     """Replace the memory paths in an argument, JSON text, by the stored values, in pieces; return these values too.
 
-    Args:
-        call: The call.
-        given: The argument.
-        is_patch: It is a JSON Patch, in which only `value` contains values.
+    In a JSON Patch (`is_patch`), only `value` contains values.
 
     Raises:
         FlowError: The flow policy hides a value from the model.

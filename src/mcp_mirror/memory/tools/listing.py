@@ -12,7 +12,6 @@ from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Descriptor, StoreStats
 
 _PAGE: Final = 20
-"""Values per page."""
 _INVALID_AFTER: Final = "`after` must be exactly the last path of the previous page. Omit it for the first page."
 _NAME_BYTES: Final = 80
 """Bytes of a tool's name that an answer quotes."""
@@ -68,11 +67,7 @@ def _format_line(one: Descriptor, flows: Flows) -> str:
 
 
 async def forget(call: ToolInput) -> Content:
-    """Delete a value.
-
-    Raises:
-        ToolError: The path has no value, or it names a part of one.
-    """
+    """Delete a value; ToolError if the path has none, or names a part of one."""
     text = call.arguments.text(PATH)
     path = read_path(text)
     if path and path.tokens:

@@ -87,14 +87,9 @@ async def find_argument(call: ToolInput, to: str = MODEL) -> FoundValue:
 
 
 async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: str | None = MODEL) -> FoundValue:
-    """Return the value of a path and write the audit record of the access.
+    """Return the value of a path and write the audit record of the access by a tool or method.
 
-    Args:
-        memory: The memory.
-        namespace: The owner of the value.
-        text: The path, as the model wrote it.
-        tool: The tool or method that reads the value, for the audit log.
-        to: The destination for the flow policy; None: the program that embeds the gateway, which may read everything.
+    `to` is the destination for the flow policy; None: the program that embeds the gateway, which may read everything.
 
     Raises:
         FlowError: The flow policy refuses this destination; the value was not read.

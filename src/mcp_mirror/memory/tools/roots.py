@@ -134,11 +134,7 @@ def _open_parent(path: _RootedPath) -> Iterator[tuple[int | None, str]]:
 
 
 def _check_links(path: _RootedPath) -> str:
-    """The whole path.
-
-    Raises:
-        OSError: It contains a symbolic link.
-    """
+    """The whole path, which must not contain a symbolic link."""
     whole = Path(os.path.realpath(path.root), *path.parts)
     if Path(os.path.realpath(whole)) != whole:
         raise OSError(errno.ELOOP, "a symbolic link")

@@ -61,9 +61,7 @@ _NOT_OF_TABLES: Final = (
 def with_sql(tool: MemoryTool, *, has_run: bool) -> MemoryTool:
     """Return `memory_query` with the arguments of its SQL form, which come first: models fill arguments in order.
 
-    Args:
-        tool: `memory_query` without SQL.
-        has_run: `memory_run` is served too. Then that tool has the example for questions about whole values.
+    `has_run`: `memory_run` is served too. Then that tool has the example for questions about whole values.
     """
     return replace(
         tool,
@@ -75,11 +73,7 @@ def with_sql(tool: MemoryTool, *, has_run: bool) -> MemoryTool:
 
 
 async def _query_either(call: ToolInput) -> Content:
-    """Run the form of the query that the arguments name. Small models add a `memory_path` to a complete SQL form.
-
-    Raises:
-        ToolError: They name neither, or both.
-    """
+    """Run the form of the query that the arguments name. Small models add a `memory_path` to a complete SQL form."""
     given = {name for name in (PATH, "expression", "sql", "inputs") if call.arguments.has(name)}
     if "inputs" in given and not call.arguments.json("inputs").strip(b"{} \t\r\n"):
         given.remove("inputs")
@@ -97,12 +91,7 @@ async def _query_either(call: ToolInput) -> Content:
 
 
 async def _query_tables(call: ToolInput) -> Content:
-    """Run an SQL query and return its rows: a few as they are, others as a notice.
-
-    Raises:
-        ToolError: An input has no value, or the query failed.
-        StoreError: The store failed.
-    """
+    """Run an SQL query and return its rows: a few as they are, others as a notice."""
     memory, sql = call.memory, call.arguments.text("sql")
     if memory.sql is None:
         raise ToolError("SQL queries cannot run here. Use `memory_path` and `expression`.")
@@ -131,11 +120,7 @@ async def _query_tables(call: ToolInput) -> Content:
 
 
 async def _read_tables(call: ToolInput) -> Inputs:
-    """Resolve the inputs of a query.
-
-    Raises:
-        ToolError: A name cannot be a table, a path has no value, or the values are too large.
-    """
+    """Resolve the inputs of a query."""
     raw = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
     limit = call.memory.tools.query_bytes
 

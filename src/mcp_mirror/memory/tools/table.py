@@ -138,11 +138,8 @@ def own_tools(
 ) -> Mapping[str, MemoryTool]:
     """Return the tools that the configuration admits, by name, without `memory_run`.
 
-    Args:
-        policy: The configuration of the tools.
-        lifetime: Seconds after its last use that a value is kept.
-        has_sql: `memory_query` accepts SQL too: the extra `sql` is installed.
-        has_run: `memory_run` is served beside them.
+    `lifetime` is how many seconds after its last use a value is kept. `has_sql`: the extra `sql` is installed.
+    `has_run`: `memory_run` is served beside them.
     """
     kept = f"kept {_format_duration(lifetime)} after last use"
     tools = {**TOOLS, QUERY: with_sql(TOOLS[QUERY], has_run=has_run)} if has_sql else TOOLS
@@ -161,10 +158,7 @@ def accepts_sql(tools: Mapping[str, MemoryTool]) -> bool:
 def explain_unserved(name: str, policy: MemoryToolsPolicy, elsewhere: str = "") -> str | None:
     """Return why a memory tool is not served, and the key that serves it; None for other names.
 
-    Args:
-        name: The name of the called tool.
-        policy: The configuration of the tools.
-        elsewhere: A sentence that says where all memory tools are served, if this client never gets all of them.
+    `elsewhere` is a sentence that says where all memory tools are served, if this client never gets all of them.
     """
     if name not in (*TOOLS, RUN):
         return None

@@ -49,9 +49,7 @@ class Memory(msgspec.Struct, frozen=True):
     """Returns the expected tokens of a text (UTF-8); an upper bound of them in a conversation with a token budget."""
     new_id: Callable[[], UUID]
     audit: Audit = NO_AUDIT
-    """Records each access."""
     flows: Flows = msgspec.field(default_factory=Flows)
-    """The flow policy."""
     consent: str | None = None
     """The one flow that the user allowed for this call."""
     trace: CallTrace = msgspec.field(default_factory=CallTrace)

@@ -11,11 +11,7 @@ from mcp_mirror.errors import ConfigError
 
 
 def parse_document(data: bytes, file: Path) -> Document:
-    """Parse a client's file by the suffix of its name: TOML, YAML, else JSON with comments.
-
-    Raises:
-        ConfigError: The file is not of that format.
-    """
+    """Parse a client's file by the suffix of its name: TOML, YAML, else JSON with comments; ConfigError for others."""
     kind = _find_kind(file)
     try:
         return kind(data)

@@ -75,7 +75,6 @@ class Document(ABC):
     """The format's name in messages."""
 
     data: bytes
-    """The bytes of the file."""
     value: Any
     """The content. Of a repeated key, the last value."""
 
@@ -107,12 +106,7 @@ class Document(ABC):
 
     @abstractmethod
     def _write(self, edits: Iterable[Edit]) -> bytes:
-        """Return the text of the file with edits, without a byte order mark.
-
-        Raises:
-            ConfigError: The text has a form that cannot be edited safely.
-            ValueError: As above.
-        """
+        """Return the text with edits, without a byte order mark; ConfigError or ValueError for an unsafe form."""
 
 
 def look_up(value: Any, at: Location) -> Any:
