@@ -138,6 +138,32 @@ async def test_a_stream_that_names_a_last_event_is_a_new_stream(configured: Conf
             assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream")
 
 
+async def test_a_further_stream_of_a_session_replaces_the_first(configured: Configured, serve: Serve, raw: Any) -> None:
+    """As of a client with a new network: the gateway does not know that the connection of the first stream is dead."""
+    config = configured({"one": raw()})
+    async with serve(config) as served, httpx2.AsyncClient() as http, AsyncExitStack() as streams:
+        session = await Session.open(http, served.url)
+
+        async def listen(accept: str = "text/event-stream") -> httpx2.Response:
+            headers = {**session.headers, "accept": accept}
+            stream = http.stream("GET", served.url, headers=headers, timeout=BOUND)
+            return await streams.enter_async_context(stream)
+
+        first = await listen()
+        assert (await listen("text/html")).status_code == 406
+        others = [await listen() for _ in range(3)]
+        assert [one.status_code for one in (first, *others)] == [200] * 4
+        for replaced in (first, *others[:-1]):
+            assert b"message" not in await asyncio.wait_for(replaced.aread(), BOUND)
+        await session.call("grow_mirrored", name="new")
+        async with asyncio.timeout(BOUND):
+            async for line in others[-1].aiter_lines():
+                if "list_changed" in line:
+                    break
+            else:
+                pytest.fail("The stream ended without the notification.")
+
+
 async def test_a_deleted_session_ends_its_processes_at_once(configured: Configured, serve: Serve, raw: Any) -> None:
     async with serve(configured({"one": raw(), "two": raw()})) as served, httpx2.AsyncClient() as http:
         session = await Session.open(http, served.url)

@@ -23,8 +23,10 @@ from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector, discard_after
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp
+from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.server.http_exchange import replay_body
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.request_context import HttpRequest, read_request
@@ -76,6 +78,7 @@ class PayloadMiddleware:
         self._rejected_requests = rejected_requests
         self._direct_http = direct_http
         self._app = app
+        self._event_streams = EventStreams(app)
         self._sessions = direct_http.sessions
         self._pending_payloads = pending_payloads
         self._spool = spool
@@ -133,10 +136,10 @@ class PayloadMiddleware:
             with self._sessions.in_use(session):
                 if scope["method"] == "POST":
                     await self._post(request, receive, send)
+                elif scope["method"] == "GET":
+                    await self._event_streams.serve(scope, session, receive, self._watch_session(request, send))
                 else:
-                    # Without `Last-Event-ID`: events have no ids, and the SDK would not respond to one.
-                    headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
-                    await self._app({**scope, "headers": headers}, receive, self._watch_session(request, send))
+                    await self._app(scope, receive, self._watch_session(request, send))
         finally:
             self._open_requests[request.namespace] -= 1
             if not self._open_requests[request.namespace]:
@@ -176,7 +179,7 @@ class PayloadMiddleware:
             # would go to the next request with this id.
             further = _receive_nothing if request.session_key else receive
             async with self._take_id(message, request):
-                await self._app(_with_length(request.scope, len(stub)), _replay(stub, further), writer.send)
+                await self._app(_with_length(request.scope, len(stub)), replay_body(stub, further), writer.send)
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
@@ -202,7 +205,7 @@ class PayloadMiddleware:
         if not await self._direct_http.apply(refused, request, _ignore_response):
             message = refused.model_dump_json(exclude_unset=True).encode()
             scope = _with_length(request.scope, len(message))
-            await self._app(scope, _replay(message, _receive_nothing), _ignore_response)
+            await self._app(scope, replay_body(message, _receive_nothing), _ignore_response)
         raise _reject(status, error.code, error.message)
 
     def _check_new_session(self, message: types.JSONRPCRequest, request: HttpRequest) -> None:
@@ -391,18 +394,6 @@ def _with_length(scope: Scope, length: int) -> Scope:
         (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
     ]
     return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that returns the body first, and then the further messages of the client."""
-    pending = [body]
-
-    async def replay() -> Message:
-        if pending:
-            return {"type": "http.request", "body": pending.pop(), "more_body": False}
-        return await receive()
-
-    return replay
 
 
 async def _receive_nothing() -> Message:
