@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -53,6 +54,13 @@ _OUTCOMES: Final = {
     429: "too many",
 }
 """The outcome of a rejected request in the audit log, by its status."""
+_SDK_OUTCOMES: Final = {
+    400: "malformed message",
+    404: "unknown session",
+    405: "method not allowed",
+    406: "not acceptable",
+}
+"""The same for a request that the SDK rejects."""
 
 
 class _RejectedError(Exception):
@@ -102,9 +110,12 @@ class PayloadMiddleware:
             await self._serve(self._admit(scope), receive, send)
         except _RejectedError as rejected:
             status = rejected.response.status_code
-            explanation = f"The response has HTTP status {status}."
-            self._rejected_requests.report(_OUTCOMES.get(status, "not taken"), explanation, read_namespace(scope))
+            self._report(scope, status, _OUTCOMES.get(status, "not taken"))
             await rejected.response(scope, receive, send)
+
+    def _report(self, scope: Scope, status: int, outcome: str) -> None:
+        explanation = f"The response has HTTP status {status}."
+        self._rejected_requests.report(outcome, explanation, read_namespace(scope))
 
     def _admit(self, scope: Scope) -> HttpRequest:
         """Return the head of a request that is served.
@@ -128,6 +139,7 @@ class PayloadMiddleware:
         """Serve an admitted request, and count it while it is open."""
         scope, session = request.scope, request.session_key
         if self._sessions.is_closing(session):
+            self._report(scope, _NOT_FOUND, _SDK_OUTCOMES[_NOT_FOUND])
             response = build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found")
             await response(scope, receive, send)
             return
@@ -288,13 +300,20 @@ class PayloadMiddleware:
         return anyio.current_time() - began
 
     def _watch_session(self, request: HttpRequest, send: Send) -> Send:
-        """Return a `send` that records the session which a response of the SDK creates or does not know."""
+        """Return a `send` that records the session which a response of the SDK creates or does not know.
+
+        It reports requests that the SDK rejects. To 2026-07-28 clients, errors of MCP have statuses too.
+        """
+        is_modern = request.headers.get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if message["status"] == _NOT_FOUND and _is_json(message):
+                status = message["status"]
+                if status in _SDK_OUTCOMES and not (is_modern and status <= _NOT_FOUND):
+                    self._report(request.scope, status, _SDK_OUTCOMES[status])
+                if status == _NOT_FOUND and _is_json(message):
                     self._sessions.end(request.session_key)
-                for name, value in message["headers"] if message["status"] < _BAD_REQUEST else ():
+                for name, value in message["headers"] if status < _BAD_REQUEST else ():
                     if name.lower() == _SESSION_HEADER:
                         session_id = value.decode("ascii", "replace")
                         self._new_sessions.pop(id(request), None)
