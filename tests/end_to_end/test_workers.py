@@ -247,6 +247,42 @@ async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
     assert (tmp_path / "counted").stat().st_size == 50
 
 
+HANGING = """
+import os, signal, socket, sys
+from mcp_mirror.cli import workers
+workers._CHECK = 0.2
+workers._MAX_SILENT = 10
+workers._DELAY = 0.001
+def run_worker(start):
+    signal.signal(signal.SIGALRM, lambda *_: start.beat())
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    start.announce("x")
+    if start.is_replacement:
+        os.kill(os.getppid(), signal.SIGTERM)
+    elif start.worker.number == 0:
+        signal.pause()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        signal.pause()
+with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+    sys.exit(workers.Supervisor([one, two], run_worker, lambda line: None, print).run())
+"""
+
+
+async def test_a_worker_that_hangs_is_replaced_and_others_are_not() -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", HANGING, stdout=PIPE)
+    try:
+        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert supervisor.returncode == 0
+    assert out.decode().splitlines() == [
+        "mcp-mirror: worker 0 has not responded for 2 s, and is killed.",
+        "mcp-mirror: worker 0 ended by signal 9; the gateway starts it again in 0.001 s.",
+    ]
+
+
 LATE_RELOAD = """
 import os, signal, socket, sys
 from mcp_mirror.cli import workers
