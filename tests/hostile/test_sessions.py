@@ -297,3 +297,18 @@ def processor_time(pid: int) -> float:
     """CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("free", [0, 8], ids=["no handle", "a few handles"])
+async def test_scripts_run_after_a_shortage_of_handles(free: int, configured: Configured, serve: Serve) -> None:
+    """The first script imports modules and starts a runtime, which would fail for ever after a failed start."""
+    pytest.importorskip("pydantic_monty")
+    async with serve(configured({})) as served, httpx2.AsyncClient() as http:
+        session, pid = await Session.open(http, served.url), served.process.pid
+        before, most = handle_limit(pid)
+        open_handles = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_handles + free, most))
+        script = {"name": "memory_run", "arguments": {"code": "return 20 + 22", "inputs": {}}}
+        assert "the gateway has no free file handle" in str(await session.result("tools/call", script))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (before, most))
+        assert "42" in str(await session.result("tools/call", script))
