@@ -257,10 +257,11 @@ def run_worker(start):
     signal.signal(signal.SIGALRM, lambda *_: start.beat())
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     start.announce("x")
+    signal.pause()
     if start.is_replacement:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         os.kill(os.getppid(), signal.SIGTERM)
-    elif start.worker.number == 0:
-        signal.pause()
+    if start.worker.number == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         signal.pause()
@@ -269,7 +270,8 @@ with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0
 """
 
 
-async def test_a_worker_that_hangs_is_replaced_and_others_are_not() -> None:
+async def test_a_worker_that_hangs_is_replaced_and_delays_no_shutdown() -> None:
+    """The replacement hangs too, after it has sent SIGTERM to the parent. The other worker is left alone."""
     supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", HANGING, stdout=PIPE)
     try:
         out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
@@ -277,10 +279,9 @@ async def test_a_worker_that_hangs_is_replaced_and_others_are_not() -> None:
         if supervisor.returncode is None:
             supervisor.kill()
     assert supervisor.returncode == 0
-    assert out.decode().splitlines() == [
-        "mcp-mirror: worker 0 has not responded for 2 s, and is killed.",
-        "mcp-mirror: worker 0 ended by signal 9; the gateway starts it again in 0.001 s.",
-    ]
+    killed = "mcp-mirror: worker 0 has not responded for 2 s, and is killed."
+    restarted = "mcp-mirror: worker 0 ended by signal 9; the gateway starts it again in 0.001 s."
+    assert out.decode().splitlines() == [killed, restarted, killed]
 
 
 LATE_RELOAD = """

@@ -273,7 +273,7 @@ class Supervisor:
     def _end_silent(self) -> None:
         """Kill the workers whose event loops hang: they would keep their connections, and get further ones."""
         now = time.monotonic()
-        if self._stopped_by is not None or now < self._next_check:
+        if now < self._next_check:
             return
         self._next_check = now + _CHECK
         for number, slot in enumerate(self._slots):
