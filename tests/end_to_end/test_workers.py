@@ -284,6 +284,36 @@ async def test_a_worker_that_hangs_is_replaced_and_delays_no_shutdown() -> None:
     assert out.decode().splitlines() == [killed, restarted, killed]
 
 
+PAUSED = """
+import signal, socket, sys
+from mcp_mirror.cli import workers
+workers._CHECK = 0.001
+def run_worker(start):
+    start.announce("x")
+    signal.pause()
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    sys.exit(workers.Supervisor([listening], run_worker, lambda line: print(line, flush=True), print).run())
+"""
+
+
+async def test_a_gateway_that_was_paused_continues() -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", PAUSED, stdout=PIPE)
+    assert supervisor.stdout
+    try:
+        assert await asyncio.wait_for(supervisor.stdout.readline(), BOUND) == b"mcp-mirror serves x\n"
+        for _ in range(50):
+            supervisor.send_signal(signal.SIGSTOP)
+            await until(lambda: " T " in Path(f"/proc/{supervisor.pid}/stat").read_text())
+            supervisor.send_signal(signal.SIGCONT)
+            await until(lambda: " T " not in Path(f"/proc/{supervisor.pid}/stat").read_text())
+        supervisor.send_signal(signal.SIGTERM)
+        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert (supervisor.returncode, out) == (0, b"")
+
+
 LATE_RELOAD = """
 import os, signal, socket, sys
 from mcp_mirror.cli import workers

@@ -29,7 +29,7 @@ from mcp_mirror.settings.policies import Config
 
 _MAX_WORKERS: Final = 256
 MAX_PORT: Final = 65_535
-_SIGNAL_NAMES: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD")
+_SIGNAL_NAMES: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD", "SIGALRM")
 """Windows, where the module is imported too, does not have all of them."""
 _SIGNALS: Final = frozenset(getattr(signal, name) for name in _SIGNAL_NAMES if hasattr(signal, name))
 _POLL: Final = 0.05
@@ -43,6 +43,8 @@ BEAT_INTERVAL: Final = 5.0
 """Seconds between two signs of life of a worker."""
 _MAX_BEAT: Final = 255
 """The largest sign of life. After it comes 1, because 0 means that there was none."""
+_SHORTEST_PAUSE: Final = 0.001
+"""Seconds: a timer of 0 s would never end."""
 _SHORT: Final = 10.0
 """Seconds: a worker that ends sooner delays the start of its successor."""
 _DELAY: Final = 0.5
@@ -160,8 +162,10 @@ class Supervisor:
             for number, slot in enumerate(self._slots):
                 if self._stopped_by is None and slot.process is None and time.monotonic() >= slot.restart_at:
                     self._start(number, slot)
-            received = signal.sigtimedwait(_SIGNALS, self._find_pause())
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            # Not `sigtimedwait`: CPython's returns any number after a stop of the process for longer than its timeout.
+            signal.setitimer(signal.ITIMER_REAL, max(self._find_pause(), _SHORTEST_PAUSE))
+            received = signal.sigwaitinfo(_SIGNALS)
+            if received.si_signo not in (signal.SIGCHLD, signal.SIGALRM):
                 self._forward(signal.Signals(received.si_signo))
             self._receive_reports()
             self._end_silent()
