@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from mcp_types import TextContent
 from redis_process import free_port
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Listening, OpenLines, Run
+    from mcp import Client
+    from tests.end_to_end.conftest import Configured, Connect, Listening, OpenLines, Run
 
 ERROR = "-3"
 HANGING = ("garbage", "half", "silent")
@@ -523,3 +525,25 @@ async def test_the_whole_error_of_an_upstream_can_be_read(
         path = notice["text"].splitlines()[0].strip('"')
         end = await client.text("memory_grep", {"memory_path": path, "pattern": "ValueError"})
         assert end.endswith("column 'price' is missing (error -32000).")
+
+
+async def test_a_path_of_a_gateway_behind_the_gateway_is_explained(
+    configured: Configured, connect: Connect, forking_gateway: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    inner = {"command": str(forking_gateway), "args": ["memory"]}
+    wanted = "If a tool of 'inner' returned it, another mcp-mirror gateway stored the value"
+
+    async def text(client: Client, tool: str, **arguments: Any) -> tuple[str, bool]:
+        result = await client.call_tool(tool, arguments)
+        assert isinstance(result.content[0], TextContent)
+        return result.content[0].text, result.is_error
+
+    async with connect(configured({"inner": inner})) as client:
+        stored, is_error = await text(client, "memory_put_mirrored", value="x" * 4_000)
+        assert not is_error, stored
+        path = stored.split('"')[1]
+        for tool in ("retrieve_final_answer_from_memory", "memory_read", "memory_describe_mirrored"):
+            message, is_error = await text(client, tool, memory_path=path)
+            assert is_error
+            assert wanted in message, tool

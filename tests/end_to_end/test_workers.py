@@ -248,6 +248,73 @@ async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
     assert (tmp_path / "counted").stat().st_size == 50
 
 
+HANGING = """
+import os, signal, socket, sys
+from mcp_mirror.cli import workers
+workers._CHECK = 0.2
+workers._MAX_SILENT = 10
+workers._DELAY = 0.001
+def run_worker(start):
+    signal.signal(signal.SIGALRM, lambda *_: start.beat())
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    start.announce("x")
+    signal.pause()
+    if start.is_replacement:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        os.kill(os.getppid(), signal.SIGTERM)
+    if start.worker.number == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        signal.pause()
+with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+    sys.exit(workers.Supervisor([one, two], run_worker, lambda line: None, print).run())
+"""
+
+
+async def test_a_worker_that_hangs_is_replaced_and_delays_no_shutdown() -> None:
+    """The replacement hangs too, after it has sent SIGTERM to the parent. The other worker is left alone."""
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", HANGING, stdout=PIPE)
+    try:
+        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert supervisor.returncode == 0
+    killed = "mcp-mirror: worker 0 has not responded for 2 s, and is killed."
+    restarted = "mcp-mirror: worker 0 ended by signal 9; the gateway starts it again in 0.001 s."
+    assert out.decode().splitlines() == [killed, restarted, killed]
+
+
+PAUSED = """
+import signal, socket, sys
+from mcp_mirror.cli import workers
+workers._CHECK = 0.001
+def run_worker(start):
+    start.announce("x")
+    signal.pause()
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    sys.exit(workers.Supervisor([listening], run_worker, lambda line: print(line, flush=True), print).run())
+"""
+
+
+async def test_a_gateway_that_was_paused_continues() -> None:
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", PAUSED, stdout=PIPE)
+    assert supervisor.stdout
+    try:
+        assert await asyncio.wait_for(supervisor.stdout.readline(), BOUND) == b"mcp-mirror serves x\n"
+        for _ in range(50):
+            supervisor.send_signal(signal.SIGSTOP)
+            await until(lambda: " T " in Path(f"/proc/{supervisor.pid}/stat").read_text())
+            supervisor.send_signal(signal.SIGCONT)
+            await until(lambda: " T " not in Path(f"/proc/{supervisor.pid}/stat").read_text())
+        supervisor.send_signal(signal.SIGTERM)
+        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert (supervisor.returncode, out) == (0, b"")
+
+
 LATE_RELOAD = """
 import os, signal, socket, sys
 from mcp_mirror.cli import workers

@@ -176,6 +176,19 @@ ENDLESS: dict[str, bytes] = {
 """Messages that are over `limits.max_header_bytes` between the parts of their bodies."""
 
 
+REPORTED: dict[str, bytes] = {
+    "invalid HTTP. This is TLS": b"\x16\x03\x01\x02\r\n\r\n",
+    "invalid HTTP. The request must have one Host": LINE + b"\r\n",
+    "head too large. The request's head is over `limits.max_header_bytes`": LINE + HOST + b"x: " + b"a" * (1 << 16),
+    "head did not come. The request's head took over 1 s": LINE + HOST,
+    "malformed message. The response has HTTP status 400": HEAD.replace(b"POST", b"GET") + CLOSE + b"\r\n",
+    "unknown session. The response has HTTP status 404": with_length(b"mcp-session-id: none\r\n", CLOSE),
+    "method not allowed. The response has HTTP status 405": HEAD.replace(b"POST", b"PUT") + CLOSE + b"\r\n",
+    "not acceptable. The response has HTTP status 406": with_length(CLOSE).replace(b", text/event-stream", b""),
+}
+"""The beginnings of log records about rejected requests, and the requests."""
+
+
 def write_config(configured: Configured) -> Path:
     return configured({}, auth={"tokens": HASHES})
 
@@ -217,3 +230,12 @@ async def test_endless_parts_of_messages_are_rejected(configured: Configured, se
         found = await asyncio.gather(*(read_statuses(holder, sent) for sent in ENDLESS.values()))
         # A client that still sends may lose the response when the gateway closes the connection.
         assert all(statuses in ([], [400]) for statuses in found), found
+
+
+async def test_the_log_reports_why_a_request_is_rejected(configured: Configured, serve: Serve) -> None:
+    config = configured({}, auth={"tokens": HASHES}, limits={"header_timeout": 1})
+    async with serve(config, "-v") as served, holding(served.url) as holder:
+        await asyncio.gather(*(read_statuses(holder, sent) for sent in REPORTED.values()))
+    log = b"".join(served.stderr).decode()
+    assert [wanted for wanted in REPORTED if f"Rejected a request: {wanted}" not in log] == []
+    assert log.count("Rejected a request: ") == len(REPORTED)

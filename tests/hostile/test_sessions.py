@@ -138,6 +138,32 @@ async def test_a_stream_that_names_a_last_event_is_a_new_stream(configured: Conf
             assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream")
 
 
+async def test_a_further_stream_of_a_session_replaces_the_first(configured: Configured, serve: Serve, raw: Any) -> None:
+    """As of a client with a new network: the gateway does not know that the connection of the first stream is dead."""
+    config = configured({"one": raw()})
+    async with serve(config) as served, httpx2.AsyncClient() as http, AsyncExitStack() as streams:
+        session = await Session.open(http, served.url)
+
+        async def listen(accept: str = "text/event-stream") -> httpx2.Response:
+            headers = {**session.headers, "accept": accept}
+            stream = http.stream("GET", served.url, headers=headers, timeout=BOUND)
+            return await streams.enter_async_context(stream)
+
+        first = await listen()
+        assert (await listen("text/html")).status_code == 406
+        others = [await listen() for _ in range(3)]
+        assert [one.status_code for one in (first, *others)] == [200] * 4
+        for replaced in (first, *others[:-1]):
+            assert b"message" not in await asyncio.wait_for(replaced.aread(), BOUND)
+        await session.call("grow_mirrored", name="new")
+        async with asyncio.timeout(BOUND):
+            async for line in others[-1].aiter_lines():
+                if "list_changed" in line:
+                    break
+            else:
+                pytest.fail("The stream ended without the notification.")
+
+
 async def test_a_deleted_session_ends_its_processes_at_once(configured: Configured, serve: Serve, raw: Any) -> None:
     async with serve(configured({"one": raw(), "two": raw()})) as served, httpx2.AsyncClient() as http:
         session = await Session.open(http, served.url)
@@ -272,3 +298,18 @@ def processor_time(pid: int) -> float:
     """CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("free", [0, 8], ids=["no handle", "a few handles"])
+async def test_scripts_run_after_a_shortage_of_handles(free: int, configured: Configured, serve: Serve) -> None:
+    """The first script imports modules and starts a runtime, which would fail for ever after a failed start."""
+    pytest.importorskip("pydantic_monty")
+    async with serve(configured({})) as served, httpx2.AsyncClient() as http:
+        session, pid = await Session.open(http, served.url), served.process.pid
+        before, most = handle_limit(pid)
+        open_handles = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_handles + free, most))
+        script = {"name": "memory_run", "arguments": {"code": "return 20 + 22", "inputs": {}}}
+        assert "the gateway has no free file handle" in str(await session.result("tools/call", script))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (before, most))
+        assert "42" in str(await session.result("tools/call", script))

@@ -337,6 +337,23 @@ async def test_a_response_that_breaks_off_is_an_error(response: bytes) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 200_000,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nx: " + b"x" * 200_000,
+    ],
+    ids=["head", "trailer"],
+)
+async def test_a_response_with_too_many_headers_is_an_error_that_says_so(response: bytes) -> None:
+    async with serving(response) as site:
+        with pytest.raises(httpx2.RemoteProtocolError) as failure:
+            await site.read()
+        assert "it sent over 100 KiB of headers. Check which headers or cookies" in (
+            explain_failed_connection(failure.value, httpx2.URL(site.url))
+        )
+
+
 async def test_timeouts_and_errors_have_their_types() -> None:
     async with serving(STREAM + b"...", JSON) as site:
         with pytest.raises(httpx2.ReadTimeout):

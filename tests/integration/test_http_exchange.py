@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from mcp_mirror.server.connections import Connections, LimitedProtocol, find_connection
+from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.http_parser import RequestParser
 from mcp_mirror.settings.limits import TrafficPolicy
 
@@ -332,6 +334,60 @@ async def test_a_request_that_waits_begins_after_the_end_of_its_clients_stream()
         for reader, _ in connections:
             await asyncio.wait_for(reader.read(), BOUND)  # the server closes the connection
         await until(lambda: len(begun.paths) == 40)
+
+
+class OneStream:
+    """An application that refuses a second event stream, as the SDK does; the stream is silent or writes always."""
+
+    def __init__(self, *, is_silent: bool) -> None:
+        self.is_silent = is_silent
+        self.open_paths: list[str] = []
+        self.is_blocked = False
+        """Whether the client has not read what the stream wrote last."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if self.open_paths:
+            await answer(start(LENGTH, status=409), part(b"no"))(scope, receive, send)
+            return
+        self.open_paths.append(scope["path"])
+        await send(start())
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.write, send)
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+        finally:
+            self.open_paths.clear()
+
+    async def write(self, send: Send) -> None:
+        while not self.is_silent:
+            self.is_blocked = True
+            await send(part(bytes(1 << 20), more=True))
+            self.is_blocked = False
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_an_event_stream_replaces_one_whose_client_does_not_read(*, is_silent: bool) -> None:
+    sdk = OneStream(is_silent=is_silent)
+    streams = EventStreams(sdk)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await streams.serve(scope, "session", receive, send)
+
+    async with serving_many(app, 2) as ((reader, writer), (other, other_writer)):
+        writer.write(b"GET /first HTTP/1.1\r\nhost: a\r\n\r\n")
+        await until(lambda: sdk.open_paths and sdk.is_blocked is not is_silent)
+        other_writer.write(b"GET /second HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await asyncio.wait_for(other.readuntil(b"\r\n\r\n"), BOUND)).startswith(b"HTTP/1.1 200 ")
+        assert sdk.open_paths == ["/second"]
+        if is_silent:
+            assert (await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), BOUND)).startswith(b"HTTP/1.1 200 ")
+        else:
+            with suppress(ConnectionError):
+                while await asyncio.wait_for(reader.read(1 << 20), BOUND):
+                    pass  # until the server closes the connection
 
 
 async def until(true: Callable[[], Any]) -> None:

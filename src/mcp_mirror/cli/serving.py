@@ -180,6 +180,7 @@ class Serving(msgspec.Struct, frozen=True):
                     _Reloading(self, self.path, application, start, self.version).follow_changes(hangups, tasks)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
+                    tasks.start_soon(_give_signs_of_life, start)
                 tasks.start_soon(signals.run)
                 if config.server.metrics is not None:
                     await tasks.start(self._serve_metrics, application, shutdown, start.worker.number if start else 0)
@@ -245,6 +246,15 @@ def _check_start(application: Application) -> None:
                 find_command(upstream.policy.endpoint)
             except UpstreamError as error:
                 raise MirrorError(explain_failed_start(upstream, str(error))) from None
+
+
+async def _give_signs_of_life(start: "WorkerStart") -> None:
+    """Show the parent that the event loop runs, until cancelled."""
+    from mcp_mirror.cli.workers import BEAT_INTERVAL  # noqa: PLC0415  # not on stdio
+
+    while True:
+        start.beat()
+        await anyio.sleep(BEAT_INTERVAL)
 
 
 async def _follow_parent(parent: int) -> None:

@@ -5,6 +5,7 @@ runs no event loop and no threads, because it forks.
 """
 
 import math
+import mmap
 import os
 import pickle
 import random
@@ -28,13 +29,22 @@ from mcp_mirror.settings.policies import Config
 
 _MAX_WORKERS: Final = 256
 MAX_PORT: Final = 65_535
-_SIGNAL_NAMES: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD")
+_SIGNAL_NAMES: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD", "SIGALRM")
 """Windows, where the module is imported too, does not have all of them."""
 _SIGNALS: Final = frozenset(getattr(signal, name) for name in _SIGNAL_NAMES if hasattr(signal, name))
 _POLL: Final = 0.05
 """Seconds between two looks at workers that start."""
-_LONG: Final = 3600.0
+_CHECK: Final = 10.0
 """Seconds between two looks at workers that run; a signal ends the wait."""
+_MAX_SILENT: Final = 6
+"""Looks in a row after which a worker without a sign of life is killed. The time in which the machine, or the whole
+gateway, was stopped does not count."""
+BEAT_INTERVAL: Final = 5.0
+"""Seconds between two signs of life of a worker."""
+_MAX_BEAT: Final = 255
+"""The largest sign of life. After it comes 1, because 0 means that there was none."""
+_SHORTEST_PAUSE: Final = 0.001
+"""Seconds: a timer of 0 s would never end."""
 _SHORT: Final = 10.0
 """Seconds: a worker that ends sooner delays the start of its successor."""
 _DELAY: Final = 0.5
@@ -65,6 +75,8 @@ class WorkerStart(msgspec.Struct, frozen=True):
     """Takes the reports of reloads to the parent."""
     state_key: str
     """A key of all workers."""
+    beat: Callable[[], None]
+    """Gives a sign of life; from the first one on, the parent expects one every few seconds."""
 
     def share_state_keys(self, config: Config) -> Config:
         """Return the configuration with the key of all workers, if it has no keys."""
@@ -95,6 +107,10 @@ class _WorkerSlot(msgspec.Struct):
     """The reloaded configuration with which the process started."""
     is_reloading: bool = False
     """The process has received SIGHUP, and reads the configuration again."""
+    beat: int = 0
+    """The last sign of life."""
+    silent: int = 0
+    """The number of looks since then."""
 
 
 class Supervisor:
@@ -133,6 +149,9 @@ class Supervisor:
         self._reloaded: Config | None = None
         """The configuration of the last reload."""
         self._state_key = secrets.token_hex(32)
+        self._beats = mmap.mmap(-1, len(listening))
+        """The last sign of life of each worker, in memory that the workers share."""
+        self._next_check = 0.0
 
     def run(self) -> int:
         """Start the workers, and keep them running until a signal. Returns the exit code."""
@@ -143,10 +162,13 @@ class Supervisor:
             for number, slot in enumerate(self._slots):
                 if self._stopped_by is None and slot.process is None and time.monotonic() >= slot.restart_at:
                     self._start(number, slot)
-            received = signal.sigtimedwait(_SIGNALS, self._find_pause())
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            # Not `sigtimedwait`: CPython's returns any number after a stop of the process for longer than its timeout.
+            signal.setitimer(signal.ITIMER_REAL, max(self._find_pause(), _SHORTEST_PAUSE))
+            received = signal.sigwaitinfo(_SIGNALS)
+            if received.si_signo not in (signal.SIGCHLD, signal.SIGALRM):
                 self._forward(signal.Signals(received.si_signo))
             self._receive_reports()
+            self._end_silent()
             code = self._reap()
             if code is not None and self._is_starting:
                 self._forward(signal.SIGTERM)
@@ -161,12 +183,13 @@ class Supervisor:
 
     def _start(self, number: int, slot: _WorkerSlot) -> None:
         slot.started, slot.starts = time.monotonic(), slot.starts + 1
+        self._beats[number] = 0
         try:
             process = os.fork()
         except OSError as error:  # such as the limit of processes
             self._delay_restart(number, slot, f"could not be started: {error.strerror}")
             return
-        slot.process, slot.config, slot.is_reloading = process, self._reloaded, False
+        slot.process, slot.config, slot.is_reloading, slot.silent = process, self._reloaded, False, 0
         if not process:
             os.close(self._hold)
             self._close_listening(but=number)
@@ -181,6 +204,7 @@ class Supervisor:
                     reloaded=self._reloaded,
                     reports=self._reports_end,
                     state_key=self._state_key,
+                    beat=partial(_beat, self._beats, number),
                 )
             )
 
@@ -213,7 +237,7 @@ class Supervisor:
         if self._is_starting:
             return _POLL
         waiting = [slot.restart_at - time.monotonic() for slot in self._slots if slot.process is None]
-        return max(min(waiting, default=_LONG), 0.0) if self._stopped_by is None else _LONG
+        return max(min(_CHECK, *waiting), 0.0) if waiting and self._stopped_by is None else _CHECK
 
     def _forward(self, number: signal.Signals) -> None:
         if number == signal.SIGHUP:
@@ -249,6 +273,21 @@ class Supervisor:
             if slot.process is not None and is_late and slot.config != self._reloaded:
                 os.kill(slot.process, signal.SIGHUP)
                 slot.is_reloading = True
+
+    def _end_silent(self) -> None:
+        """Kill the workers whose event loops hang: they would keep their connections, and get further ones."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        self._next_check = now + _CHECK
+        for number, slot in enumerate(self._slots):
+            beat, earlier = self._beats[number], slot.beat
+            slot.beat, slot.silent = beat, slot.silent + 1 if beat and beat == earlier else 0
+            if slot.process is not None and slot.silent == _MAX_SILENT:
+                self._print_warning(
+                    f"mcp-mirror: worker {number} has not responded for {_CHECK * _MAX_SILENT:g} s, and is killed."
+                )
+                os.kill(slot.process, signal.SIGKILL)
 
     def _reap(self) -> int | None:
         """Record workers that have ended. Returns the exit code of one that cannot use the configuration."""
@@ -302,6 +341,10 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
             f"--workers {count} needs a store that the workers share, and the store is in memory. Set `store.kind` to "
             "disk or redis."
         )
+
+
+def _beat(beats: mmap.mmap, number: int) -> None:
+    beats[number] = beats[number] % _MAX_BEAT + 1
 
 
 def _report(pipe: int, url: str) -> None:

@@ -29,7 +29,8 @@ from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
-from mcp_mirror.memory.tools.table import QUERY, RUN
+from mcp_mirror.memory.lookup_errors import UnknownPathError
+from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
@@ -93,15 +94,18 @@ class Dispatcher:
             check_round(call.input_round, call.arguments, call.name)
         if call.name == FIND and FIND in call.own_tools:
             return await find_tools(call, self._router)
-        if own := call.own_tools.get(call.name):
-            return await self._run_suspendable(call, own) if _may_ask(call) else await self._run_own_tool(call, own)
-        entry, catalog = await self._router.route(call)
         try:
-            return await self._call_tool(call, entry, catalog)
-        except RefusedError as error:
-            if is_for_client(error) or not entry.is_twin:
-                raise
-            raise ToolError(str(error)) from None
+            if own := call.own_tools.get(call.name):
+                return await self._run_suspendable(call, own) if _may_ask(call) else await self._run_own_tool(call, own)
+            entry, catalog = await self._router.route(call)
+            try:
+                return await self._call_tool(call, entry, catalog)
+            except RefusedError as error:
+                if is_for_client(error) or not entry.is_twin:
+                    raise
+                raise ToolError(str(error)) from None
+        except UnknownPathError as error:
+            raise _name_other_gateway(error, call.catalog) from None
 
     async def _run_suspendable(self, call: Call, tool: MemoryTool) -> ToolResult:
         """Run a script for a client that brings answers of the user by repeating the call; the script waits for it."""
@@ -324,3 +328,15 @@ def _require_input(call: Call, required: InputRequired) -> ToolResult:
     if call.round_state:
         required = msgspec.structs.replace(required, state={**(required.state or {}), **call.round_state})
     return build_input_required_reply(required, call.arguments, call.name)
+
+
+def _name_other_gateway(error: UnknownPathError, catalog: Catalog) -> UnknownPathError:
+    """Return the error with what to do if an upstream that is a gateway has returned the path."""
+    names = {entry.upstream for entry in catalog.entries.values() if entry.tool == RETRIEVE}
+    if not names:
+        return error
+    upstreams = " or ".join(map(repr, sorted(names)))
+    return UnknownPathError(
+        f"{error} If a tool of {upstreams} returned it, another mcp-mirror gateway stored the value, and its paths do "
+        "not work here: ask the user to connect the client to that gateway directly."
+    )

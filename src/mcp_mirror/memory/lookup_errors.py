@@ -70,6 +70,13 @@ class ErrorContent:
     """It may advise an expression, because the client is served `memory_query`."""
 
 
+class UnknownPathError(ToolError):
+    """No value is stored under a path."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, RefusalReason.UNKNOWN_PATH)
+
+
 def quote_path(path: MemoryPath) -> str:
     """Return a path for an error message."""
     return as_json_string(str(path), _PATH_BYTES)
@@ -94,7 +101,7 @@ async def unknown_path_error(store: Store, namespace: str, text: str, unstored: 
     base = text[:MAX_COMPARED_CHARACTERS].partition("/")[0]
     near = await _find_neighbours(store, namespace, base) if newest else ()
     advice = await run_fairly(namespace, _advise, text, newest, (*newest, *near), unstored)
-    return _build_refusal(f"No value is stored under {as_json_string(text, 160)}. {advice}")
+    return UnknownPathError(f"No value is stored under {as_json_string(text, 160)}. {advice}")
 
 
 def _build_refusal(message: str) -> ToolError:

@@ -45,6 +45,9 @@ _CROWDED: Final = (
     "Closed a connection of %s, which has over %d without a whole request (`limits.pending_connections_per_address`). "
     "Raise the limit if this is the address of a proxy. The log reports this once."
 )
+_REASONS: Final = {400: "invalid HTTP", 408: "head did not come", 431: "head too large", 503: "too many"}
+"""The reason of a rejected request in the audit log, by its status."""
+Report = Callable[[str, str], object]
 _HANDOVER_RETRY: Final = 0.005
 """Seconds between two attempts to give a connection to another worker."""
 _MIN_READ: Final = 32 << 10
@@ -92,9 +95,18 @@ def _limit_connections(configured: int) -> int:
 class Connections:
     """All connections of one server, and their limits."""
 
-    def __init__(self, policy: TrafficPolicy, handover: ConnectionHandover | None = None) -> None:
-        """Create an empty set of connections; `handover` gives some to other worker processes, if there are any."""
+    def __init__(
+        self, policy: TrafficPolicy, handover: ConnectionHandover | None = None, report: Report | None = None
+    ) -> None:
+        """Create an empty set of connections.
+
+        Args:
+            policy: The limits.
+            handover: Gives some connections to other worker processes, if there are any.
+            report: Called with the reason for which a connection rejects a request, and a sentence for the log.
+        """
         self.handover: ConnectionHandover | None = handover
+        self._report = report
         self.policy: TrafficPolicy = policy
         self.turns: Turns = Turns()
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
@@ -181,8 +193,14 @@ class Connections:
         if self._disconnected:
             connection.loop.call_soon(self._report_disconnects)
 
+    def report_rejection(self, status: int, explanation: str) -> None:
+        """Report a request that gets a status before the application gets the request."""
+        if self._report is not None:
+            self._report(_REASONS[status], explanation)
+
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with HTTP 503: the ASGI application of connections over the limit."""
+        self.report_rejection(503, f"`limits.max_connections` ({self._capacity:,}) connections are in use.")
         response = build_busy_response(503, "max_connections", self._capacity, "connections are in use")
         response.headers["connection"] = "close"
         await response(scope, receive, send)
@@ -259,7 +277,6 @@ class LimitedProtocol(HttpToolsProtocol):
         try:
             self._read_request()
         except InvalidRequestError as error:
-            self.logger.warning("Rejected an invalid HTTP request: %s", error)
             self._close_with(400, str(error))
         except HeadTooLargeError as error:
             self._close_with(431, str(error))
@@ -444,6 +461,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _close_with(self, status: int, message: str) -> None:
         """Send a response if the client can receive one now, and close the connection."""
+        self._connections.report_rejection(status, message)
         has_begun = self.cycle is not None and self.cycle.response_started
         if (self._requests.is_in_body and has_begun) or self.transport.get_write_buffer_size():
             self.drop()

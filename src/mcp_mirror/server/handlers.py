@@ -52,6 +52,7 @@ from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.system.event_loop import find_stalls
+from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRound
@@ -435,7 +436,9 @@ class Handlers(msgspec.Struct):
             code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
             return types.ErrorData(code=code, message=sanitize_ends(str(error), MAX_ERROR_BYTES))
         _logger.error("handler for %r raised", method, exc_info=error)
-        return types.ErrorData(code=types.INTERNAL_ERROR, message=_FAULT)
+        shortage = explain_shortage(error)
+        message = f"The request failed: {shortage}." if shortage else _FAULT
+        return types.ErrorData(code=types.INTERNAL_ERROR, message=message)
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)

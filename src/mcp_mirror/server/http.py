@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,8 +24,10 @@ from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector, discard_after
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp
+from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.server.http_exchange import replay_body
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.request_context import HttpRequest, read_request
@@ -51,6 +54,13 @@ _OUTCOMES: Final = {
     429: "too many",
 }
 """The outcome of a rejected request in the audit log, by its status."""
+_SDK_OUTCOMES: Final = {
+    400: "malformed message",
+    404: "unknown session",
+    405: "method not allowed",
+    406: "not acceptable",
+}
+"""The same for a request that the SDK rejects."""
 
 
 class _RejectedError(Exception):
@@ -76,6 +86,7 @@ class PayloadMiddleware:
         self._rejected_requests = rejected_requests
         self._direct_http = direct_http
         self._app = app
+        self._event_streams = EventStreams(app)
         self._sessions = direct_http.sessions
         self._pending_payloads = pending_payloads
         self._spool = spool
@@ -99,9 +110,12 @@ class PayloadMiddleware:
             await self._serve(self._admit(scope), receive, send)
         except _RejectedError as rejected:
             status = rejected.response.status_code
-            explanation = f"The response has HTTP status {status}."
-            self._rejected_requests.report(_OUTCOMES.get(status, "not taken"), explanation, read_namespace(scope))
+            self._report(scope, status, _OUTCOMES.get(status, "not taken"))
             await rejected.response(scope, receive, send)
+
+    def _report(self, scope: Scope, status: int, outcome: str) -> None:
+        explanation = f"The response has HTTP status {status}."
+        self._rejected_requests.report(outcome, explanation, read_namespace(scope))
 
     def _admit(self, scope: Scope) -> HttpRequest:
         """Return the head of a request that is served.
@@ -125,6 +139,7 @@ class PayloadMiddleware:
         """Serve an admitted request, and count it while it is open."""
         scope, session = request.scope, request.session_key
         if self._sessions.is_closing(session):
+            self._report(scope, _NOT_FOUND, _SDK_OUTCOMES[_NOT_FOUND])
             response = build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found")
             await response(scope, receive, send)
             return
@@ -133,10 +148,10 @@ class PayloadMiddleware:
             with self._sessions.in_use(session):
                 if scope["method"] == "POST":
                     await self._post(request, receive, send)
+                elif scope["method"] == "GET":
+                    await self._event_streams.serve(scope, session, receive, self._watch_session(request, send))
                 else:
-                    # Without `Last-Event-ID`: events have no ids, and the SDK would not respond to one.
-                    headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
-                    await self._app({**scope, "headers": headers}, receive, self._watch_session(request, send))
+                    await self._app(scope, receive, self._watch_session(request, send))
         finally:
             self._open_requests[request.namespace] -= 1
             if not self._open_requests[request.namespace]:
@@ -176,7 +191,7 @@ class PayloadMiddleware:
             # would go to the next request with this id.
             further = _receive_nothing if request.session_key else receive
             async with self._take_id(message, request):
-                await self._app(_with_length(request.scope, len(stub)), _replay(stub, further), writer.send)
+                await self._app(_with_length(request.scope, len(stub)), replay_body(stub, further), writer.send)
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
@@ -202,7 +217,7 @@ class PayloadMiddleware:
         if not await self._direct_http.apply(refused, request, _ignore_response):
             message = refused.model_dump_json(exclude_unset=True).encode()
             scope = _with_length(request.scope, len(message))
-            await self._app(scope, _replay(message, _receive_nothing), _ignore_response)
+            await self._app(scope, replay_body(message, _receive_nothing), _ignore_response)
         raise _reject(status, error.code, error.message)
 
     def _check_new_session(self, message: types.JSONRPCRequest, request: HttpRequest) -> None:
@@ -285,13 +300,20 @@ class PayloadMiddleware:
         return anyio.current_time() - began
 
     def _watch_session(self, request: HttpRequest, send: Send) -> Send:
-        """Return a `send` that records the session which a response of the SDK creates or does not know."""
+        """Return a `send` that records the session which a response of the SDK creates or does not know.
+
+        It reports requests that the SDK rejects. To 2026-07-28 clients, errors of MCP have statuses too.
+        """
+        is_modern = request.headers.get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if message["status"] == _NOT_FOUND and _is_json(message):
+                status = message["status"]
+                if status in _SDK_OUTCOMES and not (is_modern and status <= _NOT_FOUND):
+                    self._report(request.scope, status, _SDK_OUTCOMES[status])
+                if status == _NOT_FOUND and _is_json(message):
                     self._sessions.end(request.session_key)
-                for name, value in message["headers"] if message["status"] < _BAD_REQUEST else ():
+                for name, value in message["headers"] if status < _BAD_REQUEST else ():
                     if name.lower() == _SESSION_HEADER:
                         session_id = value.decode("ascii", "replace")
                         self._new_sessions.pop(id(request), None)
@@ -391,18 +413,6 @@ def _with_length(scope: Scope, length: int) -> Scope:
         (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
     ]
     return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that returns the body first, and then the further messages of the client."""
-    pending = [body]
-
-    async def replay() -> Message:
-        if pending:
-            return {"type": "http.request", "body": pending.pop(), "more_body": False}
-        return await receive()
-
-    return replay
 
 
 async def _receive_nothing() -> Message:

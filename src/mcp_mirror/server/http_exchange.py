@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from starlette.types import Message, Receive
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 _HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
@@ -98,6 +99,18 @@ class Exchange(RequestResponseCycle):
     def _flush(self) -> None:
         if not self.transport.is_closing():
             self._write(b"")
+
+
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that returns the body first, and then the further messages of the client."""
+    pending = [body]
+
+    async def replay() -> Message:
+        if pending:
+            return {"type": "http.request", "body": pending.pop(), "more_body": False}
+        return await receive()
+
+    return replay
 
 
 @lru_cache(1024)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
-from mcp_mirror.server.connections import BACKLOG, Connections, LimitedProtocol
+from mcp_mirror.server.connections import BACKLOG, Connections, LimitedProtocol, Report
 from mcp_mirror.server.dashboard import build_api, is_served, route_api, route_static
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.endpoints import EndpointRouter
@@ -72,7 +72,8 @@ async def serve_http(
     closing = anyio.Event()
     app: ASGIApp = ShutdownMiddleware(_build_app(server, config, host), closing)
     app = ProbeMiddleware(app, config.server.path, readiness)
-    http_server = HttpServer(WorkerSessions(app, worker) if worker else app, config.limits.traffic, handover)
+    outer = WorkerSessions(app, worker) if worker else app
+    http_server = HttpServer(outer, config.limits.traffic, handover, server.rejected_requests.report)
     with worker.listening if worker else listen(host, port) as listening:
         async with readiness.running(), anyio.create_task_group() as tasks:
             announce(format_url(host, listening, config.server.path))
@@ -140,10 +141,14 @@ class HttpServer(uvicorn.Server):
     """A uvicorn server with limited connections and a graceful shutdown, which leaves signals to the command."""
 
     def __init__(
-        self, app: ASGIApp, traffic: TrafficPolicy = _OF_ONE_USER, handover: ConnectionHandover | None = None
+        self,
+        app: ASGIApp,
+        traffic: TrafficPolicy = _OF_ONE_USER,
+        handover: ConnectionHandover | None = None,
+        report: Report | None = None,
     ) -> None:
-        """Create a server of an application; `handover` exchanges connections with other workers, if there are any."""
-        self._connections = Connections(traffic, handover)
+        """Create a server of an application; see `Connections` for the other arguments."""
+        self._connections = Connections(traffic, handover, report)
         http = cast("type[asyncio.Protocol]", partial(LimitedProtocol, self._connections))  # called as a class is
         super().__init__(
             uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False, lifespan="on", backlog=BACKLOG)

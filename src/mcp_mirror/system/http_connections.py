@@ -22,7 +22,9 @@ import httpx2
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 
 _MAX_HEAD: Final = 100 * 1024
-"""Bytes of a response's head."""
+"""Bytes of a response's head, of a trailer, and of the line before a chunk."""
+_HEADERS_TOO_LARGE: Final = 431
+"""What h11 suggests as the status for a head over the limit, if it is that of a request."""
 _MAX_MERGED: Final = 1 << 16
 """Bytes of a request that are written in one piece."""
 _MAX_BUFFERED: Final = 1 << 20
@@ -35,6 +37,7 @@ _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 
 """Seconds until the first probe of a silent connection (the second name is that of macOS), seconds between the next
 ones, and the number of probes without an answer that end it: after two minutes. A server that is only slow answers."""
 CLOSED_EARLY: Final = "it ended before the response was complete"
+LARGE_HEAD: Final = "it sent over 100 KiB of headers"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
@@ -267,7 +270,9 @@ class _HttpConnection:
                     raise httpx2.RemoteProtocolError(CLOSED_EARLY)
                 self._h11.receive_data(data)
             except h11.RemoteProtocolError as error:
-                raise httpx2.RemoteProtocolError(CLOSED_EARLY if is_closed else str(error)) from error
+                is_large = error.error_status_hint == _HEADERS_TOO_LARGE
+                message = CLOSED_EARLY if is_closed else str(error)
+                raise httpx2.RemoteProtocolError(LARGE_HEAD if is_large else message) from error
 
     def finish(self) -> bool:
         """Prepare the connection for another request; return False if that is impossible."""

@@ -74,6 +74,17 @@ def restore_handle_limit(child: int) -> None:
         resource.prlimit(child, resource.RLIMIT_NOFILE, (_inherited[0], hard))
 
 
+def check_free_handles(number: int) -> None:
+    """Open as many files, and close them.
+
+    Raises:
+        OSError: Fewer handles are free.
+    """
+    with ExitStack() as files:
+        for _ in range(number):
+            files.enter_context(open(os.devnull, "rb"))  # noqa: PTH123  # not a file of a folder
+
+
 def explain_shortage(error: BaseException) -> str | None:
     """Explain a shortage of handles, processes or memory, with a remedy; None for any other error."""
     for one in walk_causes(error):

@@ -26,6 +26,7 @@ from mcp_mirror.memory.code.mistakes import find_mistakes, find_unawaited, locat
 from mcp_mirror.memory.code.returned import encode_returned
 from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
 from mcp_mirror.settings.limits import QueuePolicy
+from mcp_mirror.system.resources import check_free_handles, explain_shortage
 
 if TYPE_CHECKING:
     from pydantic_monty import FunctionSnapshot, Monty, MontyError, MontySession
@@ -58,6 +59,8 @@ _SUSPENSIONS: Final = 10_000
 """Times that a script may ask the gateway for anything but a tool call, such as a file."""
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 """The signal that ends a process at once. Windows has no SIGKILL, and ends a process at every signal."""
+_HANDLES: Final = 16
+"""File handles that must be free when the pool starts. Without a few, its runtime would fail until the process ends."""
 _GRACE: Final = 1.0
 """Seconds after its limit in which a worker process must end a script by itself."""
 
@@ -183,6 +186,10 @@ class Sandbox:
 def _open_pool() -> "Monty":
     from pydantic_monty import Monty, MontyError  # noqa: PLC0415  # an extra, and not needed before the first script
 
+    try:
+        check_free_handles(_HANDLES)
+    except OSError as error:
+        raise MirrorError(f"The sandbox cannot start: {explain_shortage(error) or error.strerror}.") from None
     pool = Monty(min_processes=1, max_processes=_MAX_SCRIPTS, feed_duration_limit_grace=_GRACE)
     try:
         return pool.__enter__()

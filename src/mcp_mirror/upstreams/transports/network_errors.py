@@ -206,13 +206,19 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     # These import an HTTP client, which stdio does not need.
     from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415
-    from mcp_mirror.system.http_connections import CLOSED_EARLY, NO_AUTHORITIES, SLOW_HANDSHAKE  # noqa: PLC0415
+    from mcp_mirror.system.http_connections import (  # noqa: PLC0415
+        CLOSED_EARLY,
+        LARGE_HEAD,
+        NO_AUTHORITIES,
+        SLOW_HANDSHAKE,
+    )
 
     advice = {
         PRIVATE: "If this is intended, set `allow_private: true` for this upstream",
         SLOW_LOOKUP: "Check this machine's DNS",
         SLOW_HANDSHAKE: "Check host and port in `url`; if the server uses plain HTTP, use http://",
         NO_AUTHORITIES: "Set it to a PEM file with the certificates of the authorities that this machine trusts",
+        LARGE_HEAD: "Check which headers or cookies the server, or a proxy in front of it, adds",
         CLOSED_EARLY: "See the server's log; if it never responds, check scheme and port in `url`",
     }
     if isinstance(error, httpx2.TransportError) and str(error) in advice:
