@@ -309,22 +309,56 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
 
 
 @pytest.mark.parametrize("reason", ["evicted", None])
-async def test_a_value_that_is_removed_while_it_is_described_keeps_the_reason(
-    reason: str | None, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_value_that_is_removed_after_it_is_described_keeps_the_reason(
+    reason: str | None, redis_server: RedisProcess, tmp_path: Path
 ) -> None:
-    call = RedisConnection.call
     async with opened(redis_server, tmp_path) as store, opened(redis_server, tmp_path, max_values=1) as other:
-
-        async def call_and_remove(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
-            reply = await call(connection, operation, *arguments, **options)
-            if operation == "describe":
-                await (put(other, "t-2") if reason else other.delete("me", "t-1"))
-            return reply
-
-        await put(store, "t-1")
-        monkeypatch.setattr(RedisConnection, "call", call_and_remove)
+        await put(store, "t-1", bytes(MIB))
+        known = await store.describe("me", "t-1", will_read=True)
+        assert isinstance(known, Descriptor)
+        await (put(other, "t-2") if reason else other.delete("me", "t-1"))
+        assert await store.read("me", "t-1", None, known) is None
         found = await store.describe("me", "t-1")
     assert (found.reason if isinstance(found, Tombstone) else found) == reason
+
+
+async def test_a_value_that_is_replaced_after_it_is_described_is_read(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1", bytes(MIB))
+        known = await store.describe("me", "t-1", will_read=True)
+        assert isinstance(known, Descriptor)
+        await put(store, "t-1", b"1" * MIB)
+        assert await store.read("me", "t-1", Span(5, 2), known) == b"11"
+
+
+@pytest.mark.parametrize(("size", "commands"), [(0, 1), (100_000, 1), (MIB, 2)])
+async def test_a_described_value_takes_no_search_to_be_read(
+    size: int, commands: int, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    blob = b"1" * size
+
+    def count() -> int:
+        stats = redis_server.run("INFO", "commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "getrange"))
+
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1", blob)
+        before = count()
+        known = await store.describe("me", "t-1", will_read=True)
+        assert isinstance(known, Descriptor)
+        assert bytes(await store.read("me", "t-1", Span(0, size), known) or b"") == blob
+        assert bytes(await store.read("me", "t-1", Span(0, 0), known) or b"") == b""
+        assert count() - before == commands
+
+
+async def test_bytes_that_another_program_shortened_are_gone(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1", b'"abc"')
+        [blob] = [key for key in our_keys(redis_server, tmp_path) if ":blob:" in key]
+        redis_server.run("SET", blob, "abc")
+        assert await store.read("me", "t-1") is None
 
 
 async def test_a_put_whose_reply_was_lost_is_carried_out_once(
