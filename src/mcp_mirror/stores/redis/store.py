@@ -348,11 +348,9 @@ class RedisStore:
             return await assemble(parts, value.size, wanted, envelope, self._folder)
         except ObjectMissingError:
             present = await self.describe(namespace, base, will_read=True)
-            if not isinstance(present, ReadableValue):
-                return None
-            if present.place.mark != value.mark:  # another gateway has replaced the value
+            if isinstance(present, ReadableValue) and present.place.mark != value.mark:  # the value was replaced
                 return await self.read(namespace, base, span, present)
-            if value.is_object:
+            if isinstance(present, ReadableValue) and value.is_object:
                 raise StoreError(_LOST) from None
             return None
 
