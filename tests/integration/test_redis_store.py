@@ -333,7 +333,7 @@ async def test_a_value_that_is_replaced_after_it_is_described_is_read(
         assert await store.read("me", "t-1", Span(5, 2), known) == b"11"
 
 
-@pytest.mark.parametrize(("size", "commands"), [(0, 1), (100_000, 1), (MIB, 2)])
+@pytest.mark.parametrize(("size", "commands"), [(0, 1), (60_000, 1), (MIB, 2)])
 async def test_a_described_value_takes_no_search_to_be_read(
     size: int, commands: int, redis_server: RedisProcess, tmp_path: Path
 ) -> None:

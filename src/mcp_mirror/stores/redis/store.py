@@ -67,9 +67,8 @@ _logger = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("store.lua")
 OBJECT_BYTES: Final = 64 << 10
-"""Bytes above which a value is an object if there is a bucket."""
-_ARGUMENT_BYTES: Final = 128 << 10
-"""Bytes above which a value is not an argument or a reply of the script: each exchange has the same time."""
+"""Bytes above which a value is not an argument or a reply of the script but written before, as an object if there is a
+bucket. Exchanges share the line, and each has the same time."""
 _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
 _OBJECT_PIECE: Final = 128 * SEALED_CHUNK
@@ -215,8 +214,8 @@ class RedisStore:
         origin = self._codec.encode(keep_origin(descriptor), self._encryptor.new_envelope(namespace, base))
         records = self._codec.encode(descriptor, envelope), origin
         value = StoredValue(encode_name(namespace), encode_name(base), secrets.token_hex(8), size)
-        if size <= (OBJECT_BYTES if self._objects else _ARGUMENT_BYTES):
-            stored = [piece async for piece in stream_pieces(blob, _ARGUMENT_BYTES, size, envelope)]
+        if size <= OBJECT_BYTES:
+            stored = [piece async for piece in stream_pieces(blob, OBJECT_BYTES, size, envelope)]
             await self._enter(value, namespace, descriptor, *records, b"".join(stored))
             return
         if self._registry:
@@ -286,7 +285,7 @@ class RedisStore:
     async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value. Only a value that can be described counts as used."""
         owner, name = encode_name(namespace), encode_name(base)
-        most = _ARGUMENT_BYTES if will_read else -1
+        most = OBJECT_BYTES if will_read else -1
         reply = await self._call("describe", owner=owner, base=name, most=most)
         if reply is None:
             return None
@@ -376,7 +375,7 @@ class RedisStore:
             if found.content is None:
                 command, is_large = (
                     ("GETRANGE", self._keys.blob(value, number), start, last),
-                    part.length > _ARGUMENT_BYTES,
+                    part.length > OBJECT_BYTES,
                 )
                 [read] = await self._redis.run([command], is_large=is_large)
             else:
