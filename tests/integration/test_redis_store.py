@@ -1042,6 +1042,8 @@ class Network:
         self._unanswered: dict[asyncio.StreamWriter, int] = {}
         self.uploads = 0
         """The most connections at once on which more than a MiB was sent that is not answered yet."""
+        self.admits_uploads = asyncio.Event()
+        self.admits_uploads.set()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[str]:
@@ -1069,6 +1071,8 @@ class Network:
         while data := await source.read(1 << 16):
             self._unanswered[back] = self._unanswered.get(back, 0) + len(data) if sink is back else 0
             self.uploads = max(self.uploads, sum(size > MIB for size in self._unanswered.values()))
+            if self._unanswered[back] > MIB:
+                await self.admits_uploads.wait()
             sink.write(data)
             await sink.drain()
         sink.close()
@@ -1111,6 +1115,36 @@ async def test_large_values_do_not_take_the_time_of_each_others_exchanges(
         await asyncio.gather(*(put(store, f"t-{number}", blob) for number in range(10)))
         assert 1 <= network.uploads <= 2
         assert all([await store.read("me", f"t-{number}") == blob for number in range(10)])
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+async def test_a_slow_transfer_has_time_while_the_server_answers_others(
+    *,
+    is_answering: bool,
+    redis_server: RedisProcess,
+    tmp_path: Path,
+    pass_time: PassTime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.redis.connection._TIMEOUT", 60.0)
+    monkeypatch.setattr("mcp_mirror.stores.redis.connection._LONGEST_TRANSFER", 600.0)
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+    async with connected(redis_server, tmp_path) as (network, store):
+        network.admits_uploads.clear()
+        putting = asyncio.create_task(put(store, "t-2", bytes(CHUNK)))
+        for _ in range(3):
+            await anyio.wait_all_tasks_blocked()
+            await pass_time(25)
+            if is_answering:
+                assert await store.read("me", "t-1") == b'"x"'
+        if is_answering:
+            network.admits_uploads.set()
+            await putting
+            assert await store.read("me", "t-2") == bytes(CHUNK)
+        else:
+            with pytest.raises(StoreError, match="did not answer"):
+                await putting
+            network.admits_uploads.set()
 
 
 async def test_an_exchange_that_outlives_an_outage_fails_no_later_write(
