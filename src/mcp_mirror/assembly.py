@@ -6,7 +6,6 @@ from contextlib import aclosing, asynccontextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
 
 import anyio
@@ -61,8 +60,6 @@ from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
 from mcp_mirror.workers.sql import SqlWorkers
 
-_Writer = TypeVar("_Writer", UsageCounter, EventRecorder | None)
-
 
 class Resources(msgspec.Struct, frozen=True):
     """Everything that is open while a gateway runs."""
@@ -100,8 +97,7 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
             aclosing(SqlWorkers(child_watchdog)) as sql_workers,
             aclosing(SchemaWorkers(child_watchdog)) as schema_workers,
             aclosing(Sandbox(config.limits.traffic)) as sandbox,
-            _flushed(UsageCounter(store)) as usage_counter,
-            _flushed(_build_recorder(config, store)) as recorder,
+            _open_writers(config, store) as (usage_counter, recorder),
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(usage_counter.run)
@@ -126,14 +122,20 @@ async def open_resources(config: Config, signals: Signals, *, awaits_client: boo
 
 
 @asynccontextmanager
-async def _flushed(writer: _Writer) -> AsyncIterator[_Writer]:
-    """Yield what writes to the store, and write its last counts or calls before the store closes."""
+async def _open_writers(config: Config, store: Store) -> AsyncIterator[tuple[UsageCounter, EventRecorder | None]]:
+    """Yield what counts tokens and what logs calls; both write the rest to the store before it closes.
+
+    They write at the same time, because a store that does not answer costs each of them seconds.
+    """
+    usage_counter, recorder = UsageCounter(store), _build_recorder(config, store)
     try:
-        yield writer
+        yield usage_counter, recorder
     finally:
-        if writer is not None:
-            with anyio.CancelScope(shield=True):
-                await writer.close()
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(usage_counter.close)
+                if recorder is not None:
+                    tasks.start_soon(recorder.close)
 
 
 def _build_recorder(config: Config, store: Store) -> EventRecorder | None:

@@ -15,6 +15,10 @@ from samples import sample
 from tests.end_to_end.conftest import BOUND
 from tests.load import slowness
 
+import mcp_mirror.stores.opening
+from mcp_mirror import Mirror
+from mcp_mirror.stores.memory import MemoryStore
+
 if TYPE_CHECKING:
     from redis_process import RedisProcess
     from s3_process import S3Process
@@ -81,6 +85,11 @@ async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
         assert time.monotonic() - started < LIMIT * slowness()
         assert refused["isError"] is True
         assert "The store's Redis server " in refused["content"][0]["text"]
+        started = time.monotonic()
+        three = json.dumps({"x": [path, path[:-1] + "0", path[:-1] + "1"]})
+        refused = json.loads(await client.call("hear_mirrored", three))["result"]
+        assert time.monotonic() - started < LIMIT * slowness()
+        assert "The store's Redis server " in refused["content"][0]["text"]
         lost = await say(client, TOO_LARGE)
         assert lost["isError"] is True
         assert "Tool 'say' was called, but its result could not be stored. The store" in lost["content"][0]["text"]
@@ -98,6 +107,32 @@ async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
     assert "A result of 'say' could not be stored, and its call failed. The store's Redis server " in log
     assert "The store's Redis server is used again." in log
     assert "127.0.0.1" not in log
+
+
+async def test_the_values_of_a_call_are_looked_up_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_of_them = asyncio.Barrier(3)
+
+    def make_lines(number: int) -> list[str]:
+        """Make lines."""
+        return [f"line {number}"] * 5000
+
+    def join(parts: list[list[str]]) -> int:
+        """Join lists."""
+        return sum(map(len, parts))
+
+    class Distant(MemoryStore):
+        async def describe(self, *given: Any, **options: Any) -> Any:
+            async with asyncio.timeout(BOUND):
+                await all_of_them.wait()
+            return await super().describe(*given, **options)
+
+    monkeypatch.setattr(mcp_mirror.stores.opening, "MemoryStore", Distant)
+    mirror = Mirror()
+    mirror.tool(make_lines)
+    mirror.tool(join)
+    async with mirror:
+        paths = [str((await mirror.call("make_lines_mirrored", {"number": number})).path) for number in range(3)]
+        assert (await mirror.call("join_mirrored", {"parts": paths})).text == "15000"
 
 
 async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(

@@ -13,6 +13,8 @@ from notices import path_in
 from samples import sample
 
 from mcp_mirror import Mirror
+from mcp_mirror.stores.event_log import MemoryEventLog
+from mcp_mirror.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,6 +29,11 @@ BOUND = 60.0
 async def say(client: Lines, text: str) -> str:
     result = json.dumps({"content": [{"type": "text", "text": text}]})
     return await client.text("say_mirrored", {"result": result})
+
+
+def shout(text: str) -> str:
+    """Shout a text."""
+    return text.upper()
 
 
 async def until(true: Callable[[], Awaitable[Any]]) -> Any:
@@ -217,3 +224,24 @@ async def test_lineage_follows_a_value_through_calls(
 
 EDIT = {"old_text": "line 17 of", "new_text": "LINE 17 of"}
 RESULT = json.dumps({"content": [{"type": "text", "text": LARGE}]})
+
+
+async def test_the_end_writes_counts_and_calls_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, written = asyncio.Barrier(2), list[str]()
+
+    def wait_for_other(write: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
+        async def write_with_other(*given: Any, **options: Any) -> None:
+            async with asyncio.timeout(BOUND):
+                await both.wait()
+            written.append(name)
+            await write(*given, **options)
+
+        return write_with_other
+
+    monkeypatch.setattr(MemoryStore, "count", wait_for_other(MemoryStore.count, "counts"))
+    monkeypatch.setattr(MemoryEventLog, "append", wait_for_other(MemoryEventLog.append, "calls"))
+    mirror = Mirror(store="memory")
+    mirror.tool(shout)
+    async with mirror:
+        await mirror.call("shout_mirrored", {"text": "hey"})
+    assert sorted(written) == ["calls", "counts"]

@@ -5,16 +5,21 @@ import gc
 import logging
 import os
 import platform
+import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
 
 from mcp_mirror.system.event_loop import MeasuredLoop, find_stalls, measure_stalls, new_event_loop
+
+BOUND = 60.0
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a selector loop cannot start processes there")
 
@@ -414,3 +419,27 @@ loop = new_event_loop()
 loop.run_until_complete(main())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_silent_name_delays_neither_other_names_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up, is_over = socket.getaddrinfo, threading.Event()
+
+    def look_up_slowly(host: str, *rest: Any) -> Any:
+        if host.endswith(".silent.test"):
+            is_over.wait(BOUND)
+        return look_up(host, *rest)
+
+    async def connect() -> None:
+        waiting = [asyncio.create_task(asyncio.open_connection(f"{name}.silent.test", 80)) for name in range(50)]
+        await asyncio.sleep(0)
+        assert await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+        assert not any(one.done() for one in waiting)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_slowly)
+    began = time.monotonic()
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(connect())
+        assert time.monotonic() - began < BOUND / 2
+    finally:
+        is_over.set()

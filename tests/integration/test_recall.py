@@ -178,9 +178,9 @@ class Recording(MemoryStore):
 
     spans: list[Span | None]
 
-    async def read(self, namespace: str, base: str, span: Span | None = None) -> Any:
+    async def read(self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None) -> Any:
         self.spans.append(span)
-        return await super().read(namespace, base, span)
+        return await super().read(namespace, base, span, known)
 
 
 @cache
@@ -287,9 +287,9 @@ async def test_the_whole_indexed_array_and_other_members_are_found() -> None:
 class Deleting(Recording):
     """A store that deletes a value right before it is read."""
 
-    async def read(self, namespace: str, base: str, span: Span | None = None) -> Any:
+    async def read(self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None) -> Any:
         await self.delete(namespace, base)
-        return await super().read(namespace, base, span)
+        return await super().read(namespace, base, span, known)
 
 
 async def test_an_indexed_value_that_is_deleted_during_the_call_is_reported() -> None:
@@ -302,9 +302,9 @@ async def test_an_indexed_value_that_is_deleted_during_the_call_is_reported() ->
 class Evicting(MemoryStore):
     """A store that evicts a value right before it is read."""
 
-    async def read(self, namespace: str, base: str, span: Span | None = None) -> Any:
+    async def read(self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None) -> Any:
         await self.put(namespace, descriptor(SHEET), (b"1",))
-        return await super().read(namespace, base, span)
+        return await super().read(namespace, base, span, known)
 
 
 async def test_a_value_that_is_evicted_during_the_call_is_reported_as_such() -> None:

@@ -309,22 +309,56 @@ async def test_a_change_by_another_gateway_while_room_is_made_does_no_damage(
 
 
 @pytest.mark.parametrize("reason", ["evicted", None])
-async def test_a_value_that_is_removed_while_it_is_described_keeps_the_reason(
-    reason: str | None, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_value_that_is_removed_after_it_is_described_keeps_the_reason(
+    reason: str | None, redis_server: RedisProcess, tmp_path: Path
 ) -> None:
-    call = RedisConnection.call
     async with opened(redis_server, tmp_path) as store, opened(redis_server, tmp_path, max_values=1) as other:
-
-        async def call_and_remove(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
-            reply = await call(connection, operation, *arguments, **options)
-            if operation == "describe":
-                await (put(other, "t-2") if reason else other.delete("me", "t-1"))
-            return reply
-
-        await put(store, "t-1")
-        monkeypatch.setattr(RedisConnection, "call", call_and_remove)
+        await put(store, "t-1", bytes(MIB))
+        known = await store.describe("me", "t-1", will_read=True)
+        assert isinstance(known, Descriptor)
+        await (put(other, "t-2") if reason else other.delete("me", "t-1"))
+        assert await store.read("me", "t-1", None, known) is None
         found = await store.describe("me", "t-1")
     assert (found.reason if isinstance(found, Tombstone) else found) == reason
+
+
+async def test_a_value_that_is_replaced_after_it_is_described_is_read(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1", bytes(MIB))
+        known = await store.describe("me", "t-1", will_read=True)
+        assert isinstance(known, Descriptor)
+        await put(store, "t-1", b"1" * MIB)
+        assert await store.read("me", "t-1", Span(5, 2), known) == b"11"
+
+
+@pytest.mark.parametrize(("size", "commands"), [(0, 1), (60_000, 1), (MIB, 2)])
+async def test_a_described_value_takes_no_search_to_be_read(
+    size: int, commands: int, redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    blob = b"1" * size
+
+    def count() -> int:
+        stats = redis_server.run("INFO", "commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "getrange"))
+
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1", blob)
+        before = count()
+        known = await store.describe("me", "t-1", will_read=True)
+        assert isinstance(known, Descriptor)
+        assert bytes(await store.read("me", "t-1", Span(0, size), known) or b"") == blob
+        assert bytes(await store.read("me", "t-1", Span(0, 0), known) or b"") == b""
+        assert count() - before == commands
+
+
+async def test_bytes_that_another_program_shortened_are_gone(redis_server: RedisProcess, tmp_path: Path) -> None:
+    async with opened(redis_server, tmp_path) as store:
+        await put(store, "t-1", b'"abc"')
+        [blob] = [key for key in our_keys(redis_server, tmp_path) if ":blob:" in key]
+        redis_server.run("SET", blob, "abc")
+        assert await store.read("me", "t-1") is None
 
 
 async def test_a_put_whose_reply_was_lost_is_carried_out_once(
@@ -1008,6 +1042,8 @@ class Network:
         self._unanswered: dict[asyncio.StreamWriter, int] = {}
         self.uploads = 0
         """The most connections at once on which more than a MiB was sent that is not answered yet."""
+        self.admits_uploads = asyncio.Event()
+        self.admits_uploads.set()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[str]:
@@ -1035,6 +1071,8 @@ class Network:
         while data := await source.read(1 << 16):
             self._unanswered[back] = self._unanswered.get(back, 0) + len(data) if sink is back else 0
             self.uploads = max(self.uploads, sum(size > MIB for size in self._unanswered.values()))
+            if self._unanswered[back] > MIB:
+                await self.admits_uploads.wait()
             sink.write(data)
             await sink.drain()
         sink.close()
@@ -1077,6 +1115,36 @@ async def test_large_values_do_not_take_the_time_of_each_others_exchanges(
         await asyncio.gather(*(put(store, f"t-{number}", blob) for number in range(10)))
         assert 1 <= network.uploads <= 2
         assert all([await store.read("me", f"t-{number}") == blob for number in range(10)])
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+async def test_a_slow_transfer_has_time_while_the_server_answers_others(
+    *,
+    is_answering: bool,
+    redis_server: RedisProcess,
+    tmp_path: Path,
+    pass_time: PassTime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.redis.connection._TIMEOUT", 60.0)
+    monkeypatch.setattr("mcp_mirror.stores.redis.connection._LONGEST_TRANSFER", 600.0)
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+    async with connected(redis_server, tmp_path) as (network, store):
+        network.admits_uploads.clear()
+        putting = asyncio.create_task(put(store, "t-2", bytes(CHUNK)))
+        for _ in range(3):
+            await anyio.wait_all_tasks_blocked()
+            await pass_time(25)
+            if is_answering:
+                assert await store.read("me", "t-1") == b'"x"'
+        if is_answering:
+            network.admits_uploads.set()
+            await putting
+            assert await store.read("me", "t-2") == bytes(CHUNK)
+        else:
+            with pytest.raises(StoreError, match="did not answer"):
+                await putting
+            network.admits_uploads.set()
 
 
 async def test_an_exchange_that_outlives_an_outage_fails_no_later_write(

@@ -262,7 +262,7 @@ class Values(msgspec.Struct, frozen=True):
         """Return the value of a path, after its audit record is written."""
         path = await self._parse(text)
         services = self.services
-        known = await services.store.describe(self.namespace, path.base)
+        known = await services.store.describe(self.namespace, path.base, will_read=True)
         if isinstance(known, Descriptor) and (refusal := self._explain_hidden(known)):
             self._refuse(known)
             raise ForbiddenError(refusal)

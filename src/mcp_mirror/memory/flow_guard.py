@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,12 +17,15 @@ from mcp_mirror.paths import MemoryPath
 from mcp_mirror.security.flows import Flows, Refusal, describe_place, format_labels
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
 from mcp_mirror.stores.base import Tombstone
+from mcp_mirror.system.concurrency import run_concurrently
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 
 Descriptions = Mapping[str, Descriptor | Tombstone]
 """Descriptors, or tombstones of deleted values, by base."""
 
+_AT_ONCE: Final = 16
+"""Values of a call up to which the store may read the small ones with their descriptors: these keep the bytes."""
 _SCRIPT: Final = "values of the script"
 """The name of the values that a script has received, in errors."""
 _MAX_LISTED: Final = 5
@@ -130,9 +134,10 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
     async def describe(self, found: Pointers) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
         paths = (self._path_of(one) for one in found if isinstance(one, Pointer))
-        bases = dict.fromkeys(path.base for path in paths if path)
-        described = {base: await self.writer.store.describe(self.guard.namespace, base) for base in bases}
-        return {base: one for base, one in described.items() if one is not None}
+        bases = tuple(dict.fromkeys(path.base for path in paths if path))
+        describe = partial(self.writer.store.describe, self.guard.namespace, will_read=len(bases) <= _AT_ONCE)
+        described = await run_concurrently([partial(describe, base) for base in bases])
+        return {base: one for base, one in zip(bases, described, strict=True) if one is not None}
 
     async def load(self, found: Pointers, described: Descriptions) -> dict[Pointer, FoundValue]:
         """Load the values of pointers that the flow policy admitted, and note each in the trace. Skip escaped paths.

@@ -58,7 +58,7 @@ async def look_up(
     Raises:
         ToolError: The value has expired or was evicted, or it has no such key.
     """
-    described = known or await store.describe(namespace, path.base)
+    described = known or await store.describe(namespace, path.base, will_read=True)
     if described is None:
         return None
     if isinstance(described, Tombstone):
@@ -67,7 +67,7 @@ async def look_up(
     member = _find_member(described, path)
     if (found := await _look_up_indexed(store, namespace, path, described, member)) is not None:
         return found
-    blob = await store.read(namespace, path.base, member.span if member else None)
+    blob = await store.read(namespace, path.base, member.span if member else None, described)
     if blob is None:
         left = await store.describe(namespace, path.base)
         raise expired_error(path, left) if isinstance(left, Tombstone) else deleted_error(path)
@@ -106,7 +106,7 @@ async def _look_up_indexed(
     stop = known.offsets[at + 1] if at + 1 < len(known.offsets) else known.span.length
     if stop - start > _WORKER_BYTES:
         return None
-    part = await store.read(namespace, path.base, Span(known.span.start + start, stop - start))
+    part = await store.read(namespace, path.base, Span(known.span.start + start, stop - start), described)
     if part is None:
         return None
     found = await anyio.to_thread.run_sync(

@@ -7,9 +7,7 @@ address, so DNS rebinding has no effect. The check also applies to hosts of redi
 import asyncio
 import ipaddress
 import socket
-import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -20,6 +18,7 @@ import msgspec
 
 from mcp_mirror.settings.access import is_local_host, is_loopback, is_public
 from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
+from mcp_mirror.system.name_lookups import look_up
 
 PRIVATE: Final = "its name resolves to a private address that the configuration does not name"
 SLOW_LOOKUP: Final = "the lookup of its host name takes too long"
@@ -67,53 +66,22 @@ async def _connect_guarded(policy: AddressPolicy, host: str, port: int) -> Recei
     return await _connect_first(addresses, port)
 
 
-_lookups: Final[dict[str, "Future[Sequence[str]]"]] = {}
-"""The lookups in progress, by host name."""
-
-
 async def _find_addresses(host: str) -> Sequence[str]:
     """Return the addresses of a host, each once.
-
-    The system may look for a name for half a minute, and cannot be interrupted. So each name has a thread of its own,
-    for all connections that wait for it: names without an answer delay no other name, and not the end of the process.
 
     Raises:
         httpx2.ConnectError: The host has no address, or the lookup takes too long.
     """
     with suppress(ValueError):
         return (str(ipaddress.ip_address(host)),)
-    lookup = _lookups.get(host) or _start_lookup(host)
     try:
         with anyio.fail_after(_LOOKUP_TIMEOUT):
-            return await asyncio.wrap_future(lookup)
+            found = await asyncio.wrap_future(look_up(host.encode(), None, kind=socket.SOCK_STREAM))
     except TimeoutError:
         raise httpx2.ConnectError(SLOW_LOOKUP) from None
     except OSError as error:
         raise httpx2.ConnectError(error.strerror or "the host has no address") from error
-
-
-def _start_lookup(host: str) -> "Future[Sequence[str]]":
-    lookup: Future[Sequence[str]] = Future()
-    lookup.set_running_or_notify_cancel()  # the end of one of those that wait for it does not cancel it
-
-    def run() -> None:
-        try:
-            found = socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            del _lookups[host]
-            lookup.set_exception(error)
-        else:
-            del _lookups[host]
-            lookup.set_result(tuple(dict.fromkeys(str(one[4][0]) for one in found)))
-
-    thread = threading.Thread(target=run, name="mcp-mirror-lookup", daemon=True)
-    _lookups[host] = lookup
-    try:
-        thread.start()
-    except RuntimeError:
-        del _lookups[host]
-        raise httpx2.ConnectError("the system refuses another thread") from None
-    return lookup
+    return tuple(dict.fromkeys(str(one[4][0]) for one in found))
 
 
 async def _connect_first(addresses: Iterable[str], port: int) -> Receiver:

@@ -68,11 +68,26 @@ class Store(Protocol):
             StoreError: The store is full or failed; the value was not stored.
         """
 
-    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """The descriptor or tombstone of a value, without reading the value."""
+    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
+        """The descriptor or tombstone of a value.
 
-    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
-        """The bytes of a value or of a range of it; None if the value does not exist."""
+        Args:
+            namespace: The owner of the value.
+            base: The base of the value.
+            will_read: The caller reads the value next, with the descriptor as `known`.
+        """
+
+    async def read(
+        self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None
+    ) -> Buffer | None:
+        """The bytes of a value or of a range of it; None if the value does not exist.
+
+        Args:
+            namespace: The owner of the value.
+            base: The base of the value.
+            span: The range; None for the whole value.
+            known: The descriptor from `describe` with `will_read`: a store on another machine then needs no search.
+        """
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """The file span of a value; None if the value is not in a file."""

@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from mcp_mirror.system.heap import HeapCleanup
+from mcp_mirror.system.name_lookups import look_up
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -114,6 +115,19 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
         self.watch: _Watch = _Watch(self.stalls)
         super().__init__(_MeasuredSelector(self.watch))
         self.set_task_factory(_create_task)
+
+    async def getaddrinfo(
+        self,
+        host: str | bytes | None,
+        port: str | bytes | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002  # as the base class
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        """Look up the addresses of a host. At its end, a loop waits for the threads of its own lookups."""
+        return await asyncio.wrap_future(look_up(host, port, family, type, proto, flags))
 
     def run_forever(self) -> None:
         """Run until stopped."""

@@ -246,15 +246,15 @@ async def read_inputs(
     guard = memory.guard(call.namespace, call.tool)
     loader = ArgumentLoader(memory.writer, memory.scanner, guard, memory.can_query)
     inputs: list[Input] = []
-    known: dict[str, Descriptor] = {}
+    found: dict[str, Pointers] = {}
     values: dict[Pointer, Resolved] = {}
     most, pointers, joined = memory.limits.traffic.max_pointers, Pointers(), 0
     for name, text in members.items():
-        found = await memory.find_pointers(call.namespace, bytes(text))
-        check_pointer_count(pointers := (*pointers, *found), most)
-        described = await loader.describe(found)
-        loaded = await loader.load(found, described)
-        known |= {base: one for base, one in described.items() if isinstance(one, Descriptor)}
+        found[name] = await memory.find_pointers(call.namespace, bytes(text))
+        check_pointer_count(pointers := (*pointers, *found[name]), most)
+    described = await loader.describe(pointers)
+    for name, text in members.items():
+        loaded = await loader.load(found[name], described)
         values |= loaded
         whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
         if whole:
@@ -264,13 +264,14 @@ async def read_inputs(
             joined += size
             check_size(joined)
             parsed = await _parse_literals(loaded)
-            segments = substitute_pointers(bytes(text), found, parsed, lambda _: frozenset())
+            segments = substitute_pointers(bytes(text), found[name], parsed, lambda _: frozenset())
             blob = await run_by_size(size, contiguous, segments)
         is_media = whole is not None and whole.kind == "binary"
         start = trim(blob).start
         blob = memoryview(blob)[start:] if start else blob
         inputs.append(Input(name, blob, whole.file if whole else None, is_media, is_stored=whole is not None))
-    labels = memory.flows.join(*(memory.flows.read_labels(one) for one in known.values()))
+    known = (one for one in described.values() if isinstance(one, Descriptor))
+    labels = memory.flows.join(*map(memory.flows.read_labels, known))
     paths = tuple(sorted({str(value.path) for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
 

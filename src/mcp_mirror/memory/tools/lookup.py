@@ -96,7 +96,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
         ToolError: The path has no value; the message names the nearest paths or keys.
     """
     path = read_path(text) or memory.writer.notices.find(namespace, unwrap_result(text))
-    known = await memory.store.describe(namespace, path.base) if path else None
+    known = await memory.store.describe(namespace, path.base, will_read=True) if path else None
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
     labels = memory.flows.read_labels(known) if isinstance(known, Descriptor) else None

@@ -35,8 +35,7 @@ async def describe(call: ToolInput) -> Content:
     memory = call.memory
     shape = await query_value(call, found_value, Shape(memory.budget.without(_PROVENANCE)))
     tokens = count_value_tokens(found_value.blob, memory.estimate)
-    described = await memory.store.describe(call.namespace, found_value.path.base)
-    origin = _describe_origin(described, memory.flows) if isinstance(described, Descriptor) else ""
+    origin = _describe_origin(found_value.descriptor, memory.flows)
     size = format_bytes(await count_shown_bytes(call, found_value))
     kind = "binary " if is_media(found_value) else ""
     return build_text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{origin}")

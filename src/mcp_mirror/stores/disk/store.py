@@ -122,11 +122,17 @@ class DiskStore:
         await self._run_change(self._put, namespace, descriptor, blob, file)
         self._sweeper.note_put()
 
-    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:  # noqa: ARG002  # the bytes are near
         """The descriptor or tombstone of a value."""
         return await self._run(self._index.describe, namespace, base)
 
-    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
+    async def read(
+        self,
+        namespace: str,
+        base: str,
+        span: Span | None = None,
+        known: Descriptor | None = None,  # noqa: ARG002  # the index is near
+    ) -> Buffer | None:
         """The bytes of a value or of a range of it: a map of a large value, decrypted in memory if it is encrypted."""
         return await self._run(self._read, namespace, base, span)
 

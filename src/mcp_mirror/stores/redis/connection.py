@@ -32,6 +32,8 @@ _logger = logging.getLogger(__name__)
 
 _TIMEOUT: Final = 1.5
 """Seconds for one exchange with the server."""
+_LONGEST_TRANSFER: Final = 30.0
+"""Seconds for one exchange of large data while the server answers other exchanges, which share the line with it."""
 _HEAD_START: Final = 0.25
 """Seconds after which a connection also tries the next address of the server's host (RFC 8305)."""
 _CONNECTIONS: Final = 30
@@ -172,6 +174,8 @@ class RedisConnection:
         self._slots, self._transfers = anyio.Semaphore(_CONNECTIONS), anyio.Semaphore(_TRANSFERS)
         self.is_up: bool = True
         """Whether the server answered the last exchange, possibly with an error or a refused connection."""
+        self._transfer_limits: dict[asyncio.Timeout, float] = {}
+        """The time limits of the exchanges of large data, with the times until which they can be extended."""
         self._outages = 0
         self._last_error = StoreError(_DOWN)
         self._log = OutageLog(_logger)
@@ -235,12 +239,24 @@ class RedisConnection:
                 raise self._last_error
             with anyio.CancelScope(shield=True):
                 try:
-                    async with asyncio.timeout(_TIMEOUT):
+                    async with asyncio.timeout(_TIMEOUT) as limit:
+                        if slots is self._transfers:
+                            self._transfer_limits[limit] = asyncio.get_running_loop().time() + _LONGEST_TRANSFER
                         yield
                 except (exceptions.RedisError, OSError, ValueError, RecursionError) as error:  # the last two: no reply
                     raise await self._record_error(error, outages) from None
+                finally:
+                    self._transfer_limits.pop(limit, None)
         self.is_up = True
+        self._extend_transfers()
         self._report_recovery(was_write=False)
+
+    def _extend_transfers(self) -> None:
+        """Give transfers more time because the server has answered: they wait for their share of the line."""
+        now = asyncio.get_running_loop().time()
+        for limit, latest in self._transfer_limits.items():
+            if not limit.expired():
+                limit.reschedule(min(now + _TIMEOUT, latest))
 
     def _report_recovery(self, *, was_write: bool) -> None:
         """Log that the server is used again. A successful read does not end an error that concerns writes only."""
@@ -292,7 +308,7 @@ def _create_pool(url: str) -> ConnectionPool:
         pool = _ConnectedFirstPool.from_url(
             url,
             protocol=2,
-            socket_timeout=_TIMEOUT,
+            socket_timeout=None,  # each exchange has a time limit
             socket_connect_timeout=_TIMEOUT,
             retry=Retry(NoBackoff(), 1),
             health_check_interval=0,

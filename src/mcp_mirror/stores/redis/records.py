@@ -23,6 +23,8 @@ arguments or results. Every key has an expiry. With `store.encryption`, records 
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
+from mcp_mirror.types import Descriptor
+
 CHUNK: Final = 4 << 20
 """Bytes of a value per blob key, so that each command takes a fraction of a second."""
 FORMAT: Final = "2"
@@ -53,6 +55,16 @@ class StoredValue(NamedTuple):
     def is_object(self) -> bool:
         """Whether the value is an object in a bucket."""
         return self.chunk == 0
+
+
+class ReadableValue(Descriptor, frozen=True, kw_only=True):
+    """The descriptor of a value that is read next, and how to read it."""
+
+    place: StoredValue
+    head: bytes
+    """The beginning of the record, with the parameters for decryption."""
+    content: bytes | None
+    """The bytes of a small value as they are stored; None for other values."""
 
 
 class KeyNames(NamedTuple):

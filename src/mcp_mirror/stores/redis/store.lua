@@ -363,9 +363,10 @@ function operations.put()
   return { 'stored', evicted }
 end
 
--- Returns the record of a value; or the record of its tombstone, the reason and the time; nil for an unknown name.
--- The reason is `unlisted` or `incomplete` if the server has removed keys of the value by itself, and `lost` without a
--- record if it has removed the record.
+-- Use a value. Returns its record, nothing as the reason, the time of its last use before, its mark, size and bytes per
+-- chunk, and its bytes if they are at most `most`; or the record of its tombstone, the reason and the time; nil for an
+-- unknown name. The reason is `unlisted` or `incomplete` if the server has removed keys of the value by itself, and `lost`
+-- without a record if it has removed the record.
 function operations.describe()
   local hash = key('value', arguments.name)
   local record, origin, reason, at = unpack(call('HMGET', hash, 'record', 'origin', 'reason', 'at'))
@@ -378,17 +379,10 @@ function operations.describe()
   end
   local loss = not (used and own_use) and 'unlisted' or not is_complete(value) and 'incomplete'
   if loss then return { origin, loss, string.format('%.17g', now) } end
-  return { record }
-end
-
--- Use a value. Returns its mark, size, bytes per chunk, and the head of its record, or the whole record if the value is
--- empty; nil if it has expired or does not exist.
-function operations.open()
-  local value = find(arguments.owner, arguments.base)
-  if not value or not read_use(value.base) or not is_complete(value) then return nil end
   use(value, pcall)
-  local record = call('HGET', key('value', value.name), 'record')
-  return { value.mark, value.size, value.chunk, value.size == 0 and record or string.sub(record, 1, arguments.head) }
+  local is_sent = value.size <= math.min(arguments.most, value.chunk)
+  local content = is_sent and (value.size == 0 and '' or call('GET', blobs(value)[1]))
+  return { record, '', used, value.mark, value.size, value.chunk, content }
 end
 
 -- Remove a value without a tombstone. Returns the number of removed values.

@@ -51,6 +51,7 @@ from mcp_mirror.stores.redis.records import (
     FORMAT,
     OTHER_FORMATS,
     KeyNames,
+    ReadableValue,
     StoredValue,
     decode_name,
     encode_name,
@@ -66,7 +67,8 @@ _logger = logging.getLogger(__name__)
 
 _SCRIPT: Final = Path(__file__).with_name("store.lua")
 OBJECT_BYTES: Final = 64 << 10
-"""Bytes above which a value is not an argument of the script but written before, as an object if there is a bucket."""
+"""Bytes above which a value is not an argument or a reply of the script but written before, as an object if there is a
+bucket. Exchanges share the line, and each has the same time."""
 _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
 _OBJECT_PIECE: Final = 128 * SEALED_CHUNK
@@ -280,35 +282,48 @@ class RedisStore:
         removed = await self._call("expire", is_write=True, most=_EXPIRED_PER_BATCH)
         return int(removed) + (await self._registry.remove_garbage() if self._registry else 0)
 
-    async def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
+    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value. Only a value that can be described counts as used."""
-        found = await self._find(namespace, base)
-        if not isinstance(found, Descriptor):
-            return found
-        if await self._open(namespace, base):
-            return msgspec.structs.replace(found, expires=self._clock() + self._policy.lifetime)
-        removed = await self._find(namespace, base)  # by another gateway, since then
-        return Tombstone(keep_origin(removed), "evicted", self._clock()) if isinstance(removed, Descriptor) else removed
-
-    async def _find(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
-        """The descriptor or tombstone of a value, without a use of it."""
-        reply = await self._call("describe", owner=encode_name(namespace), base=encode_name(base))
+        owner, name = encode_name(namespace), encode_name(base)
+        most = OBJECT_BYTES if will_read else -1
+        reply = await self._call("describe", owner=owner, base=name, most=most)
         if reply is None:
             return None
-        record, *end = reply
+        record, reason, *rest = reply
         if not record:
             self._warn_of_lost_values()
             return None
-        known = self._codec.decode(namespace, base, record)
-        if not end:
+        if reason:
+            return self._build_tombstone(self._codec.decode(namespace, base, record), reason, rest[0])
+        used, mark, size, chunk, content = rest
+        try:
+            known = self._codec.decode(namespace, base, record)
+        except StoreError:
+            await self._restore_use(owner, name, used)
+            raise
+        known = msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
+        if not will_read:
             return known
         with decoding():
-            reason, at = end[0], float(end[1])
-        if reason == b"unlisted" and known.expires <= at:
+            value = StoredValue(owner, name, mark.decode(), size, chunk)
+            if value.is_object:
+                check_object_name(value.mark)
+        return ReadableValue(**msgspec.structs.asdict(known), place=value, head=record[:HEAD], content=content)
+
+    async def _restore_use(self, owner: str, name: str, used: bytes) -> None:
+        """Restore the time of the last use of a value that was not used, because its record cannot be read."""
+        indexes = (self._keys.of("order"), f"{owner}:{name}"), (self._keys.of("order", owner), name)
+        with suppress(StoreError):
+            await self._redis.run([("ZADD", key, "XX", "LT", used, member) for key, member in indexes])
+
+    def _build_tombstone(self, known: Descriptor, reason: bytes, at: bytes) -> Tombstone:
+        with decoding():
+            time = float(at)
+        if reason == b"unlisted" and known.expires <= time:
             return Tombstone(known, "expired", known.expires)
         if reason in (b"unlisted", b"incomplete"):
             self._warn_of_lost_values()
-        return Tombstone(known, "expired" if reason == b"expired" else "evicted", at)
+        return Tombstone(known, "expired" if reason == b"expired" else "evicted", time)
 
     def _warn_of_lost_values(self) -> None:
         """Log, once, that keys of a value are gone although no gateway has removed them."""
@@ -316,45 +331,36 @@ class RedisStore:
             self._has_lost_values = True
             _logger.warning(_REMOVED_BY_SERVER)
 
-    async def read(self, namespace: str, base: str, span: Span | None = None) -> Buffer | None:
+    async def read(
+        self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None
+    ) -> Buffer | None:
         """The bytes of a value or of a range of it; a large range is a map of a file without a name."""
-        found = await self._open(namespace, base)
-        if found is None:
+        found = known if isinstance(known, ReadableValue) else await self.describe(namespace, base, will_read=True)
+        if not isinstance(found, ReadableValue):
             return None
-        value, record = found
-        envelope = self._encryptor.find_envelope(namespace, base, record)
-        if envelope and not value.size and self._codec.decode(namespace, base, record).size:
+        value, envelope = found.place, self._encryptor.find_envelope(namespace, base, found.head)
+        if envelope and not value.size and found.size:
             raise StoreError(CHANGED)  # an empty value has no chunk to authenticate
         wanted = clamp_span(value.size, span)
         try:
-            parts = self._stream_stored(value, wanted, is_sealed=envelope is not None)
+            parts = self._stream_stored(found, wanted, is_sealed=envelope is not None)
             return await assemble(parts, value.size, wanted, envelope, self._folder)
         except ObjectMissingError:
-            present = await self._open(namespace, base) if value.is_object else None
-            if present and present[0].mark == value.mark:
+            present = await self.describe(namespace, base, will_read=True)
+            if isinstance(present, ReadableValue) and present.place.mark != value.mark:  # the value was replaced
+                return await self.read(namespace, base, span, present)
+            if isinstance(present, ReadableValue) and value.is_object:
                 raise StoreError(_LOST) from None
             return None
 
-    async def _open(self, namespace: str, base: str) -> tuple[StoredValue, bytes] | None:
-        """Use a value. Returns its place and the head of its record, or the whole record if the value is empty."""
-        owner, name = encode_name(namespace), encode_name(base)
-        reply = await self._call("open", owner=owner, base=name, head=HEAD)
-        if reply is None:
-            return None
-        mark, size, chunk, record = reply
-        with decoding():
-            value = StoredValue(owner, name, mark.decode(), size, chunk)
-            if value.is_object:
-                check_object_name(value.mark)
-        return value, record
-
-    async def _stream_stored(self, value: StoredValue, wanted: Span, *, is_sealed: bool) -> AsyncIterator[Buffer]:
+    async def _stream_stored(self, found: ReadableValue, wanted: Span, *, is_sealed: bool) -> AsyncIterator[Buffer]:
         """The stored form of a range, in parts of complete encrypted chunks if it is encrypted.
 
         Raises:
             ObjectMissingError: The object or a chunk does not exist, or the chunk is too short.
             StoreError: The object cannot be read.
         """
+        value = found.place
         stored = sealed_span(value.size, wanted) if is_sealed else wanted
         if value.is_object:
             if self._objects is None:
@@ -365,9 +371,15 @@ class RedisStore:
         chunk = sealed_size(value.chunk) if is_sealed else value.chunk
         for part in cut_span(stored, chunk):
             number, start = divmod(part.start, chunk)
-            key = self._keys.blob(value, number)
-            is_large = part.length > OBJECT_BYTES
-            [read] = await self._redis.run([("GETRANGE", key, start, start + part.length - 1)], is_large=is_large)
+            last = start + part.length - 1
+            if found.content is None:
+                command, is_large = (
+                    ("GETRANGE", self._keys.blob(value, number), start, last),
+                    part.length > OBJECT_BYTES,
+                )
+                [read] = await self._redis.run([command], is_large=is_large)
+            else:
+                read = found.content[start : last + 1]
             if len(read) != part.length:
                 raise ObjectMissingError("A chunk of a stored value does not exist.")
             yield read
@@ -465,6 +477,8 @@ class RedisStore:
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
         """The slugs of a namespace's values; those of all values and tombstones, or none during an outage."""
+        if namespace is None and not self._redis.is_up:  # as the start of a gateway has just found
+            return frozenset()
         try:
             [names] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
         except StoreError:
