@@ -201,6 +201,19 @@ def test_dictionaries_in_lines_as_python_prints_them_are_rows() -> None:
     assert rows("FROM t ORDER BY id", t="\n".join(map(str, printed))) == printed
 
 
+def test_bytes_and_ranges_that_python_prints_are_texts_of_their_rows() -> None:
+    printed = "[{'id': 1, 'data': b'\\x01, \\x02', 'r': Range(1, 6, '[)')}, {'id': 2, 'data': None, 'r': None}]"
+    assert rows("SELECT data, r FROM t ORDER BY id", t=printed) == [
+        {"data": "b'\\x01, \\x02'", "r": "Range(1, 6, '[)')"},
+        {"data": None, "r": None},
+    ]
+
+
+@pytest.mark.parametrize("text", ["[('a', 1, {2, 3}), ('b', 2, {3})]", "[('a', 1), ('b', 2", " {a, b, 1}\n", "(a, 1)"])
+def test_a_list_in_one_line_that_is_not_json_has_no_columns(text: str) -> None:
+    assert rows("FROM t", t=text) == [{"line": text.rstrip("\n")}]
+
+
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     text = '| id | text |\n|---|---|\n| 1 | a \\| b |\n| 2 | a, b |\n| 3 | "c" |\n| 4 | |\n| 5 |\n'
     assert [row["text"] for row in rows("FROM t ORDER BY id", t=text)] == ["a | b", "a, b", '"c"', None, None]
@@ -249,9 +262,11 @@ def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
     "text",
     [
         "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "| 1 | 2 | 3 |\n",
+        "| a | b |\n|-:|:-|\n" + "| 1 | 2|3 |\n" * 500,
+        "a | b\n--- | ---\n" + "1 | 2|3\n" * 500,
         "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "\n## Sheet 2\n| a | b |\n|---|---|\n| 1 | 2 |\n",
     ],
-    ids=["a row with more cells", "two tables"],
+    ids=["a row with more cells", "bars in all rows", "without outer bars", "two tables"],
 )
 def test_no_cell_of_a_drawn_table_is_lost(text: str) -> None:
     count = len([line for line in text.splitlines() if line])
