@@ -152,6 +152,12 @@ def test_a_csv_text_with_mixed_line_ends_has_its_columns(end: str) -> None:
     assert found == [{"id": 1, "name": "a\r\nb"}, {"id": 2, "name": "c\nd"}, {"id": 3, "name": "e"}]
 
 
+def test_the_number_of_rows_below_the_rows_of_psql_is_not_a_row() -> None:
+    rows_of_psql = "id|at\n" + "".join(f"{number}|2026-01-02\n" for number in range(60))
+    assert types(f"{rows_of_psql}(60 rows)\n") == {"id": "BIGINT", "at": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=f"{rows_of_psql}(60 rows)\n") == [{"n": 60}]
+
+
 @pytest.mark.parametrize("footer", ["\n(60 rows)\n", "\r\n\r\nTotal: 60, of 90\r\nNext: b", " \n" + "more\n" * 5])
 def test_a_few_lines_below_a_csv_text_are_not_rows(footer: str) -> None:
     text = "id,name\n" + "".join(f"{number},n {number}\n" for number in range(60)) + footer
@@ -264,9 +270,11 @@ def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
         "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "| 1 | 2 | 3 |\n",
         "| a | b |\n|-:|:-|\n" + "| 1 | 2|3 |\n" * 500,
         "a | b\n--- | ---\n" + "1 | 2|3\n" * 500,
+        "+---+---+\n| a | b |\n+---+---+\n" + "| 1 | x\ny |\n" * 500 + "+---+---+\n",
+        " a | b | c\n---+---+---\n" + " 1 | x+| 3\n   | y |\n" * 500 + "(500 rows)\n",
         "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "\n## Sheet 2\n| a | b |\n|---|---|\n| 1 | 2 |\n",
     ],
-    ids=["a row with more cells", "bars in all rows", "without outer bars", "two tables"],
+    ids=["a row with more cells", "bars in all rows", "without outer bars", "mysql", "psql", "two tables"],
 )
 def test_no_cell_of_a_drawn_table_is_lost(text: str) -> None:
     count = len([line for line in text.splitlines() if line])
