@@ -768,6 +768,10 @@ def test_an_object_in_place_of_its_rows_is_explained() -> None:
     message = failure("SELECT count(*) FROM p WHERE state = 'open'", p=page).message
     assert ' "p" has rows in its column "hits": add the key to its path in `inputs`. Tables: p(page' in message
     assert "has rows" not in failure("SELECT nothing FROM p", p=page["hits"]).message
+    metrics = {"type": "vector", "result": [{"metric": {"mode": "idle"}, "value": [1, "2"]}]}
+    message = failure("SELECT metric.mode FROM m", m=metrics).message
+    assert ' "m" has rows in its column "result": add the key to its path in `inputs`. Tables: m(type' in message
+    assert rows("SELECT metric.mode AS mode FROM m", m=metrics["result"]) == [{"mode": "idle"}]
     prices = {"symbol": "ACME", "daily": {f"2025-01-{day:02d}": {"open": 1.5} for day in range(1, 29)}}
     message = failure("SELECT max(open) FROM p", p=prices).message
     assert ' "p" has rows in its column "daily": add the key to its path in `inputs`. Tables: p(symbol' in message
