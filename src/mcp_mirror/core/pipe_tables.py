@@ -92,23 +92,24 @@ def _has_cells_of_lines(lines: Sequence[str], count: int, form: _Form) -> bool:
         form: How it is drawn.
     """
     rule = _read_rule(lines[0])
-    drawn = list(takewhile(lambda line: not _FOOTER_RULE.match(line), lines[1:count]))
     if "+" not in rule:
         return False
+    drawn = list(takewhile(lambda line: not _FOOTER_RULE.match(line), lines[1:count]))
     if any(map(_CONTINUED.search, drawn)) or (rule.startswith("+") and not _is_closed(lines, count, form)):
         return True
-    pairs = [(line, _split_cells(below, form)) for line, below in pairwise(drawn) if not _read_rule(below)]
-    if any(line.endswith("+") and not any(cells[:-1]) for line, cells in pairs if not _read_rule(line)):
+    last = [(line, below) for line, below in pairwise(drawn) if line.endswith("+") and not _read_rule(line)]
+    if any(not any(_split_cells(below, form)[:-1]) for _, below in last):
         return True
-    has_groups = any(map(_read_rule, drawn[:-1]))
-    return has_groups and any(not cells[0] for line, cells in pairs if not _read_rule(line))
+    rules = {at for at, line in enumerate(drawn) if _read_rule(line)}
+    followers = (line for at, line in enumerate(drawn) if at and not rules & {at - 1, at})
+    return any(at < len(drawn) - 1 for at in rules) and any(not _split_cells(line, form)[0] for line in followers)
 
 
 def _is_closed(lines: Sequence[str], count: int, form: _Form) -> bool:
     """Whether the rows of a box begin and end with a bar, and no lines follow without a rule between."""
     table, below = lines[:count], lines[count:]
-    rows = [line for line in table if not _read_rule(line)]
-    if form.has_outer_bars and not all(_starts_with_bar(row) and _starts_with_bar(row[-1]) for row in rows):
+    ends = (line for line in table if not (_starts_with_bar(line) and _starts_with_bar(line[-1])))
+    if form.has_outer_bars and not all(map(_read_rule, ends)):
         return False
     return _read_rule(table[-1]) != "" or not any(_has_bar(line, lines[0]) for line in below)
 
