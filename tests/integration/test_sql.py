@@ -152,6 +152,12 @@ def test_a_csv_text_with_mixed_line_ends_has_its_columns(end: str) -> None:
     assert found == [{"id": 1, "name": "a\r\nb"}, {"id": 2, "name": "c\nd"}, {"id": 3, "name": "e"}]
 
 
+def test_the_number_of_rows_below_the_rows_of_psql_is_not_a_row() -> None:
+    rows_of_psql = "id|at\n" + "".join(f"{number}|2026-01-02\n" for number in range(60))
+    assert types(f"{rows_of_psql}(60 rows)\n") == {"id": "BIGINT", "at": "VARCHAR"}
+    assert rows("SELECT count(*) AS n FROM t", t=f"{rows_of_psql}(60 rows)\n") == [{"n": 60}]
+
+
 @pytest.mark.parametrize("footer", ["\n(60 rows)\n", "\r\n\r\nTotal: 60, of 90\r\nNext: b", " \n" + "more\n" * 5])
 def test_a_few_lines_below_a_csv_text_are_not_rows(footer: str) -> None:
     text = "id,name\n" + "".join(f"{number},n {number}\n" for number in range(60)) + footer
@@ -199,6 +205,19 @@ def test_json_after_a_heading_is_a_table() -> None:
 def test_dictionaries_in_lines_as_python_prints_them_are_rows() -> None:
     printed = [{"id": 1, "name": None}, {"id": 2, "name": "it's"}]
     assert rows("FROM t ORDER BY id", t="\n".join(map(str, printed))) == printed
+
+
+def test_bytes_and_ranges_that_python_prints_are_texts_of_their_rows() -> None:
+    printed = "[{'id': 1, 'data': b'\\x01, \\x02', 'r': Range(1, 6, '[)')}, {'id': 2, 'data': None, 'r': None}]"
+    assert rows("SELECT data, r FROM t ORDER BY id", t=printed) == [
+        {"data": "b'\\x01, \\x02'", "r": "Range(1, 6, '[)')"},
+        {"data": None, "r": None},
+    ]
+
+
+@pytest.mark.parametrize("text", ["[('a', 1, {2, 3}), ('b', 2, {3})]", "[('a', 1), ('b', 2", " {a, b, 1}\n", "(a, 1)"])
+def test_a_list_in_one_line_that_is_not_json_has_no_columns(text: str) -> None:
+    assert rows("FROM t", t=text) == [{"line": text.rstrip("\n")}]
 
 
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
@@ -249,9 +268,13 @@ def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
     "text",
     [
         "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "| 1 | 2 | 3 |\n",
+        "| a | b |\n|-:|:-|\n" + "| 1 | 2|3 |\n" * 500,
+        "a | b\n--- | ---\n" + "1 | 2|3\n" * 500,
+        "+---+---+\n| a | b |\n+---+---+\n" + "| 1 | x\ny |\n" * 500 + "+---+---+\n",
+        " a | b | c\n---+---+---\n" + " 1 | x+| 3\n   | y |\n" * 500 + "(500 rows)\n",
         "| a | b |\n|---|---|\n| 1 | 2 |\n" + "| 1 | 2 |\n" * 500 + "\n## Sheet 2\n| a | b |\n|---|---|\n| 1 | 2 |\n",
     ],
-    ids=["a row with more cells", "two tables"],
+    ids=["a row with more cells", "bars in all rows", "without outer bars", "mysql", "psql", "two tables"],
 )
 def test_no_cell_of_a_drawn_table_is_lost(text: str) -> None:
     count = len([line for line in text.splitlines() if line])
@@ -745,6 +768,10 @@ def test_an_object_in_place_of_its_rows_is_explained() -> None:
     message = failure("SELECT count(*) FROM p WHERE state = 'open'", p=page).message
     assert ' "p" has rows in its column "hits": add the key to its path in `inputs`. Tables: p(page' in message
     assert "has rows" not in failure("SELECT nothing FROM p", p=page["hits"]).message
+    metrics = {"type": "vector", "result": [{"metric": {"mode": "idle"}, "value": [1, "2"]}]}
+    message = failure("SELECT metric.mode FROM m", m=metrics).message
+    assert ' "m" has rows in its column "result": add the key to its path in `inputs`. Tables: m(type' in message
+    assert rows("SELECT metric.mode AS mode FROM m", m=metrics["result"]) == [{"mode": "idle"}]
     prices = {"symbol": "ACME", "daily": {f"2025-01-{day:02d}": {"open": 1.5} for day in range(1, 29)}}
     message = failure("SELECT max(open) FROM p", p=prices).message
     assert ' "p" has rows in its column "daily": add the key to its path in `inputs`. Tables: p(symbol' in message

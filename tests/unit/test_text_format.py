@@ -378,3 +378,43 @@ def test_a_table_of_numbers_that_is_too_long_to_be_read_is_not_named() -> None:
 )
 def test_the_delimiter_of_csv_with_uneven_rows_is_found(text: str, delimiter: str) -> None:
     assert find_uneven_delimiter(whole(text)) == delimiter
+
+
+BOX = "+---+----+\n| a | b  |\n+---+----+\n"
+DUCKDB = "┌───┬────┐\n│ a │ b  │\n├───┼────┤\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " a | b | c \n---+---+---\n 1 | x+| 2\n   | y |  \n",
+        " a | b \n---+---\n 1 | x+\n   | y\n(1 row)\n",
+        f"{DUCKDB}│ 1 │ x ↵│\n│   │ y  │\n└───┴────┘\n",
+        f"{BOX}| 1 | x\ny |\n+---+----+\n",
+        BOX + "| 1 | x  |\n" * 9 + "| 1 | x\ny\nz |\n| 1 | x  |\n+---+----+\n",
+        f"{BOX}| 1 | x  |\ny\n| 2 | z  |\n+---+----+\n",
+        f"{BOX}| 1 | x  |\n|   | y  |\n+---+----+\n| 2 | z  |\n+---+----+\n",
+    ],
+    ids=["psql", "psql, last column", "psql, box", "mysql", "mysql, three lines", "mysql, last column", "sqlite"],
+)
+def test_a_drawn_table_with_lines_in_cells_has_no_rows(text: str) -> None:
+    assert find_pipe_table(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" a | b \n---+---\n 1 | x+\n 2 | y\n(2 rows)\n", [["1", "x+"], ["2", "y"]]),
+        (f"{BOX}| 1 | x  |\n|   | y+ |\n+---+----+\n2 rows in set\n", [["1", "x"], ["", "y+"]]),
+        (f"{BOX}| 1 | x  |\n+---+----+\n|   | y  |\n+---+----+\n", [["1", "x"], ["", "y"]]),
+        (f"{BOX}| 1 | x  |\n| 2 | y  |\n+---+----+\n| 3 | z  |\n+---+----+\n", [["1", "x"], ["2", "y"], ["3", "z"]]),
+        (f"{BOX}| 1 | x  |\n| 2 | y  |\n", [["1", "x"], ["2", "y"]]),
+        (f"{DUCKDB}│   │ x  │\n│   │ y  │\n├───┴────┤\n│ 2 rows │\n└────────┘\n", [["", "x"], ["", "y"]]),
+        ("| a | b |\n|---|---|\n| 1 | x+|\n|   | y |\n", [["1", "x+"], ["", "y"]]),
+    ],
+    ids=["plus", "empty cell", "rules", "groups", "cut", "duckdb", "markdown"],
+)
+def test_a_drawn_table_with_a_line_for_each_row_has_its_rows(text: str, expected: list[list[str]]) -> None:
+    table = find_pipe_table(text)
+    assert table is not None
+    assert table.rows == expected

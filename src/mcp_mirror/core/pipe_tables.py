@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,6 +20,8 @@ _RULE_CELL: Final = re.compile(r"\s*:?[-=]+:?\s*")
 _FOOTER_RULE: Final = re.compile("[\u251c\u2523\u2560].*[\u2534\u253b\u2569]")
 """A rule that ends all columns: below it is one cell, as DuckDB prints the number of rows, and another rule."""
 _FOOTER_LINES: Final = 3
+_CONTINUED: Final = re.compile("[+\u21b5][|\u2502\u2503\u2551]|\u21b5$")
+"""The mark of psql after a line of a cell that has more of them: `line one+| next cell`."""
 _TYPE: Final = re.compile(
     r"(?:u?(?:tiny|small|big|huge)?int(?:eger)?\d*|text|real|float|double|boolean|blob|json|uuid|interval|date|time"
     r"|(?:varchar|timestamp|decimal|numeric|enum|struct|map|union)\b.*)(?:\[\d*\])*",
@@ -55,8 +58,9 @@ def find_pipe_table(text: str) -> PipeTable | None:
     """Find the only table of a text, which may have lines before and after it.
 
     Returns:
-        None if the text has no table or several, if most of its lines are not part of the table, or if a row has
-        more cells than the header, so that no cell is lost. Words in a box are not a table either.
+        None if the text has no table or several, if most of its lines are not part of the table, if a row has more
+        cells than the header, so that no cell is lost, or if a cell has several lines, so that each row is one line.
+        Words in a box are not a table either.
     """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     rules = {at: text for at, text in enumerate(map(_read_rule, lines)) if text}
@@ -81,9 +85,40 @@ def find_pipe_table(text: str) -> PipeTable | None:
     is_only = all(at < end and rules[at].startswith("+") for at in below_header[1:])
     if _count_columns(rules[rule]) != len(header) or not is_whole or not is_only:
         return None
-    if len(rows) + 2 < _MIN_SHARE * len(lines):
+    if len(rows) + 2 < _MIN_SHARE * len(lines) or _has_cells_of_lines(lines[rule:], end - rule, form):
         return None
     return PipeTable(header, [row + [""] * (len(header) - len(row)) for row in rows])
+
+
+def _has_cells_of_lines(lines: Sequence[str], count: int, form: _Form) -> bool:
+    """Whether a cell of a table, other than one of Markdown, has several lines, as databases print line breaks.
+
+    Args:
+        lines: The lines from the rule below the header on.
+        count: How many of them are part of the table.
+        form: How it is drawn.
+    """
+    rule = _read_rule(lines[0])
+    if "+" not in rule:
+        return False
+    drawn = list(takewhile(lambda line: not _FOOTER_RULE.match(line), lines[1:count]))
+    if any(map(_CONTINUED.search, drawn)) or (rule.startswith("+") and not _is_closed(lines, count, form)):
+        return True
+    last = [(line, below) for line, below in pairwise(drawn) if line.endswith("+") and not _read_rule(line)]
+    if any(not any(_split_cells(below, form)[:-1]) for _, below in last):
+        return True
+    rules = {at for at, line in enumerate(drawn) if _read_rule(line)}
+    followers = (line for at, line in enumerate(drawn) if at and not rules & {at - 1, at})
+    return any(at < len(drawn) - 1 for at in rules) and any(not _split_cells(line, form)[0] for line in followers)
+
+
+def _is_closed(lines: Sequence[str], count: int, form: _Form) -> bool:
+    """Whether the rows of a box begin and end with a bar, and no lines follow without a rule between."""
+    table, below = lines[:count], lines[count:]
+    ends = (line for line in table if not (_starts_with_bar(line) and _starts_with_bar(line[-1])))
+    if form.has_outer_bars and not all(map(_read_rule, ends)):
+        return False
+    return _read_rule(table[-1]) != "" or not any(_has_bar(line, lines[0]) for line in below)
 
 
 def _read_rule(line: str) -> str:

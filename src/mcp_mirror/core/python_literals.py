@@ -8,6 +8,7 @@ import ast
 import json
 import re
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from functools import reduce
 from typing import Final
 
 import msgspec
@@ -26,19 +27,23 @@ _START: Final = re.compile(
 _DELTA: Final = r"datetime\.timedelta\((?:0|(?:days=-?\d+)?(?:, )?(?:seconds=\d+)?(?:, )?(?:microseconds=\d+)?)\)"
 _ZONE: Final = r"(?:zoneinfo\.)?ZoneInfo\(key='(?:(?:Etc/)?UTC|(?P<zone>[\w/+-]+))'\)"
 _TIME: Final = (
-    r"datetime\((?P<time>\d+(?:, \d+){4,6})"
+    r"(?:datetime\((?P<time>\d+(?:, \d+){4,6})|time\((?P<clock>\d+(?:, \d+){1,3}))"
     rf"(?:, tzinfo=(?P<utc>datetime\.timezone\.utc|datetime\.timezone\((?P<offset>{_DELTA})\)|{_ZONE}))?\)"
 )
 _UNIT: Final = re.compile(r"(\w+)=(-?\d+)")
+_NESTED: Final = reduce(lambda inner, _: rf"\((?:{_STRING}|[^()'\"\n]|{inner})*+\)", range(5), r"\(\)")
+"""Arguments in parentheses, in which five levels may be nested."""
+_PRINTED: Final = rf"(?:\bb(?:{_STRING}))|\b[A-Za-z_][\w.]*+{_NESTED}|<[A-Za-z_][^<>\n]*+>"
+"""Bytes, or an object: `b'x'`, `Range(1, 6, '[)')`, `<memory at 0x7f>`."""
 _TOKEN: Final = re.compile(
     rf"(?P<plain>(?:[\s\d.:+\[\]{{}}]++|,(?!\s*+\))|-(?=\d)){{1,{_MAX_PARTS}}}+)"
     rf"|(?P<text>(?:{_STRING})(?:\s++(?:{_STRING})){{0,{_MAX_PARTS}}}+)|(?P<word>-?\b(?:None|True|False|nan|inf|NaT)\b|<NA>)"
     r"|\bnp\.(?:float|u?int)\d+\((?:(?P<scalar>-?\d[\d.e+-]*)|(?P<no_scalar>nan|-?inf))\)"
     rf"|\bTimestamp\((?P<stamp>{_SINGLE})(?:, tz={_SINGLE})?\)|(?P<open>\()|(?P<close>,\s*+\)|\))"
-    rf"|\bDecimal(?:128)?\('(?P<number>-?\d+(?:\.\d+)?)'\)|\b(?!Decimal)[A-Za-z_][\w.]*+\((?P<only>{_SINGLE})\)"
-    rf"|(?P<delta>\b{_DELTA})|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME}"
-    r"|time\((?P<clock>\d+(?:, \d+){1,3})\))"
-    r"|(?P<json>-|[eE](?=[-+\d])|\b(?:true|false|null)\b)|(?P<other>(?s:.))"
+    r"|\bDecimal(?:128)?\('(?:(?P<number>-?\d+(?:\.\d+)?(?:E[+-]?\d+)?)|(?P<no_number>-?s?NaN|-?Infinity))'\)"
+    rf"|\b(?!Decimal)[A-Za-z_][\w.]*+\((?P<only>{_SINGLE})\)"
+    rf"|(?P<delta>\b{_DELTA})|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})"
+    rf"|(?P<json>-|[eE](?=[-+\d])|\b(?:true|false|null)\b)|(?P<printed>{_PRINTED})|(?P<other>(?s:.))"
 )
 """A part of a literal, `plain` and `json` as in JSON; `other`: the text is not a literal."""
 _CLOSING: Final = ("]", ")", "}")
@@ -74,11 +79,12 @@ def translate_python_literal(text: str) -> bytes | None:
     """Translate a text that is one list, tuple or dictionary of Python, or JSON with what JSON lacks, into JSON.
 
     Tuples become arrays. Decimals keep their digits. Dates, times, intervals, and objects that are made of one text
-    (UUIDs, ids of MongoDB, paths) become texts. NaN and infinity become null. In JSON, U+FFFD replaces half of a
-    surrogate pair, which servers in JavaScript write where they cut a text within an emoji.
+    (UUIDs, ids of MongoDB, paths) become texts. Bytes and other objects become the text that Python prints. NaN and
+    infinity become null. In JSON, U+FFFD replaces half of a surrogate pair, which servers in JavaScript write where
+    they cut a text within an emoji.
 
     Returns:
-        None if the text is anything else, or has values without a counterpart in JSON, such as bytes.
+        None if the text is anything else, or has values that this does not cover, such as sets.
     """
     if not text.rstrip().endswith(_CLOSING):
         return None
@@ -104,14 +110,14 @@ def _translate(token: re.Match[str]) -> str:
     match token.lastgroup:
         case "text" | "only" | "stamp" as kind:
             return _translate_text(token[kind])
-        case "word" | "no_scalar" as kind:
+        case "word" | "no_scalar" | "no_number" as kind:
             return _WORDS.get(token[kind], "null")
         case "plain" | "json" | "number" | "scalar" as kind:
             return token[kind]
-        case "open":
-            return "["
-        case "close":
-            return "]"
+        case "printed":
+            return json.dumps(token[0], ensure_ascii=False)
+        case "open" | "close" as kind:
+            return "[" if kind == "open" else "]"
         case "other":
             raise ValueError("a string without an end, or an object that is not a value")
     return f'"{_format_time(token)}"'
@@ -124,10 +130,9 @@ def _format_time(token: re.Match[str]) -> str:
     numbers = [int(number) for number in (token["date"] or token["time"] or token["clock"]).split(", ")]
     if token["date"]:
         return date(*numbers).isoformat()
-    if token["clock"]:
-        return time(*numbers).isoformat()  # type: ignore[arg-type]  # 2 to 4 numbers
     zone = timezone(_read_delta(token["offset"])) if token["offset"] else UTC
-    at = datetime(*numbers, tzinfo=zone if token["utc"] and not token["zone"] else None)  # type: ignore[misc, arg-type]  # 5 to 7
+    kind = time if token["clock"] else datetime
+    at = kind(*numbers, tzinfo=zone if token["utc"] and not token["zone"] else None)  # type: ignore[misc, arg-type]  # 2 to 7
     return f"{at.isoformat()} {token['zone']}" if token["zone"] else at.isoformat()
 
 

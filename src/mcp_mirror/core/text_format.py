@@ -48,8 +48,9 @@ below names of columns; up to the beginning of a code block; comments."""
 FOOTER: Final = re.compile(
     r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
+    r"|\n\(\d{1,18} rows?\)\s*+\Z"
 )
-"""An empty line, or the end of a code block, and a few lines at the end."""
+"""An empty line, or the end of a code block, and a few lines at the end; or the number of rows, as psql prints it."""
 _MAX_FOOTER: Final = 1000
 """Characters of the lines below a table that is aligned with spaces."""
 _MAX_CELLS: Final = 1 << 14

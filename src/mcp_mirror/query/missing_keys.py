@@ -150,13 +150,28 @@ def _read_keys(node: Node) -> tuple[str, ...] | None:
 
 def _name_rows(value: Mapping[str, Any], above: Location) -> str:
     """The place of an object's first array of objects, or an expression for an array of its members."""
-    rows = (key for key, one in value.items() if isinstance(one, list) and one and isinstance(one[0], dict))
-    key = next(rows, None)
-    return (
-        f"values({_format_location(above) or '@'})"
-        if key is None or len(key) > _MAX_NAME
-        else _format_location((*above, key))
-    )
+    place = _find_rows(value)
+    if (
+        place
+        and max(map(len, place)) <= _MAX_NAME
+        and len(located := _format_location((*above, *place))) <= _MAX_LOCATION
+    ):
+        return located
+    return f"values({_format_location(above) or '@'})"
+
+
+def _find_rows(value: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys to the first array of objects, which may be within objects that are the only ones at their places."""
+    keys: tuple[str, ...] = ()
+    while True:
+        for key, one in value.items():
+            if isinstance(one, list) and one and isinstance(one[0], dict):
+                return (*keys, key)
+        inner = [(key, one) for key, one in value.items() if isinstance(one, dict)]
+        if len(inner) != 1:
+            return ()
+        ((key, value),) = inner
+        keys = (*keys, key)
 
 
 def _find_place(value: Any, name: str, above: Location) -> str | None:

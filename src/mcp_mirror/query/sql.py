@@ -66,6 +66,8 @@ _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
 _MISSING_COLUMN: Final = re.compile(r'(?:column named|Referenced column) "([^"]+)"')
 """The column in errors such as `Table "o" does not have a column named "x"`."""
+_MISSING_TABLE: Final = 'Referenced table "'
+"""The beginning of the error of `metric.mode` if no column has the name `metric`."""
 _UNCONVERTED: Final = re.compile(r"Could not convert string '([^']*)'")
 """The text in errors such as `Could not convert string 'NA' to INT64`."""
 _ERROR_CHARACTERS: Final = 400
@@ -308,7 +310,9 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, 
         with suppress(duckdb.Error):  # the transaction was aborted
             tables = _list_columns(database)
             missing = _MISSING_COLUMN.search(message)
-            reason = missing and (_explain_missing(missing[1], tables, sql) or _explain_rows(database, tables, texts))
+            reason = _explain_missing(missing[1], tables, sql) if missing else ""
+            if not reason and (missing or _MISSING_TABLE in message):
+                reason = _explain_rows(database, tables, texts)
             message = " ".join(filter(None, (message, reason, _describe_tables(tables))))
     elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
         message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."

@@ -52,9 +52,11 @@ _CONTROLS: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 """The characters of marks."""
 _LINE_BYTES: Final = 2_000_000
 """The longest line that DuckDB reads by default."""
-_NAMES_BYTES: Final = 1 << 14
-"""Bytes of the longest text of a single line that may be the names of the columns of an empty table."""
-_ONE_LINE: Final = re.compile(rb"[^\r\n]++[\r\n]*+")
+_NO_CSV: Final = re.compile(
+    rb"(?:[^\r\n]{16385,}+|\s*+[\[({][^\r\n]*+)[\r\n]*+\Z"
+    rb"|[^|\r\n]*+\|[^\r\n]*+\r?+\n(?=[:| \t]*+-)(?=[-: \t]*+\|)[-:| \t]++\r?+(?:\n|\Z)"
+)
+"""A single line that is very long or begins a list, or a table of Markdown, whose cells may contain bars."""
 _LINE_ENDS: Final = re.compile(rb'("[^"]*")|\r\n?')
 """Values in quotes, as the group, and line ends other than LF."""
 _INTEGERS: Final = ("BIGINT", "HUGEINT")
@@ -296,7 +298,7 @@ def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
 
 def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
     """Make a table of CSV. Return whether the text is such a table."""
-    if _has_long_line(data) or (len(data) > _NAMES_BYTES and _ONE_LINE.fullmatch(data)):
+    if _has_long_line(data) or _NO_CSV.match(data):
         return False
     is_loaded = _try_csv(database, name, data)
     if not is_loaded and _has_mixed_ends(data):
