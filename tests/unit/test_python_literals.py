@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.python_literals import has_nan, translate_python_literal
+from mcp_mirror.core.python_literals import has_nan, translate_first_rows, translate_python_literal
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
@@ -148,3 +148,20 @@ def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> N
 )
 def test_any_other_text_is_not_translated(text: str) -> None:
     assert translate_python_literal(text) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "rows"),
+    [
+        ("[{'id': 1}, {'id': None}, {'id': 3}, {'i", [{"id": 1}, {"id": None}, {"id": 3}]),
+        ("[{'id': 1}, {'text': 'a}, {b}, {c", [{"id": 1}]),
+        ("[{'id': 1}]", [{"id": 1}]),
+        ("[{'id': 1, 'text': '...", None),
+        ("[{'id': 1}, {'text': 'a}, {b}, {c}, {d", None),
+        ("[('a', 1), ('b', 2)]", None),
+        ("{'id': 1}", None),
+    ],
+)
+def test_the_first_rows_are_those_that_are_whole(head: str, rows: list[Any] | None) -> None:
+    found = translate_first_rows(head)
+    assert (None if found is None else json.loads(found)) == rows

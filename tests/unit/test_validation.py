@@ -383,6 +383,7 @@ DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "id": "https://
         ({"$id": "a.json#", "properties": {"x": {"$ref": "#/$defs/n"}}}, 'x: {"m"'),
         ({**DRAFT_4, "properties": {"x": {"$ref": "a.json#/$defs/n"}}}, ("x: the value", "the value does not fit")),
         ({"properties": {"x": {"pattern": "^(?=a)a$", **INTEGER}}}, 'x: {"m"'),
+        ({"properties": {"x": {"$id": "https://y.example/", "$ref": "#/$defs/q", "$defs": {"q": INTEGER}}}}, "x: the"),
     ],
 )
 def test_an_error_names_the_place_whatever_names_the_schema_has(schema: Any, expected: str | tuple[str, ...]) -> None:

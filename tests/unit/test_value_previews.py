@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -180,6 +182,21 @@ def test_an_array_of_objects_shows_its_fields_with_their_first_values() -> None:
     shown = preview(rows)
     values = f'id 0 or null, mail "a@example.org", note "{"x" * 37}...", tags array, at {{}}, late number'
     assert shown == Preview(f"array of 1,500 objects, 390 kB; fields with first values: {values}")
+
+
+def test_rows_that_python_prints_show_their_fields_with_first_values() -> None:
+    rows = [{"id": n, "name": f"it's {n}", "sum": Decimal("2.50"), "at": date(2026, 11, 28)} for n in range(3000)]
+    shown = preview(str(rows))
+    assert shown == Preview(
+        'text, 280 kB, Python literal; fields with first values: id 0, name "it\'s 0", sum 2.50, at "2026-11-28"'
+    )
+
+
+def test_other_lists_that_python_prints_show_their_beginning_and_end() -> None:
+    for value in ([{"text": "x" * 9000}, {"text": "y"}], [{"id": {n}} for n in range(3000)], ["a", None] * 3000):
+        shown = preview(str(value))
+        assert shown.summary.endswith("Python literal")
+        assert shown.lines[0].startswith(str(value)[:20])
 
 
 def test_fields_that_have_no_room_are_counted() -> None:

@@ -33,7 +33,8 @@ from mcp_mirror.core.outlines import (
     outline_value,
     sample_items,
 )
-from mcp_mirror.core.text_format import find_format, read_edges
+from mcp_mirror.core.python_literals import translate_first_rows
+from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
@@ -59,6 +60,8 @@ _MAX_BESIDE_TOKENS: Final = 50
 """Tokens of the lines about such members."""
 _MAX_HEADER_BYTES: Final = 1 << 12
 """Bytes of the first row of an array of arrays that is shown."""
+_MAX_PRINTED_ROWS: Final = 1 << 12
+"""Characters of a list of Python in which its first rows are read."""
 _WORD: Final = re.compile(r"[\w.$@/:-]+")
 
 
@@ -233,12 +236,20 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     parts += [kind] if (kind := find_format(edges)) else []
     summary = ", ".join(parts)
     room.take(summary)
+    if kind == PYTHON_LITERAL and (fields := _describe_printed_rows(head, room)):
+        return Preview(f"{summary}; fields with first values: {fields}")
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first = _split_lines(head)
     last = first if is_whole else _split_lines(end)
     last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
     return Preview(summary, tuple(_show_edges(_cut_lines(first[:_HEAD_LINES]), _cut_lines(last), count, room)))
+
+
+def _describe_printed_rows(head: str, room: TokenBudget) -> str:
+    """The fields of a list of dictionaries as Python prints it; empty for any other text."""
+    rows = translate_first_rows(head[:_MAX_PRINTED_ROWS])
+    return _describe_rows(sample_items(rows, trim(rows)), room) if rows else ""
 
 
 def _split_lines(text: str) -> list[str]:

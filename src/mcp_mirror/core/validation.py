@@ -218,7 +218,7 @@ class _Compiler(msgspec.Struct, dict=True):
         part = {key: root[key] for key in ("$schema",) if key in root} | {"$ref": self._uri + quote(pointer, "#/~")}
         try:
             return jsonschema_rs.validator_for(part, registry=self._registry, pattern_options=self.options)
-        except ValueError:  # such as references relative to the `id` of draft 4
+        except ValueError:  # such as references within a part that has an `$id`
             return None
 
     @cached_property
