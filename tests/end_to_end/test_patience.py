@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from samples import sample
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, OpenLines
@@ -19,7 +20,7 @@ def slow(log: Path, **keys: Any) -> dict[str, Any]:
     return {"slow": {"command": sys.executable, "args": [SLOW, str(log)], **keys}}
 
 
-@pytest.mark.parametrize("resets", [True, False])
+@pytest.mark.parametrize("resets", sample([True, False], lambda resets: resets))
 async def test_progress_extends_the_timeout_only_if_configured(
     resets: bool,  # noqa: FBT001  # a parameter
     configured: Configured,

@@ -550,6 +550,7 @@ async def test_an_object_store_that_fails_during_a_put_leaves_no_value(
         assert await store.list("me") == ()
 
 
+@pytest.mark.slow
 async def test_a_redis_outage_during_a_put_leaves_no_object(
     own_redis: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
 ) -> None:

@@ -16,6 +16,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 import pytest
+from samples import sample
 
 from mcp_mirror.query.sql import SqlFailure, SqlResult, lock_database, open_database, run_sql
 from mcp_mirror.query.sql_tables import TableSource, load_table
@@ -462,7 +463,11 @@ def test_values_come_back_as_they_were_sent(value: list[dict[str, Any]], kind: t
     ],
 )
 @pytest.mark.parametrize(
-    "form", ["a,b,b\n{},1,0x1\n{},2,0x2\n", "| a | b | b |\n|--|--|--|\n| {} | 1 | 0x1 |\n| {} | 2 | 0x2 |\n"]
+    "form",
+    sample(
+        ["a,b,b\n{},1,0x1\n{},2,0x2\n", "| a | b | b |\n|--|--|--|\n| {} | 1 | 0x1 |\n| {} | 2 | 0x2 |\n"],
+        lambda form: form.startswith("a,"),
+    ),
 )
 def test_texts_of_csv_are_not_rewritten_as_booleans_or_numbers(cells: list[str], kind: str, form: str) -> None:
     text = form.format(*cells)

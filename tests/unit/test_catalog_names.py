@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from samples import at_most
+from samples import at_most, sample
 
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
@@ -73,7 +73,7 @@ def test_tool_names_are_unique_and_never_reserved_names(mirror: MirrorPolicy, wo
         assert (len(served), set(served)) == (len(set(served)), origins(world))
 
 
-@pytest.mark.parametrize("is_transparent", [False, True])
+@pytest.mark.parametrize("is_transparent", sample([False, True], lambda is_transparent: not is_transparent))
 @pytest.mark.parametrize("mirror", MIRRORS)
 @at_most(30)
 @given(world=WORLD)

@@ -197,7 +197,10 @@ def freeze(result: ProcessedResult) -> ProcessedResult:
     )
 
 
-@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"a text without an end"}))
+WITH_AN_END = sorted(PARTS.keys() - {"a text without an end"})
+
+
+@pytest.mark.parametrize("name", sample(WITH_AN_END, WITH_AN_END[::2].__contains__))
 def test_a_scanned_frame_has_the_result_of_a_parsed_one(name: str) -> None:
     frame = frame_of(name)
     scanned = process_frame(memoryview(frame), ORDER)
