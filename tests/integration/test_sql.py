@@ -385,35 +385,35 @@ def test_a_text_has_the_columns_of_its_header_or_its_lines(
     assert rows("FROM t LIMIT 1", t=value) == found
 
 
-@pytest.mark.parametrize(
-    ("line", "header"),
-    [
-        ("ORD-{:06},open,Bonn\n", None),
-        ("e{0}f,Ann,2026-11-28 00:05:{0:02} +0100,change {0}\n", None),
-        ("28/Nov/2026:10:00:{:02};closed\n", None),
-        ("10.0.0.{0}\thost {0}\n", None),
-        ("100644 blob {1}\tdocs/{2}\n", None),
-        ("{2},open,Bonn\n", None),
-        ("{0}K\t/usr/share/{2}\n", None),
-        ("{0}K\t./docs\n", None),
-        ("https://example.org/{1},open\n", None),
-        ("{0}.5M\tdocs\n", None),
-        ("docs;{0} kB\n", None),
-        ("docs,{0}.{0}%\n", None),
-        ("{1:.7}\tAnn\tchange {0}\n", None),
-        ("python3.{0}\t{0}:3.1{0}.2-1\n", None),
-        ("100644 blob {1} {0:7}\tdocs/{2}\n", None),
-        ("docs,{0}%,{0}%\n", "name,24h,7d"),
-        ("docs,3.{0}.1,4.{0}.1\n", "name,3.11,4.0"),
-        ("docs,{0}M\n", "name,in 2M"),
-        ("{2},open,Bonn\n", "id2026,status,name"),
-        ("{:x},open,Bonn\n", "code,status,in 2026"),
-        ("b{0:04},c{0:02}\n", "a2026,name"),
-        ("x{:04},true\n", "x2026,is_open"),
-        ("Ann,\n", "name,in 2026"),
-        ("Ann,open\n", "/data/name,/data/status"),
-    ],
-)
+HEADERS = [
+    ("ORD-{:06},open,Bonn\n", None),
+    ("e{0}f,Ann,2026-11-28 00:05:{0:02} +0100,change {0}\n", None),
+    ("28/Nov/2026:10:00:{:02};closed\n", None),
+    ("10.0.0.{0}\thost {0}\n", None),
+    ("100644 blob {1}\tdocs/{2}\n", None),
+    ("{2},open,Bonn\n", None),
+    ("{0}K\t/usr/share/{2}\n", None),
+    ("{0}K\t./docs\n", None),
+    ("https://example.org/{1},open\n", None),
+    ("{0}.5M\tdocs\n", None),
+    ("docs;{0} kB\n", None),
+    ("docs,{0}.{0}%\n", None),
+    ("{1:.7}\tAnn\tchange {0}\n", None),
+    ("python3.{0}\t{0}:3.1{0}.2-1\n", None),
+    ("100644 blob {1} {0:7}\tdocs/{2}\n", None),
+    ("docs,{0}%,{0}%\n", "name,24h,7d"),
+    ("docs,3.{0}.1,4.{0}.1\n", "name,3.11,4.0"),
+    ("docs,{0}M\n", "name,in 2M"),
+    ("{2},open,Bonn\n", "id2026,status,name"),
+    ("{:x},open,Bonn\n", "code,status,in 2026"),
+    ("b{0:04},c{0:02}\n", "a2026,name"),
+    ("x{:04},true\n", "x2026,is_open"),
+    ("Ann,\n", "name,in 2026"),
+    ("Ann,open\n", "/data/name,/data/status"),
+]
+
+
+@pytest.mark.parametrize(("line", "header"), sample(HEADERS, HEADERS[::3].__contains__))
 def test_texts_with_numbers_like_those_below_are_no_header(line: str, header: str | None) -> None:
     text = f"{header}\n" if header else ""
     for number in range(40):
