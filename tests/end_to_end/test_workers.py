@@ -252,10 +252,10 @@ HANGING = """
 import os, signal, socket, sys
 from mcp_mirror.cli import workers
 workers._CHECK = 0.2
-workers._MAX_SILENT = 10
+workers._MAX_MISSED = 10
 workers._DELAY = 0.001
 def run_worker(start):
-    signal.signal(signal.SIGALRM, lambda *_: start.beat())
+    signal.signal(signal.SIGALRM, lambda *_: start.send_heartbeat())
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     start.announce("x")
     signal.pause()

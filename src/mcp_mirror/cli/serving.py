@@ -180,7 +180,7 @@ class Serving(msgspec.Struct, frozen=True):
                     _Reloading(self, self.path, application, start, self.version).follow_changes(hangups, tasks)
                 if start:
                     tasks.start_soon(_follow_parent, start.parent)
-                    tasks.start_soon(_give_signs_of_life, start)
+                    tasks.start_soon(_send_heartbeats, start)
                 tasks.start_soon(signals.run)
                 if config.server.metrics is not None:
                     await tasks.start(self._serve_metrics, application, shutdown, start.worker.number if start else 0)
@@ -248,13 +248,13 @@ def _check_start(application: Application) -> None:
                 raise MirrorError(explain_failed_start(upstream, str(error))) from None
 
 
-async def _give_signs_of_life(start: "WorkerStart") -> None:
+async def _send_heartbeats(start: "WorkerStart") -> None:
     """Show the parent that the event loop runs, until cancelled."""
-    from mcp_mirror.cli.workers import BEAT_INTERVAL  # noqa: PLC0415  # not on stdio
+    from mcp_mirror.cli.workers import HEARTBEAT_INTERVAL  # noqa: PLC0415  # not on stdio
 
     while True:
-        start.beat()
-        await anyio.sleep(BEAT_INTERVAL)
+        start.send_heartbeat()
+        await anyio.sleep(HEARTBEAT_INTERVAL)
 
 
 async def _follow_parent(parent: int) -> None:

@@ -36,13 +36,13 @@ _POLL: Final = 0.05
 """Seconds between two looks at workers that start."""
 _CHECK: Final = 10.0
 """Seconds between two looks at workers that run; a signal ends the wait."""
-_MAX_SILENT: Final = 6
-"""Looks in a row after which a worker without a sign of life is killed. The time in which the machine, or the whole
+_MAX_MISSED: Final = 6
+"""Looks in a row after which a worker without a heartbeat is killed. The time in which the machine, or the whole
 gateway, was stopped does not count."""
-BEAT_INTERVAL: Final = 5.0
-"""Seconds between two signs of life of a worker."""
-_MAX_BEAT: Final = 255
-"""The largest sign of life. After it comes 1, because 0 means that there was none."""
+HEARTBEAT_INTERVAL: Final = 5.0
+"""Seconds between two heartbeats of a worker."""
+_MAX_HEARTBEAT: Final = 255
+"""The largest heartbeat, a counter. After it comes 1, because 0 means that there was none."""
 _SHORTEST_PAUSE: Final = 0.001
 """Seconds: a timer of 0 s would never end."""
 _SHORT: Final = 10.0
@@ -75,8 +75,8 @@ class WorkerStart(msgspec.Struct, frozen=True):
     """Takes the reports of reloads to the parent."""
     state_key: str
     """A key of all workers."""
-    beat: Callable[[], None]
-    """Gives a sign of life; from the first one on, the parent expects one every few seconds."""
+    send_heartbeat: Callable[[], None]
+    """Sends a heartbeat; from the first one on, the parent expects one every few seconds."""
 
     def share_state_keys(self, config: Config) -> Config:
         """Return the configuration with the key of all workers, if it has no keys."""
@@ -107,10 +107,10 @@ class _WorkerSlot(msgspec.Struct):
     """The reloaded configuration with which the process started."""
     is_reloading: bool = False
     """The process has received SIGHUP, and reads the configuration again."""
-    beat: int = 0
-    """The last sign of life."""
-    silent: int = 0
-    """The number of looks since then."""
+    heartbeat: int = 0
+    """The last heartbeat."""
+    missed: int = 0
+    """The number of looks since it changed."""
 
 
 class Supervisor:
@@ -149,8 +149,8 @@ class Supervisor:
         self._reloaded: Config | None = None
         """The configuration of the last reload."""
         self._state_key = secrets.token_hex(32)
-        self._beats = mmap.mmap(-1, len(listening))
-        """The last sign of life of each worker, in memory that the workers share."""
+        self._heartbeats = mmap.mmap(-1, len(listening))
+        """The last heartbeat of each worker, in memory that the workers share."""
         self._next_check = 0.0
 
     def run(self) -> int:
@@ -168,7 +168,7 @@ class Supervisor:
             if received.si_signo not in (signal.SIGCHLD, signal.SIGALRM):
                 self._forward(signal.Signals(received.si_signo))
             self._receive_reports()
-            self._end_silent()
+            self._kill_hanging()
             code = self._reap()
             if code is not None and self._is_starting:
                 self._forward(signal.SIGTERM)
@@ -183,13 +183,13 @@ class Supervisor:
 
     def _start(self, number: int, slot: _WorkerSlot) -> None:
         slot.started, slot.starts = time.monotonic(), slot.starts + 1
-        self._beats[number] = 0
+        self._heartbeats[number] = 0
         try:
             process = os.fork()
         except OSError as error:  # such as the limit of processes
             self._delay_restart(number, slot, f"could not be started: {error.strerror}")
             return
-        slot.process, slot.config, slot.is_reloading, slot.silent = process, self._reloaded, False, 0
+        slot.process, slot.config, slot.is_reloading, slot.missed = process, self._reloaded, False, 0
         if not process:
             os.close(self._hold)
             self._close_listening(but=number)
@@ -204,7 +204,7 @@ class Supervisor:
                     reloaded=self._reloaded,
                     reports=self._reports_end,
                     state_key=self._state_key,
-                    beat=partial(_beat, self._beats, number),
+                    send_heartbeat=partial(_send_heartbeat, self._heartbeats, number),
                 )
             )
 
@@ -274,18 +274,18 @@ class Supervisor:
                 os.kill(slot.process, signal.SIGHUP)
                 slot.is_reloading = True
 
-    def _end_silent(self) -> None:
+    def _kill_hanging(self) -> None:
         """Kill the workers whose event loops hang: they would keep their connections, and get further ones."""
         now = time.monotonic()
         if now < self._next_check:
             return
         self._next_check = now + _CHECK
         for number, slot in enumerate(self._slots):
-            beat, earlier = self._beats[number], slot.beat
-            slot.beat, slot.silent = beat, slot.silent + 1 if beat and beat == earlier else 0
-            if slot.process is not None and slot.silent == _MAX_SILENT:
+            heartbeat, earlier = self._heartbeats[number], slot.heartbeat
+            slot.heartbeat, slot.missed = heartbeat, slot.missed + 1 if heartbeat and heartbeat == earlier else 0
+            if slot.process is not None and slot.missed == _MAX_MISSED:
                 self._print_warning(
-                    f"mcp-mirror: worker {number} has not responded for {_CHECK * _MAX_SILENT:g} s, and is killed."
+                    f"mcp-mirror: worker {number} has not responded for {_CHECK * _MAX_MISSED:g} s, and is killed."
                 )
                 os.kill(slot.process, signal.SIGKILL)
 
@@ -343,8 +343,8 @@ def check_workers(config: Config, count: int, address: tuple[str, int] | None) -
         )
 
 
-def _beat(beats: mmap.mmap, number: int) -> None:
-    beats[number] = beats[number] % _MAX_BEAT + 1
+def _send_heartbeat(heartbeats: mmap.mmap, number: int) -> None:
+    heartbeats[number] = heartbeats[number] % _MAX_HEARTBEAT + 1
 
 
 def _report(pipe: int, url: str) -> None:

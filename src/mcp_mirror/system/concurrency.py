@@ -14,7 +14,7 @@ T = TypeVar("T")
 async def run_concurrently(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """Return the results of requests in their order. A few of the requests are made at the same time.
 
-    If requests fail, raise the error of the first of them, as soon as the others of its time have ended.
+    If requests fail, raise the error of the first of them, once those that were made at the same time have ended.
     """
     results: dict[int, T] = {}
     errors: dict[int, Exception] = {}
