@@ -70,6 +70,7 @@ _BUSY: Final = (429, 503)
 """Statuses whose `Retry-After` names when to try again."""
 _ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
 _STATUS_ADVICE: Final = {
+    400: f"{_ELSEWHERE}. The gateway sends no client certificate",
     401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`; for a wrapped server give "
     "--header, or run `mcp-mirror login NAME --url URL`",
     403: "Its token may not do this: check `headers` or `auth`",
@@ -79,8 +80,21 @@ _STATUS_ADVICE: Final = {
     421: "It does not accept the host in `url`: correct it, or add it to the server's allowed hosts",
     429: f"It limits the rate of requests{_LATER}",
     501: _ELSEWHERE,
+    502: "A proxy in front of it has no response of the server: check whether the server runs, and the proxy's log",
+    503: f"It, or a proxy in front of it, is busy or not ready{_LATER}",
+    504: "A proxy in front of it waited too long for the server's response: raise that proxy's timeout",
 }
 """What to try, by HTTP status."""
+LOST_SESSION: Final = (
+    "try again. If `url` leads to several servers, their load balancer must send each session to the server that "
+    "opened it"
+)
+"""What to try if the server does not know the gateway's session."""
+CUT_STREAM: Final = (
+    "try again in a moment. If it does so after the same time, raise the timeout of the proxy in front of it"
+)
+"""What to try if an event stream ends without the response."""
+_NOT_TLS: Final = f"If the server uses TLS, use https:// in `url`. {_ELSEWHERE}"
 _CREDENTIALS_ADVICE: Final = (
     "It rejected the token: with `headers`, or --header of a wrapped server, check whether the token has expired; with "
     "`mcp-mirror login`, whether the server accepts tokens of that authorization server for its `url`"
@@ -92,6 +106,7 @@ _RETRY_AFTER: Final = re.compile(r"[0-9]{1,5}")
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
 _OK: Final = 200
+_BAD_REQUEST: Final = 400
 _UNAUTHORIZED: Final = 401
 _NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
@@ -129,12 +144,22 @@ def explain_response(response: httpx2.Response) -> str:
     return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {_advise(response)}."
 
 
+def explain_large_message(url: httpx2.URL, size: int) -> str:
+    """Return the same for a message of so many bytes that got HTTP status 413."""
+    return (
+        f"{format_address(url)} answered with HTTP status 413 to a message of {size:,} bytes. Pass a smaller part of "
+        "the value, or raise the limit of the server, or of a proxy in front of it, and `max_request_bytes` with it."
+    )
+
+
 def _advise(response: httpx2.Response) -> str:
     status, request = response.status_code, response.request
     if response.has_redirect_location:
         return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
     if status == _NOT_ALLOWED and request.method == "GET":  # only the older transport opens its stream before a session
         return _NOT_SSE
+    if status == _BAD_REQUEST and request.url.scheme == "http":  # such as that of a TLS server without a handshake
+        return _NOT_TLS
     if status == _UNAUTHORIZED and "authorization" in request.headers:
         return _CREDENTIALS_ADVICE
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
