@@ -236,17 +236,19 @@ async def test_a_server_without_the_older_transport_is_reported_with_the_remedy(
     assert "needs `transport: streamable-http`" in ended.err
 
 
-async def test_a_failed_connection_names_the_proxy_that_is_not_used(
-    configured: Configured, run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_proxy_of_the_environment_leads_to_an_upstream(
+    configured: Configured, run: Run, listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configured({"one": {"url": f"http://127.0.0.1:{free_port()}/mcp"}})
-    monkeypatch.setenv("HTTP_PROXY", "http://user:c4nary@proxy.example:3128")
+    config = configured({"one": {"url": "http://tools.example.com/mcp"}})
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:c4nary@127.0.0.1:{free_port()}")
     ended = await run("check", "--config", str(config))
-    assert "nothing listens there." in ended.err
-    assert "The gateway connects directly, not over the proxy in `HTTP_PROXY`." in ended.err
+    assert "tools.example.com:80 failed: the proxy in `HTTP_PROXY` does not answer." in ended.err
     assert "c4nary" not in ended.err
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    assert "proxy" not in (await run("check", "--config", str(config))).err
+    async with listening("raw_http.py") as port:  # in place of a proxy
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        ended = await run("check", "--config", str(config))
+    assert (ended.code, ended.err) == (0, "")
+    assert "one: ready" in ended.out
 
 
 async def test_a_server_below_the_oldest_protocol_version_is_not_used(

@@ -84,6 +84,10 @@ class Site:
         self.changed.set()
 
 
+async def no_proxy(*_: object) -> Receiver:
+    raise AssertionError
+
+
 @asynccontextmanager
 async def serving(
     *responses: bytes, most: int = 20, seconds: float = 5.0, context: ssl.SSLContext | None = None
@@ -97,7 +101,7 @@ async def serving(
 
     with anyio.fail_after(BOUND):
         async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
-            connections = HttpConnections(open_recorded, most, seconds)
+            connections = HttpConnections(open_recorded, most, seconds, no_proxy)
             site = Site(
                 f"{'https' if context else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}/",
                 connections,
@@ -418,7 +422,7 @@ async def test_a_server_that_closes_the_connection_before_tls_is_named() -> None
         return receiver
 
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
-        connections = HttpConnections(connect, 20, 5.0)
+        connections = HttpConnections(connect, 20, 5.0, no_proxy)
         request = httpx2.Request("GET", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         with anyio.fail_after(BOUND), pytest.raises(httpx2.TransportError) as failure:
             await connections.handle_async_request(request)

@@ -5,7 +5,6 @@ because the rest may contain a secret.
 """
 
 import errno
-import os
 import re
 import socket
 import ssl
@@ -75,7 +74,7 @@ _STATUS_ADVICE: Final = {
     "--header, or run `mcp-mirror login NAME --url URL`",
     403: "Its token may not do this: check `headers` or `auth`",
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`, or --sse if it is wrapped",
-    407: "A proxy on the way requires a sign-in, which the gateway cannot do",
+    407: "A proxy on the way requires a sign-in: put user and password into `HTTP_PROXY`",
     408: "It, or a proxy in front of it, waited too long: try again",
     421: "It does not accept the host in `url`: correct it, or add it to the server's allowed hosts",
     429: f"It limits the rate of requests{_LATER}",
@@ -131,9 +130,6 @@ class AuthorizationError(httpx2.TransportError):
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
     """Return a sentence with the address and the cause, and one with what to try."""
     cause, advice = _explain_cause(error)
-    is_unreached = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    if is_unreached and not isinstance(error.__cause__, ssl.SSLError) and (proxy := _find_proxy(url)):
-        advice += f". The gateway connects directly, not over the proxy in `{proxy}`"
     return f"The connection to {format_address(url)} failed: {cause}. {advice}."
 
 
@@ -176,15 +172,6 @@ def _leads_to_https(response: httpx2.Response) -> bool:
     except httpx2.InvalidURL:
         return False
     return (response.request.url.scheme, target.scheme, target.host) == ("http", "https", response.request.url.host)
-
-
-def _find_proxy(url: httpx2.URL) -> str | None:
-    """Return the environment variable with the proxy that other programs would use for a URL."""
-    from urllib.request import proxy_bypass  # noqa: PLC0415  # imports much, and only errors need it
-
-    names = [spelled for name in (f"{url.scheme}_proxy", "all_proxy") for spelled in (name.upper(), name)]
-    found = next((name for name in names if os.environ.get(name)), None)
-    return None if found is None or proxy_bypass(url.host) else found
 
 
 def mark(kind: FailureKind, message: str) -> str:
@@ -231,6 +218,7 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     # These import an HTTP client, which stdio does not need.
     from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415
+    from mcp_mirror.system.forward_proxies import ForwardProxyError  # noqa: PLC0415
     from mcp_mirror.system.http_connections import (  # noqa: PLC0415
         CLOSED_EARLY,
         LARGE_HEAD,
@@ -246,10 +234,12 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
         LARGE_HEAD: "Check which headers or cookies the server, or a proxy in front of it, adds",
         CLOSED_EARLY: "See the server's log; if it never responds, check scheme and port in `url`",
     }
+    if isinstance(error, ForwardProxyError):
+        advice[str(error)] = error.advice
+    if isinstance(error, BodyError):
+        advice[str(error)] = "Correct the server, or a proxy in front of it"
     if isinstance(error, httpx2.TransportError) and str(error) in advice:
         return str(error), advice[str(error)]
-    if isinstance(error, BodyError):
-        return str(error), "Correct the server, or a proxy in front of it"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
     if isinstance(error, ssl.SSLError):
