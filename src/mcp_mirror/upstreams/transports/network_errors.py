@@ -44,6 +44,7 @@ class FailureKind(StrEnum):
 
 
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+_NEVER_RESPONDS: Final = "See the server's log; if it never responds, check scheme and port in `url`"
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
     ((ConnectionRefusedError,), "nothing listens there", "Start the server, or correct `url`"),
     ((socket.gaierror,), "the host name has no address", "Correct the host name in `url`, or check this machine's DNS"),
@@ -58,7 +59,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
         "it ended the connection, or sent something that is not HTTP",
         "Check scheme and port in `url`, and the server's log",
     ),
-    ((httpx2.NetworkError,), "it was lost", "See the server's log, and try again"),
+    ((httpx2.NetworkError,), "it was lost", f"Try again. {_NEVER_RESPONDS}"),
 )
 """The cause and what to try, by type of error, the most specific first."""
 
@@ -103,6 +104,12 @@ _NOT_SSE: Final = (
 )
 _RETRY_AFTER: Final = re.compile(r"[0-9]{1,5}")
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
+_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
+"""OpenSSL's codes for a certificate that no known authority has signed."""
+_SET_AUTHORITIES: Final = (
+    "If an authority of your organization signed it, set `SSL_CERT_FILE` to a PEM file with the certificate of that "
+    "authority"
+)
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
@@ -232,7 +239,7 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
         SLOW_HANDSHAKE: "Check host and port in `url`; if the server uses plain HTTP, use http://",
         NO_AUTHORITIES: "Set it to a PEM file with the certificates of the authorities that this machine trusts",
         LARGE_HEAD: "Check which headers or cookies the server, or a proxy in front of it, adds",
-        CLOSED_EARLY: "See the server's log; if it never responds, check scheme and port in `url`",
+        CLOSED_EARLY: _NEVER_RESPONDS,
     }
     if isinstance(error, ForwardProxyError):
         advice[str(error)] = error.advice
@@ -241,7 +248,11 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, httpx2.TransportError) and str(error) in advice:
         return str(error), advice[str(error)]
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
+        is_unknown = error.verify_code in _UNKNOWN_AUTHORITY
+        return (
+            f"its certificate is not valid ({error.verify_message.rstrip('.')})",
+            _SET_AUTHORITIES if is_unknown else "Use a certificate that this machine trusts",
+        )
     if isinstance(error, ssl.SSLError):
         reason = error.reason or "no reason"
         is_refused = "_ALERT_" in reason  # the server speaks TLS
