@@ -16,6 +16,7 @@ from redis_process import free_port
 
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.system.forward_proxies import find_forward_proxy
+from mcp_mirror.upstreams.oauth_failures import explain_failure
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
 
 BOUND = 20
@@ -175,6 +176,11 @@ async def test_a_proxy_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{free_port()}")
     for scheme in ("http", "https"):
         assert "the proxy in `ALL_PROXY` does not answer" in await fail(f"{scheme}://tools.example.com/mcp")
+    with pytest.raises(httpx2.ConnectError) as raised:
+        await read("https://login.example.com/token")
+    assert explain_failure(raised.value) == (
+        "its authorization server could not be reached (the proxy in `ALL_PROXY` does not answer)"
+    )
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://127.0.0.1:1", "http://"])
