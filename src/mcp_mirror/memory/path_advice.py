@@ -97,8 +97,8 @@ class PathAdvice(msgspec.Struct, frozen=True):
     async def _find_newest(self) -> MemoryPath | None:
         """The path of the newest notice, or of the newest value."""
         newest = self.writer.notices.newest(self.namespace)
-        if newest is None and (bases := await self.writer.store.newest(self.namespace, 1)):
-            newest = bases[0]
+        if newest is None and (listed := await self.writer.store.list(self.namespace, limit=1)):
+            newest = listed[0].base
         return parse_path(newest) if newest else None
 
     async def _find(self, path: MemoryPath, select: Callable[[FoundValue], MemoryPath | None]) -> MemoryPath | None:
