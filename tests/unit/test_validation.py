@@ -196,6 +196,45 @@ def test_an_error_names_what_the_alternatives_expect(
     assert error.count("; or ") <= 2
 
 
+CAT = {"properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["lives"]}
+DOG = {"properties": {"kind": {"enum": ["dog"]}, "tricks": {"type": "array"}}, "required": ["tricks"]}
+BIRD = {"properties": {"kind": {"const": "bird"}, "song": {}}, "required": ["song"]}
+STONE = {"properties": {"weight": {}}, "required": ["weight"]}
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "value", "expected"),
+    [
+        ([CAT, DOG, BIRD], {"kind": "dog"}, 'a: "tricks" is a required property'),
+        ([CAT, DOG], {"kind": "cat", "lives": "x"}, 'a.lives: "x" is not of type "integer"'),
+        ([CAT, {"anyOf": [DOG, BIRD]}], {"kind": "bird"}, 'a: "song" is a required property'),
+        (
+            [CAT, DOG, BIRD],
+            {"kind": "cow"},
+            'a: \'kind\' is "cow"; the schema has alternatives for "cat", "dog", "bird"',
+        ),
+        ([CAT, DOG], {"kind": None}, 'a: \'kind\' is null; the schema has alternatives for "cat", "dog"'),
+        ([CAT, DOG, STONE], {"kind": "cow"}, 'a: "weight" is a required property'),
+        ([CAT, DOG], {}, 'a: "lives" is a required property; or "tricks" is a required property'),
+        ([CAT, CAT], {"kind": "cat"}, 'a: "lives" is a required property'),
+    ],
+)
+@pytest.mark.parametrize("word", ["anyOf", "oneOf"])
+def test_an_error_is_about_the_alternative_that_a_value_names(
+    word: str, alternatives: list[Any], value: Any, expected: str
+) -> None:
+    assert check({"properties": {"a": {word: alternatives}}}, {"a": value}) == expected
+
+
+def test_an_error_does_not_say_null_of_a_kind_that_is_absent() -> None:
+    error = check({"$defs": {"tree": TREE}, "anyOf": [_of_kind("a"), _of_kind("b")]}, {})
+    assert error == '\'kind\' is missing; the schema has alternatives for "a", "b"'
+
+
+def _of_kind(kind: str) -> Any:
+    return {"properties": {"kind": {"const": kind}, "x": RECURSIVE}, "required": ["kind"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
