@@ -256,8 +256,8 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     parts += [kind] if (kind := find_format(edges)) else []
     summary = ", ".join(parts)
     room.take(summary)
-    if kind == PYTHON_LITERAL and (fields := _describe_printed_rows(head, room)):
-        return Preview(f"{summary}; fields with first values: {fields}")
+    if kind == PYTHON_LITERAL and (described := _describe_printed_rows(head, room)):
+        return Preview(summary + described)
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first = _split_lines(head)
@@ -267,9 +267,11 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
 
 
 def _describe_printed_rows(head: str, room: TokenBudget) -> str:
-    """The fields of a list of dictionaries as Python prints it; empty for any other text."""
-    rows = translate_first_rows(head[:_MAX_PRINTED_ROWS])
-    return _describe_rows(sample_items(rows, trim(rows)), room) if rows else ""
+    """The fields of a list of dictionaries as Python prints it, or a first tuple with a text; empty for other texts."""
+    if (rows := translate_first_rows(head[:_MAX_PRINTED_ROWS])) is None:
+        return ""
+    fields = _describe_rows(sample_items(rows, trim(rows)), room)
+    return f"; fields with first values: {fields}" if fields else _show_header(rows, trim(rows), room)
 
 
 def _split_lines(text: str) -> list[str]:
