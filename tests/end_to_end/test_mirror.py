@@ -1333,6 +1333,17 @@ async def test_a_text_where_only_data_fit_is_refused_with_the_newest_path(text: 
         assert refused.text.endswith(f'Pass a path that fits, such as "{page}/orders".')
 
 
+async def test_a_path_is_refused_without_a_value_around_it_that_is_invalid() -> None:
+    async with with_orders(ROWS) as mirror:
+        parts = await mirror.put(["two\nlines", 'Rows:\n\n{"rows": [{"id": 1}]}', 7])
+        refused = await mirror.call("count_mirrored", {"orders": f"{parts}/0"})
+        assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
+        refused = await mirror.call("count_mirrored", {"orders": f"{parts}/1"})
+        assert refused.text.endswith("pass the result of memory_query with the `expression` rows.")
+        refused = await mirror.call("count_mirrored", {"orders": await mirror.put({"orders": [1], "total": 1})})
+        assert "orders.0: 1 is not of type" in refused.text
+
+
 @pytest.mark.parametrize(
     ("tool", "given"),
     [

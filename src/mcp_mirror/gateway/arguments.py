@@ -203,7 +203,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
             location = error.location
-            near = await advice(error.wanted, lambda key: bool(types_of((*location, key)))).find_near(error.path)
+            accepts = partial(self._accepts, call, entry, location)
+            near = await advice(error.wanted, accepts, lambda key: bool(types_of((*location, key)))).find_near(
+                error.path
+            )
             return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
         if container := _find_refused_container(inputs.found, types_of):
@@ -212,8 +215,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
         if refused is None:
             return None
-        accepts = None if refused.is_item else partial(self._accepts, call, entry, refused.location)
-        meant = await advice(refused.wanted).find_meant(refused.text, accepts)
+        accepts = partial(self._accepts, call, entry, refused.location)
+        meant = await advice(refused.wanted, accepts).find_meant(refused.text, may_be_any=not refused.is_item)
         return _name_path(cause, meant) if meant else None
 
     async def _accepts(self, call: Call, entry: CatalogEntry, location: Location, value: Segments) -> bool:

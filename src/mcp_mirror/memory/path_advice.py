@@ -41,7 +41,7 @@ _PART: Final = re.compile(r"(?:path)?(/[^\n]{1,200})")
 """A path without its base, as models copy it from the words of a notice."""
 
 Accepts = Callable[[Segments], Awaitable[bool]]
-"""Whether an argument's schema accepts a value, JSON text."""
+"""Whether the argument's schema accepts a value of one of its types, JSON text."""
 
 
 class PathAdvice(msgspec.Struct, frozen=True):
@@ -53,6 +53,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
     namespace: str
     wanted: frozenset[str]
     """The JSON types that the argument accepts."""
+    accepts: Accepts
     is_named: Callable[[str], bool] = lambda _: False
     """Whether the argument's schema names a member."""
 
@@ -77,13 +78,14 @@ class PathAdvice(msgspec.Struct, frozen=True):
             return part
         above = MemoryPath(path.base, path.tokens[:-1])
         beside = None if part else await self._find(above, self._find_part)
-        return beside or await self._find(above, self._find_whole) or part
+        near = beside or await self._find(above, self._find_whole)
+        return near if near and await self._is_accepted(near) else part
 
-    async def find_meant(self, text: str, accepts: Accepts | None) -> MemoryPath | None:
+    async def find_meant(self, text: str, *, may_be_any: bool) -> MemoryPath | None:
         """Find a value that fits and that a text may mean: a part of the newest value that the text names.
 
-        Where only objects or arrays fit, any text may mean the newest value, or one near it, if `accepts` returns that
-        the argument's schema accepts the value, which may be converted. None: the text must name a part.
+        `may_be_any`: where only objects or arrays fit, any text may mean the newest value, or one near it, if the
+        argument's schema accepts the value.
 
         Raises:
             StoreError: The store failed.
@@ -94,13 +96,15 @@ class PathAdvice(msgspec.Struct, frozen=True):
         for path in (parse_path(f"{above}{part[1]}") for above in (value, value.base)) if part else ():
             if path and (meant := await self._find(path, self._find_whole)):
                 return meant
-        if accepts is None or not self.wanted <= _CONTAINERS:
+        if not may_be_any or not self.wanted <= _CONTAINERS:
             return None
         near = await self._find(value, self._find_whole) or await self.find_near(value)
-        found = near and await look_up(self.writer.store, self.scanner, self.namespace, near)
-        if not found or not await accepts(coerce(Resolved(found.path, found.blob, found.kind), self.wanted, ())):
-            return None
-        return near
+        return near if near and await self._is_accepted(near) else None
+
+    async def _is_accepted(self, path: MemoryPath) -> bool:
+        found = await look_up(self.writer.store, self.scanner, self.namespace, path)
+        value = found and Resolved(found.path, found.blob, found.kind)
+        return value is not None and await self.accepts(coerce(value, self.wanted, ()))
 
     async def _find_newest(self) -> MemoryPath | None:
         """The path of the newest notice, or of the newest value."""
