@@ -226,6 +226,21 @@ def test_an_error_is_about_the_alternative_that_a_value_names(
     assert check({"properties": {"a": {word: alternatives}}}, {"a": value}) == expected
 
 
+PATTERN = "^(?:[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]Z)$"
+
+
+def test_an_error_names_the_format_of_a_text_and_not_its_pattern_too() -> None:
+    at = {"type": "string", "format": "date-time", "pattern": PATTERN}
+    other = {"properties": {"n": {"format": "date-time"}, "p": {"pattern": PATTERN}}}
+    properties = {"at": at, "or": {"anyOf": [at, {"type": "null"}]}, "other": other}
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": properties}
+    error = check(schema, {"at": "tomorrow", "or": "x", "other": {"n": "y", "p": "z"}})
+    assert error.startswith(
+        'at: "tomorrow" is not a "date-time"; or: "x" is not a "date-time"; other.n: "y" is not a "'
+    )
+    assert error.endswith(f'; other.p: "z" does not match "{PATTERN}"')
+
+
 def test_an_error_does_not_say_null_of_a_kind_that_is_absent() -> None:
     error = check({"$defs": {"tree": TREE}, "anyOf": [_of_kind("a"), _of_kind("b")]}, {})
     assert error == '\'kind\' is missing; the schema has alternatives for "a", "b"'
