@@ -31,6 +31,7 @@ def literals(*texts: str) -> list[bytes]:
         ("caf\u00e9", ["caf\u00e9"], SAME),
         ("a", ["b"], DIFFERS),
         ("a", ["ab"], DIFFERS),
+        ("a", ['"a"'], DIFFERS),
         (5, ["5"], SAME),
         (True, ["1"], DIFFERS),
         (["x", {"a": 1}], ["x", '{"a":1}'], ITEMS),

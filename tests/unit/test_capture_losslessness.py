@@ -246,6 +246,7 @@ RESOURCE = {"type": "resource", "resource": {"uri": "u", "text": "x"}}
     ("content", "structured"),
     [
         ([text_block("a"), text_block("b")], [text_block("a") | {"_meta": None}, text_block("c")]),
+        ([text_block("a")], [text_block("a"), text_block("a") | {"_meta": None}]),
         ([text_block("a") | {"x": 1}], [text_block("a") | {"annotations": None, "_meta": None}]),
         ([RESOURCE], [RESOURCE | {"resource": {"uri": "u", "text": "x", "_meta": 5}}]),
         ([RESOURCE | {"annotations": 5}], [RESOURCE | {"annotations": {"priority": None}}]),
