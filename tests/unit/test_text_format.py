@@ -167,6 +167,7 @@ def read(text: str) -> Edges:
         (STAMPED, "log"),
         ("one\ntwo\n", ""),
         ("* one\n* two in src/*.py\n* three\n", ""),
+        ("# [a](https://example.org)\n## **b**\n# c\n", "Markdown"),
         ("# Title\n\n* **one**\n* [two](https://example.org)\n* three\n", "Markdown"),
         ("# Title\n\nWords, then:\n\n```js\nlet a = 1;\nlet b = 2;\nlet c = 3;\n```\n", "Markdown"),
         ("```js\nlet a = 1;\nlet b = 2;\nlet c = 3;\nlet d = 4;\n```\n", "source code"),
@@ -369,6 +370,8 @@ def test_a_table_of_numbers_that_is_too_long_to_be_read_is_not_named() -> None:
     [
         ("id;name\n1;a\n2;b;c\n3;d\n4;e\n", ";"),
         ("id,name\n1,a\n2\n3,d\n4,e\n", ","),
+        ("id,name\n1\n2,b\n3,d\n4,e\n", ","),
+        ("id,name\n1,a\n2,b\n3,d\n4\n", ","),
         ("id,name\n1,a\n2\n3\n", ""),
         ("id,name\n1,a\n2,b\n3,d\n4,e\n", ""),
         ("id,name\n1,a\n2,b,c\n3,d,e\n4,e\n", ""),
