@@ -53,12 +53,20 @@ async def answer(text: str, bases: Sequence[str]) -> str:
         *((GRID[:-3], ""), (f"{GRID[:-3]}/grid/0", "/grid/0"), (GRID.upper(), ""), (GRID[:-2] + "00", "")),
         *((GRID[:-6] + GRID[-5:-7:-1] + GRID[-4:], ""), (f"<{GRID}>", ""), (f"see {GRID}", "")),
         *((f'["{GRID}/grid/0"]', "/grid/0"), (f'["{GRID}/a b", "{GRID}/c"]', "/a b"), (f"<{GRID}/a>", "/a")),
+        *((f"{GRID[:-3]}/a]b", "/a]b"), (f"({GRID}/a]b)", "/a")),
         *((GRID.replace("make_grid", "makegrid"), ""), (GRID.partition("-")[2], ""), (f"x{GRID}/{'a' * 300}", "")),
     ],
 )
 async def test_a_miscopied_path_is_answered_with_the_path_to_try_again_with(text: str, part: str) -> None:
     error = await answer(text, [GRID, new_base("make_grid", UUID(int=7, version=4)), SHEET])
     assert error.endswith(f'. The path is not exact: call again with "{GRID}{part}".')
+
+
+@pytest.mark.parametrize("slug", ["make_grid", "makegrid", "Make_Grid", "zake_grid"])
+async def test_a_miscopied_path_is_found_among_many_newer_ones(slug: str) -> None:
+    newer = [new_base(tool, UUID(int=at << 64, version=4)) for tool in ("make_grid", "tool") for at in range(70)]
+    error = await answer(f"{slug}{GRID[9:-2]}00/x", [GRID, *newer])
+    assert error.endswith(f'. The path is not exact: call again with "{GRID}/x".')
 
 
 @pytest.mark.parametrize("text", [MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a"])
@@ -272,6 +280,25 @@ async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(token
                     errors.append(str(caught.value))
     assert errors[:2] == errors[2:]
     assert "JMESPath" not in errors[1]
+
+
+@pytest.mark.parametrize(
+    ("blob", "token", "advice"),
+    [
+        (b"[]", "name", "It is an empty array."),
+        (b"[1]", "01", "It is an array whose items are 0 to 0."),
+        (b"[1]", "gr\u00f6\u00dfe", 'JMESPath expression [*]."gr\u00f6\u00dfe" selects from its items.'),
+    ],
+)
+async def test_only_an_array_with_items_and_a_key_is_advised_to_be_queried(
+    blob: bytes, token: str, advice: str
+) -> None:
+    store = await memory_of([])
+    await store.put("me", msgspec.structs.replace(descriptor(GRID), kind="array", size=len(blob)), (blob,))
+    nowhere: Any = None
+    with pytest.raises(ToolError) as caught:
+        await look_up(store, nowhere, "me", MemoryPath(GRID, (token,)), content=ErrorContent(advise_query=True))
+    assert str(caught.value).endswith(advice)
 
 
 async def test_the_whole_indexed_array_and_other_members_are_found() -> None:
