@@ -69,7 +69,7 @@ async def test_a_miscopied_path_is_found_among_many_newer_ones(slug: str) -> Non
     assert error.endswith(f'. The path is not exact: call again with "{GRID}/x".')
 
 
-@pytest.mark.parametrize("text", [MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a"])
+@pytest.mark.parametrize("text", [MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a", f"{MADE_UP}.name"])
 async def test_a_path_with_a_name_like_the_callers_own_is_answered_with_that(text: str) -> None:
     assert f'Nearest are "{GRID}": call again with one of these paths' in await answer(text, [GRID, SHEET])
 
@@ -282,22 +282,37 @@ async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(token
     assert "JMESPath" not in errors[1]
 
 
+KEYS = {f"key {at}": at for at in range(15)}
+
+
 @pytest.mark.parametrize(
-    ("blob", "token", "advice"),
+    ("value", "token", "has_preview", "advice"),
     [
-        (b"[]", "name", "It is an empty array."),
-        (b"[1]", "01", "It is an array whose items are 0 to 0."),
-        (b"[1]", "gr\u00f6\u00dfe", 'JMESPath expression [*]."gr\u00f6\u00dfe" selects from its items.'),
+        ([], "name", True, "It is an empty array."),
+        ([1], "01", True, "It is an array whose items are 0 to 0."),
+        ([1], "gr\u00f6\u00dfe", True, 'JMESPath expression [*]."gr\u00f6\u00dfe" selects from its items.'),
+        (KEYS, "no. 14", True, f' and 3 more. Pass a whole path, such as "{GRID}/a/key 14".'),
+        (KEYS, "key 15", False, 'Its keys are hidden; name them by position: "/~#0" to "/~#14".'),
+        ({"key": 1}, "keys", True, f'Its keys are "key". Pass a whole path, such as "{GRID}/a/key".'),
+        ({"key": 1}, "keys", False, 'Its keys are hidden; name them by position: "/~#0".'),
+        ({}, "key", True, "It is an empty object."),
+        ("text", "key", True, "It is text, which has no keys: use the path itself."),
     ],
 )
-async def test_only_an_array_with_items_and_a_key_is_advised_to_be_queried(
-    blob: bytes, token: str, advice: str
+async def test_the_error_of_a_missing_key_names_those_that_may_be_seen(
+    value: Any,
+    token: str,
+    has_preview: bool,  # noqa: FBT001
+    advice: str,
 ) -> None:
     store = await memory_of([])
-    await store.put("me", msgspec.structs.replace(descriptor(GRID), kind="array", size=len(blob)), (blob,))
+    blob = msgspec.json.encode({"a": value})
+    described = msgspec.structs.replace(descriptor(GRID), size=len(blob), members=members(blob, trim(blob)))
+    await store.put("me", msgspec.structs.replace(described, preview=has_preview), (blob,))
     nowhere: Any = None
     with pytest.raises(ToolError) as caught:
-        await look_up(store, nowhere, "me", MemoryPath(GRID, (token,)), content=ErrorContent(advise_query=True))
+        await look_up(store, nowhere, "me", MemoryPath(GRID, ("a", token)), content=ErrorContent(advise_query=True))
+    assert str(caught.value).startswith(f'"{GRID}/a" has no key "{token}". ')
     assert str(caught.value).endswith(advice)
 
 
