@@ -13,12 +13,15 @@ import pytest
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
+from mcp_mirror.memory.path_advice import PathAdvice, advise_query
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import look_up
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import MemoryPath, new_base, parse_wrapped_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.payload.scans import scan_array
 from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -314,6 +317,46 @@ async def test_the_error_of_a_missing_key_names_those_that_may_be_seen(
         await look_up(store, nowhere, "me", MemoryPath(GRID, ("a", token)), content=ErrorContent(advise_query=True))
     assert str(caught.value).startswith(f'"{GRID}/a" has no key "{token}". ')
     assert str(caught.value).endswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "has_preview", "found"),
+    [
+        ({"few": [1], "many": [1, 2, 3]}, "array", True, "/many"),
+        ({"few": [1], "many": [1, 2, 3]}, "array", False, None),
+        ({f"k{at:02}": [1] * at for at in range(14)}, "array", True, "/k00"),
+        ({"z": {"n": 1}, "a": {"rows": [1, 2]}, "n": 1}, "array", True, "/a/rows"),
+        ([{"n": 5}], "integer", True, None),
+    ],
+)
+async def test_of_the_parts_that_fit_and_may_be_seen_the_largest_is_found(
+    value: Any,
+    wanted: str,
+    has_preview: bool,  # noqa: FBT001
+    found: str | None,
+) -> None:
+    store, blob = await memory_of([]), msgspec.json.encode(value)
+    kind, known = ("object", members(blob, trim(blob))) if isinstance(value, dict) else ("array", ())
+    described = msgspec.structs.replace(descriptor(GRID), kind=kind, size=len(blob), members=known)
+    await store.put("me", msgspec.structs.replace(described, preview=has_preview), (blob,))
+    writer = ValueWriter(store, StorePolicy(), lambda: 1e9)
+    writer.notices.add("me", f'"{SHEET}"\n{NOTICE.partition(chr(10))[2]}')  # of a value that is deleted
+    nowhere: Any = None
+    near = await PathAdvice(writer, nowhere, Flows(), "me", frozenset({wanted})).find_near(MemoryPath(GRID))
+    assert (near and str(near)) == (found and GRID + found)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_sql", "advice"),
+    [
+        ('Found:\n{"n": 1, "gr\u00f6\u00dfen": [{"a": 1}]}', False, '`expression` "gr\u00f6\u00dfen".'),
+        ("id,name\n" + "1,Ada\n" * 9, True, f' and `inputs` {{"t": "{GRID}"}}.'),
+        ("id,name\n" + "1,Ada\n" * 9, False, None),
+    ],
+)
+def test_a_query_is_advised_in_the_form_that_is_served(text: str, has_sql: bool, advice: str | None) -> None:  # noqa: FBT001
+    found = advise_query(msgspec.json.encode(text), MemoryPath(GRID), frozenset({"array"}), has_sql=has_sql)
+    assert found is None if advice is None else found is not None and found.endswith(advice)
 
 
 async def test_the_whole_indexed_array_and_other_members_are_found() -> None:
