@@ -5,6 +5,7 @@ that differ each time. And what tests of several folders need.
 """
 
 import asyncio
+import atexit
 import gc
 import json
 import logging
@@ -37,13 +38,23 @@ settings.register_profile("explore", settings.get_profile("same"), derandomize=F
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
-def pytest_configure() -> None:
-    """Let processes that tests start be interrupted, also where a shell runs all of this in the background.
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how this process is interrupted and ends.
 
-    Such a shell has its children ignore SIGINT (POSIX, 2.11), and they theirs.
+    Processes that tests start can be interrupted also where a shell runs all of this in the background: such a shell
+    has its children ignore SIGINT (POSIX, 2.11), and they theirs.
+
+    A process of pytest-xdist ends without freeing its thousands of tests: that takes over ten seconds, after which
+    pytest-xdist kills it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _is_worker(config):
+        atexit.register(os._exit, 0)  # what is registered later runs before
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 @pytest.fixture(autouse=True)
@@ -68,9 +79,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     """Let objects be freed at the end of the process: some extension modules report those that are not."""
-    gc.unfreeze()
+    if not _is_worker(config):
+        gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -536,6 +536,15 @@ async def test_an_empty_namespace_is_an_error() -> None:
                 await use
 
 
+async def test_an_evicted_value_of_the_program_is_not_called_a_result_of_a_tool() -> None:
+    async with Mirror(store={"kind": "memory", "max_values": 1}) as mirror:
+        path = await mirror.put("first")
+        await mirror.put("second")
+        with pytest.raises(ToolError) as raised:
+            await mirror.read(path)
+    assert str(raised.value).endswith("It was made by memory_put: make it again and use the new path.")
+
+
 async def test_a_namespace_that_is_not_a_text_is_an_error() -> None:
     no_user: Any = None
     async with with_functions() as mirror:

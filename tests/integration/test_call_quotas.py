@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
 import pytest
 from clocks import Clock
 
@@ -23,13 +24,16 @@ from mcp_mirror.stores.event_log import MemoryEventLog
 
 
 class FickleLog(MemoryEventLog):
-    """A log that may be away."""
+    """A log that may be away, or wait before it writes."""
 
     away = False
+    may_write: anyio.Event | None = None
 
     async def append(self, *arguments: Any, **options: Any) -> None:
         if self.away:
             raise StoreError("It is away.")
+        if self.may_write:
+            await self.may_write.wait()
         await super().append(*arguments, **options)
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
@@ -45,7 +49,7 @@ class Gateway:
         self, log: MemoryEventLog, clock: Clock, principals: tuple[PrincipalLimits, ...] = (), **limits: Any
     ) -> None:
         traffic = TrafficPolicy(**limits)
-        recorder = EventRecorder(log, EventsPolicy(), clock)
+        self.recorder = recorder = EventRecorder(log, EventsPolicy(), clock)
         self.quotas = CallQuotas(
             log, recorder, lambda namespace: traffic.quota_for(find_limits(principals, namespace)), clock
         )
@@ -146,6 +150,20 @@ async def test_a_failing_store_does_not_refuse_calls_and_loses_no_count(log: Fic
     assert await gateway.calls(1) == [True]
     log.away = False
     await gateway.quotas.refresh()
+    assert await gateway.calls(2) == [True, False]
+
+
+async def test_a_call_that_ends_while_the_counts_are_read_counts_once(log: FickleLog, clock: Clock) -> None:
+    gateway = Gateway(log, clock, calls_per_day=3)
+    assert await gateway.calls(1) == [True]
+    log.may_write = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(gateway.recorder.flush)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(gateway.quotas.refresh)
+        await anyio.wait_all_tasks_blocked()
+        assert await gateway.calls(1) == [True]
+        log.may_write.set()
     assert await gateway.calls(2) == [True, False]
 
 

@@ -638,6 +638,7 @@ async def test_keys_of_another_program_are_named_as_the_cause(redis_server: Redi
             assert "another program uses keys that begin with `store.prefix`" in (await refused(use))[0]
 
 
+NOW = time.time()
 FOREIGN: list[tuple[tuple[str, str, *tuple[str | bytes, ...]], Callable[[RedisStore], Awaitable[object]]]] = [
     (("HSET", "value:me:t-1", "size", "many"), lambda store: store.read("me", "t-1")),
     (("HSET", "value:me:t-1", "size", "nan"), lambda store: store.read("me", "t-1")),
@@ -651,10 +652,7 @@ FOREIGN: list[tuple[tuple[str, str, *tuple[str | bytes, ...]], Callable[[RedisSt
     (("SADD", "labels", b"\xff"), lambda store: store.slugs("me")),
     (("ZADD", "values", "1", b"\xff"), lambda store: store.namespaces()),
     (("HSET", "days:me", "today", "1"), lambda store: store.events.daily_calls("me", 0.0)),
-    (
-        ("HSET", f"sums:me:{int(time.time()) // 86_400}", "calls", "1"),
-        lambda store: store.events.sums("me", time.time()),
-    ),
+    (("HSET", f"sums:me:{int(NOW) // 86_400}", "calls", "1"), lambda store: store.events.sums("me", NOW)),
     (("ZADD", "callers", "1", b"\xff"), lambda store: store.events.namespaces()),
 ]
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.amounts import format_time
 from mcp_mirror.core.embedded_json import describe_embedded_data
 from mcp_mirror.core.similar_names import (
@@ -112,11 +113,13 @@ def _build_refusal(message: str) -> ToolError:
 def expired_error(path: MemoryPath, tombstone: Tombstone) -> ToolError:
     """Return the error of a value that has expired or was evicted."""
     provenance = tombstone.descriptor.provenance
-    return _build_refusal(
-        f"The value of {quote_path(path)} {_REASONS[tombstone.reason]} at {format_time(tombstone.at)}. "
-        f"It came from tool {as_json_string(provenance.tool, _KEY_BYTES)} of upstream {provenance.upstream!r}: "
-        "call it again and use the new path."
-    )
+    if provenance.upstream == OWN_NAME:
+        origin = f"It was made by {provenance.tool}: make it again"
+    else:
+        tool = as_json_string(provenance.tool, _KEY_BYTES)
+        origin = f"It came from tool {tool} of upstream {provenance.upstream!r}: call it again"
+    cause = f"The value of {quote_path(path)} {_REASONS[tombstone.reason]} at {format_time(tombstone.at)}."
+    return _build_refusal(f"{cause} {origin} and use the new path.")
 
 
 def deleted_error(path: MemoryPath) -> ToolError:

@@ -60,6 +60,7 @@ class CallQuotas:
         """Start without counts; the clock returns seconds since the epoch."""
         self._log, self._recorder, self._quota_of, self._clock = log, recorder, quota_of, clock
         self._counts: dict[str, _Count] = {}
+        self._refreshing = anyio.Lock()
 
     async def __call__(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call that is within the quota; a refusal is a tool error, which models read."""
@@ -82,38 +83,49 @@ class CallQuotas:
         Raises:
             ToolError: A quota is used up; the message says when it starts again.
         """
-        quota = self._quota_of(namespace)
         if namespace not in self._counts:
             stored = await self._read(namespace)
             self._counts.setdefault(namespace, _Count(stored or {}))
-        count, now = self._counts[namespace], self._clock()
+        count = self._counts[namespace]
+        count.used = self._clock()
+        error = self._find_excess(namespace)
+        if error and count.pending:
+            await self.refresh()  # a call that ended during the last refresh is counted twice
+            error = self._find_excess(namespace)
+        if error:
+            raise error
+        count.running += 1
+
+    def _find_excess(self, namespace: str) -> ToolError | None:
+        """Return the error of a quota that is used up."""
+        quota, count, now = self._quota_of(namespace), self._counts[namespace], self._clock()
         today, date = int(now) // DAY, datetime.fromtimestamp(now, UTC)
         recent = count.pending + count.running
         if quota.calls_per_day and count.stored.get(today, 0) + recent >= quota.calls_per_day:
-            raise _build_error("calls_per_day", quota.calls_per_day, "today", date + timedelta(days=1))
+            return _build_error("calls_per_day", quota.calls_per_day, "today", date + timedelta(days=1))
         if quota.calls_per_month:
             first = today - date.day + 1
             month = sum(calls for day, calls in count.stored.items() if day >= first)
             if month + recent >= quota.calls_per_month:
                 next_month = date.replace(day=1) + timedelta(days=monthrange(date.year, date.month)[1])
-                raise _build_error("calls_per_month", quota.calls_per_month, "this month", next_month)
-        count.running += 1
-        count.used = now
+                return _build_error("calls_per_month", quota.calls_per_month, "this month", next_month)
+        return None
 
     async def refresh(self) -> None:
         """Write the ended calls to the log, and read the counts from it, with the calls of other gateways."""
-        ended = {namespace: count.pending for namespace, count in self._counts.items()}
-        if not await self._recorder.flush():
-            return
-        for namespace, pending in ended.items():
-            count = self._counts[namespace]
-            if count.running == count.pending == 0 and self._clock() - count.used > _IDLE:
-                del self._counts[namespace]
-                continue
-            stored = await self._read(namespace)
-            if stored is not None:
-                count.stored = stored
-                count.pending -= pending
+        async with self._refreshing:
+            ended = {namespace: count.pending for namespace, count in self._counts.items()}
+            if not await self._recorder.flush():
+                return
+            for namespace, pending in ended.items():
+                count = self._counts[namespace]
+                if count.running == count.pending == 0 and self._clock() - count.used > _IDLE:
+                    del self._counts[namespace]
+                    continue
+                stored = await self._read(namespace)
+                if stored is not None:
+                    count.stored = stored
+                    count.pending -= pending
 
     async def run(self) -> None:
         """Refresh the counts every few seconds, until cancelled."""
