@@ -167,14 +167,46 @@ async def test_serve_logs_the_output_of_a_server_that_fails_at_start(
     assert "tok3n" not in logged
 
 
-@pytest.mark.parametrize("status", ["403", "500"])
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        ("400", "If the server uses TLS, use https:// in `url`"),
+        ("403", "check `headers` or `auth`"),
+        ("500", "See the server's log"),
+        ("502", "check whether the server runs"),
+        ("503", "is busy or not ready: try again later"),
+        ("504", "raise that proxy's timeout"),
+    ],
+)
 async def test_an_http_server_that_is_not_mcp_is_reported_with_its_status(
-    status: str, configured: Configured, run: Run, listening: Listening
+    status: str, advice: str, configured: Configured, run: Run, listening: Listening
 ) -> None:
     async with listening("raw_http.py", "--status", status) as port:
         ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
     assert f"127.0.0.1:{port} answered with HTTP status {status} instead of MCP. " in ended.err
-    assert {"403": "check `headers` or `auth`", "500": "See the server's log"}[status] in ended.err
+    assert advice in ended.err
+
+
+async def test_servers_without_session_affinity_are_reported_with_the_remedy(
+    configured: Configured, run: Run, listening: Listening
+) -> None:
+    async with listening("raw_http.py", "--forgetful") as port:
+        ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
+    assert "did not know the gateway's session during tools/list" in ended.err
+    assert "their load balancer must send each session to the server that opened it" in ended.err
+
+
+async def test_a_response_that_breaks_off_is_reported_with_the_remedy(
+    configured: Configured, open_lines: OpenLines, listening: Listening
+) -> None:
+    async with (
+        listening("raw_http.py", "--style", "lf") as port,
+        open_lines(configured({"web": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        refused = await client.text("cut_mirrored", {})
+    assert "'web' closed the connection during 'cut'; try again in a moment." in refused
+    assert "raise the timeout of the proxy in front of it" in refused
 
 
 @pytest.mark.parametrize(
@@ -204,17 +236,19 @@ async def test_a_server_without_the_older_transport_is_reported_with_the_remedy(
     assert "needs `transport: streamable-http`" in ended.err
 
 
-async def test_a_failed_connection_names_the_proxy_that_is_not_used(
-    configured: Configured, run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_proxy_of_the_environment_leads_to_an_upstream(
+    configured: Configured, run: Run, listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configured({"one": {"url": f"http://127.0.0.1:{free_port()}/mcp"}})
-    monkeypatch.setenv("HTTP_PROXY", "http://user:c4nary@proxy.example:3128")
+    config = configured({"one": {"url": "http://tools.example.com/mcp"}})
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:c4nary@127.0.0.1:{free_port()}")
     ended = await run("check", "--config", str(config))
-    assert "nothing listens there." in ended.err
-    assert "The gateway connects directly, not over the proxy in `HTTP_PROXY`." in ended.err
+    assert "tools.example.com:80 failed: the proxy in `HTTP_PROXY` does not answer." in ended.err
     assert "c4nary" not in ended.err
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    assert "proxy" not in (await run("check", "--config", str(config))).err
+    async with listening("raw_http.py") as port:  # in place of a proxy
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        ended = await run("check", "--config", str(config))
+    assert (ended.code, ended.err) == (0, "")
+    assert "one: ready" in ended.out
 
 
 async def test_a_server_below_the_oldest_protocol_version_is_not_used(

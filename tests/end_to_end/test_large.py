@@ -243,6 +243,7 @@ async def test_a_server_that_refuses_a_body_size_is_reported(
             await client.greet()
             path = path_in(await client.text("raw_hear_mirrored", {"pad": "x" * 50_000}))
             refused = await client.text("web_hear_mirrored", {"pad": path})
-            assert "HTTP 413" in refused
+            assert "Upstream 'web' failed during 'hear'" in refused
+            assert f"127.0.0.1:{port} answered with HTTP status 413 to a message of 50," in refused
             assert "`max_request_bytes`" in refused
             assert await client.text("web_say_mirrored", {"result": result(content=text("alive"))}) == "alive"

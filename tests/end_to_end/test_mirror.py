@@ -1091,6 +1091,12 @@ class Order:
     status: str
 
 
+@dataclass
+class Parcel:
+    orders: list[Order]
+    to: str
+
+
 def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = None) -> Mirror:
     mirror = Mirror(upstreams=config)
 
@@ -1334,6 +1340,44 @@ async def test_a_text_where_only_data_fit_is_refused_with_the_newest_path(text: 
         page = str((await mirror.call("page_mirrored", {})).path)
         refused = await mirror.call("count_mirrored", {"orders": text})
         assert refused.text.endswith(f'Pass a path that fits, such as "{page}/orders".')
+
+
+async def test_a_path_is_refused_without_a_value_around_it_that_is_invalid() -> None:
+    async with with_orders(ROWS) as mirror:
+        parts = await mirror.put(["two\nlines", 'Rows:\n\n{"rows": [{"id": 1}]}', 7])
+        refused = await mirror.call("count_mirrored", {"orders": f"{parts}/0"})
+        assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
+        refused = await mirror.call("count_mirrored", {"orders": f"{parts}/1"})
+        assert refused.text.endswith("pass the result of memory_query with the `expression` rows.")
+        refused = await mirror.call("count_mirrored", {"orders": await mirror.put({"orders": [1], "total": 1})})
+        assert "orders.0: 1 is not of type" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("close", {"order": "/home/ada/order.json"}),
+        ("place", {"order": {"id": 1, "status": "open"}, "orders": "/home/ada/orders.json"}),
+        ("ship", {"parcels": [{"orders": "all", "to": "Ada"}]}),
+    ],
+)
+async def test_a_text_is_refused_with_a_path_only_if_its_value_is_valid(tool: str, given: dict[str, Any]) -> None:
+    for rows in (ROWS, [{"id": "none"}] * 900):
+        mirror = with_orders(rows)
+
+        @mirror.tool
+        def ship(parcels: list[Parcel]) -> int:
+            return len(parcels)
+
+        async with mirror:
+            if tool == "close":
+                await mirror.put(rows[0])
+            else:
+                await mirror.call("page_mirrored", {})
+            refused = await mirror.call(f"{tool}_mirrored", given)
+            assert refused.is_error
+            assert ("Pass a path that fits, such as " in refused.text) is (rows is ROWS)
+            assert refused.text.endswith(" Correct them and call again.") is (rows is not ROWS)
 
 
 async def test_a_text_for_a_number_is_refused_with_a_path_only_if_it_is_one() -> None:

@@ -201,7 +201,7 @@ async def test_the_end_of_a_session_delays_the_next_one_by_some_seconds(
 
 
 NO_MESSAGE: Final = {
-    "a status": (whole(b"<html>", "text/html", 503), "HTTP status 503 instead of MCP. See the server's log."),
+    "a status": (whole(b"<html>", "text/html", 503), "HTTP status 503 instead of MCP. It, or a proxy in"),
     "a status with JSON": (whole(b'{"a": 1}', status=500), "HTTP status 500 instead of MCP. See the server's log."),
     "a status with events": (whole(b"data: 1\n\n", EVENTS, 502), "HTTP status 502 instead of MCP."),
     "no token": (whole(b"{}", status=401), "HTTP status 401 instead of MCP. It requires a token"),
@@ -211,7 +211,7 @@ NO_MESSAGE: Final = {
         "HTTP status 429 instead of MCP. It limits the rate of requests. It asks to try again in 9 s.",
     ),
     "maintenance": (whole(b"<html>", "text/html", 503, "retry-after: 60\r\n"), "It asks to try again in 60 s."),
-    "a time that is not one": (whole(b"", "", 503, "retry-after: 9 or ignore\r\n"), "MCP. See the server's log."),
+    "a time that is not one": (whole(b"", "", 503, "retry-after: 9 or ignore\r\n"), "not ready: try again later."),
     "a foreign host": (whole(b"Invalid Host header", "text/plain", 421), "It does not accept the host in `url`"),
     "accepted": (whole(b"", status=202), "HTTP status 202 instead of MCP."),
     "no content": (head("", 204), "HTTP status 204 instead of MCP."),

@@ -71,10 +71,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate for 127.0.0.1, signed by itself, with its key."""
+    """A certificate for 127.0.0.1 and tools.example.com, signed by itself, with its key."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=test")
     now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    address = x509.SubjectAlternativeName(
+        [
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            x509.DNSName("tools.example.com"),
+        ]
+    )
     signed = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
         .add_extension(address, critical=False)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import struct
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -84,6 +85,10 @@ class Site:
         self.changed.set()
 
 
+async def no_proxy(*_: object) -> Receiver:
+    raise AssertionError
+
+
 @asynccontextmanager
 async def serving(
     *responses: bytes, most: int = 20, seconds: float = 5.0, context: ssl.SSLContext | None = None
@@ -97,7 +102,7 @@ async def serving(
 
     with anyio.fail_after(BOUND):
         async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
-            connections = HttpConnections(open_recorded, most, seconds)
+            connections = HttpConnections(open_recorded, most, seconds, no_proxy)
             site = Site(
                 f"{'https' if context else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}/",
                 connections,
@@ -418,7 +423,7 @@ async def test_a_server_that_closes_the_connection_before_tls_is_named() -> None
         return receiver
 
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
-        connections = HttpConnections(connect, 20, 5.0)
+        connections = HttpConnections(connect, 20, 5.0, no_proxy)
         request = httpx2.Request("GET", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         with anyio.fail_after(BOUND), pytest.raises(httpx2.TransportError) as failure:
             await connections.handle_async_request(request)
@@ -462,6 +467,45 @@ async def test_the_system_ends_connections_whose_server_is_gone() -> None:
         assert interval * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) <= 90
         idle = [getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE") if hasattr(socket, name)]
         assert all(connection.getsockopt(socket.IPPROTO_TCP, one) <= 30 for one in idle)
+
+
+@pytest.mark.parametrize(
+    ("host", "cause"),
+    [
+        ("127.0.0.1", "If an authority of your organization signed it, set `SSL_CERT_FILE` to a PEM file with"),
+        ("localhost", "certificate is not valid for 'localhost'). Use a certificate that this machine trusts"),
+    ],
+)
+async def test_a_certificate_that_is_not_accepted_is_named(
+    host: str, cause: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    if host == "localhost":  # the certificate has other names
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with serving(context=context) as site:
+        request = httpx2.Request("GET", site.url.replace("127.0.0.1", host))
+        with pytest.raises(httpx2.ConnectError) as failure:
+            await site.kept.handle_async_request(request)
+    explained = explain_failed_connection(failure.value, request.url)
+    assert "its certificate is not valid" in explained
+    assert cause in explained
+
+
+async def test_a_server_that_resets_the_connection_is_named() -> None:
+    def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async with await asyncio.start_server(reset, "127.0.0.1", 0) as server:
+        connections = HttpConnections(open_connection, 20, 5.0, no_proxy)
+        request = httpx2.Request("GET", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        with anyio.fail_after(BOUND), pytest.raises(httpx2.TransportError) as failure:
+            await connections.handle_async_request(request)
+    assert "if it never responds, check scheme and port in `url`." in explain_failed_connection(
+        failure.value, request.url
+    )
 
 
 async def test_a_tls_connection_is_used_again(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
+from clocks import PassTime
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
@@ -79,6 +80,17 @@ def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
 
 def part(body: bytes, *, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+async def test_an_idle_connection_stays_open_longer_than_proxies_use_it(pass_time: PassTime) -> None:
+    async with serving(answer(start(LENGTH), part(b"hi"))) as (reader, writer):
+        for _ in range(2):
+            writer.write(b"GET" + HEAD + b"\r\n")
+            await asyncio.wait_for(reader.readuntil(b"hi"), BOUND)
+            await pass_time(610)
+            assert not reader.at_eof()
+        await pass_time(20)
+        assert await asyncio.wait_for(reader.read(), BOUND) == b""
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,11 @@ def test_requests_are_the_same_wherever_their_bytes_are_cut() -> None:
     [
         (b"\x16\x03\x01\x02\x00\x01", "This is TLS"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "This is HTTP/2"),
+        (
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 443\r\nGET / HTTP/1.1\r\n",
+            "This is the PROXY protocol",
+        ),
+        (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes(12), "This is the PROXY protocol"),
         (b"GET / HTTP/1.1\r\n\r\n", "one Host header"),
         (b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", "one Host header"),
         (b"GET / HTTP/1.1\r\nhost: a\r\n b\r\n\r\n", "not valid HTTP/1.1"),

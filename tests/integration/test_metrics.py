@@ -85,10 +85,9 @@ async def test_operations_of_a_store_are_measured_with_their_errors(tmp_path: Pa
         assert await store.file_of("me", "x") is None
         assert not await store.delete("me", "x")
         assert await store.list("me") == ()
-        assert await store.newest("me", 1) == ()
         assert await store.bases_near("me", "x", 1) == ()
         assert (await store.stats("me")).values == (await store.totals()).values == 0
         with pytest.raises(StoreError):
             await store.namespaces()
-    operations = ["read", "describe", "file_of", "delete", "list", "newest", "bases_near", "stats", "totals"]
+    operations = ["read", "describe", "file_of", "delete", "list", "bases_near", "stats", "totals"]
     assert seen == [*((one, "") for one in operations), ("namespaces", "store_error")]

@@ -319,6 +319,11 @@ async def test_the_error_of_a_missing_key_names_those_that_may_be_seen(
     assert str(caught.value).endswith(advice)
 
 
+async def _accept(_: Any) -> bool:
+    """The argument's schema accepts any value of its types."""
+    return True
+
+
 @pytest.mark.parametrize(
     ("value", "wanted", "has_preview", "found"),
     [
@@ -342,7 +347,8 @@ async def test_of_the_parts_that_fit_and_may_be_seen_the_largest_is_found(
     writer = ValueWriter(store, StorePolicy(), lambda: 1e9)
     writer.notices.add("me", f'"{SHEET}"\n{NOTICE.partition(chr(10))[2]}')  # of a value that is deleted
     nowhere: Any = None
-    near = await PathAdvice(writer, nowhere, Flows(), "me", frozenset({wanted})).find_near(MemoryPath(GRID))
+    advice = PathAdvice(writer, nowhere, Flows(), "me", frozenset({wanted}), _accept)
+    near = await advice.find_near(MemoryPath(GRID))
     assert (near and str(near)) == (found and GRID + found)
 
 

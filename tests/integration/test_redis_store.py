@@ -193,7 +193,6 @@ async def test_a_value_whose_bytes_the_server_evicted_is_gone(
 
 LISTINGS: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
     "near": lambda store: store.bases_near("me", "t-1", 5),
-    "newest": lambda store: store.newest("me", 5),
     "list": lambda store: store.list("me"),
     "describe": lambda store: store.describe("me", "t-1"),
 }
@@ -213,7 +212,6 @@ async def test_values_that_redis_removed_are_not_listed_and_warned_about_once(
         await LISTINGS[name](store)
         assert len(caplog.messages) == 1, name
     assert "Set its `maxmemory-policy` to noeviction" in caplog.messages[0]
-    assert await store.newest("me", 5) == left
     assert await store.bases_near("me", "t-1", 5) == left
     assert tuple(one.base for one in await store.list("me")) == left
 
@@ -496,8 +494,8 @@ async def test_a_list_of_several_pages_is_complete_while_values_come_and_go(
     async def call_and_change(connection: RedisConnection, operation: str, *arguments: Any, **options: Any) -> Any:
         reply = await call(connection, operation, *arguments, **options)
         if operation == "list":
-            last = await store.newest("me", page)
-            for base in {f"t-{next(changes):02}", last[0], reply[1][0].decode() if reply[1] else last[0]}:
+            [newest] = (one.decode() for one in redis_server.run("ZRANGE", f"{tmp_path}:2:made:me", 0, 0, "REV"))
+            for base in {f"t-{next(changes):02}", newest, reply[1][0].decode() if reply[1] else newest}:
                 await store.delete("me", base)
                 gone.add(base)
             await put(store, f"u-{len(gone)}")
@@ -538,7 +536,7 @@ async def test_a_page_of_values_with_large_records_is_bounded_in_bytes(
         assert max(sizes) < 2 * MIB
 
 
-@pytest.mark.parametrize("use", [lambda store: store.newest("me", 0), lambda store: store.bases_near("me", "t", 0)])
+@pytest.mark.parametrize("use", [lambda store: store.list("me", limit=0), lambda store: store.bases_near("me", "t", 0)])
 async def test_a_list_of_no_values_is_empty(
     use: Callable[[RedisStore], Awaitable[object]], own_redis: RedisProcess, tmp_path: Path
 ) -> None:

@@ -221,6 +221,14 @@ def test_a_list_in_one_line_that_is_not_json_has_no_columns(text: str) -> None:
     assert rows("FROM t", t=text) == [{"line": text.rstrip("\n")}]
 
 
+def test_rows_that_have_a_line_for_each_column_have_columns() -> None:
+    psql = "".join(f"-[ RECORD {n} ]--\nid   | {n}\nname | a, {n}\n" for n in range(1, 90))
+    mysql = "".join(f"{'*' * 27} {n}. row {'*' * 27}\n  id: {n}\nname: NULL\n" for n in range(1, 90))
+    assert rows("SELECT sum(id) AS n, min(name) AS a FROM t", t=psql) == [{"n": 4005, "a": "a, 1"}]
+    assert rows("SELECT sum(id) AS n FROM t", t=f"{mysql}89 rows in set (0.00 sec)\n") == [{"n": 4005}]
+    assert types(f"{psql}more\n") == {"line": "VARCHAR"}
+
+
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     text = '| id | text |\n|---|---|\n| 1 | a \\| b |\n| 2 | a, b |\n| 3 | "c" |\n| 4 | |\n| 5 |\n'
     assert [row["text"] for row in rows("FROM t ORDER BY id", t=text)] == ["a | b", "a, b", '"c"', None, None]

@@ -190,6 +190,53 @@ def test_the_notice_of_data_after_a_sentence_names_the_path_of_the_data() -> Non
     assert large[1] == "This path (object 1.23 MB) stands for the result."
 
 
+CELLS = [["2026-01-01", f"Shop {number}", number] for number in range(200)]
+NAMES = ["date", "shop", "n"]
+
+
+@pytest.mark.parametrize(
+    ("value", "described"),
+    [
+        (
+            {"columns": NAMES, "rows": CELLS},
+            'columns of "rows", with first values: date "2026-01-01", shop "Shop 0", n 0',
+        ),
+        (
+            {"rows": [[1, 2, None], *CELLS], "fields": [{"name": one, "type": "x"} for one in NAMES], "count": 200},
+            'columns of "rows", with first values: date 1 or text, shop 2 or text, n null or number',
+        ),
+        (
+            {"ok": True, "data": {"columns": ["t", "v"], "values": [[number, 0.5] for number in range(900)]}},
+            'columns of "{base}/data/values", with first values: t 0, v 0.5',
+        ),
+        ({"columns": NAMES, "rows": [["a", "b"]] * 300}, 'first row of "rows": "a", "b"'),
+        ({"rows": CELLS, "count": 200}, 'first row of "rows": "2026-01-01", "Shop 0", 0'),
+        (
+            {"count": 200, "files": [f"src/{number}.py" for number in range(200)]},
+            'first of "files": "src/0.py", "src/1.py',
+        ),
+        (
+            {"columns": NAMES, "rows": [*CELLS, {"date": 1}]},
+            'columns of "rows", with first values: date "2026-01-01", shop "Shop 0", n 0',
+        ),
+    ],
+)
+def test_an_object_shows_the_beginning_of_its_rows_of_cells_or_texts(value: Any, described: str) -> None:
+    lines = notice_of(value).splitlines()
+    assert lines[2].startswith(described.replace("{base}", BASE))
+    assert lines[3] == USE
+    assert described[:9] not in notice_of(value, preview=False)
+
+
+@pytest.mark.parametrize("rows", [[[1, 2.5]] * 500, list(range(900)), [[]] * 900, [None] * 900, [[{"a": 1}]] * 300])
+def test_rows_without_names_and_texts_have_no_line(rows: Any) -> None:
+    assert len(notice_of({"rows": rows, "n": 1}).splitlines()) == 3
+
+
+def test_texts_beside_another_array_have_no_line() -> None:
+    assert len(notice_of({"time": ["2026-01-01T00:00"] * 200, "celsius": [1.5] * 200}).splitlines()) == 3
+
+
 LONG = "A long sentence about the meeting. " * 60
 
 

@@ -49,6 +49,7 @@ def written(value: Any) -> list[Any] | None:
         ([[1, 2]], None),
         (b'{"a":1}\n{"a":2}\n', None),
         (b'{"columns":["a"],"rows":[[' + b"[" * 300_000 + b"]" * 300_000 + b"]]}", None),
+        (b'{"columns":["a"],"rows":[[1],[' + b"[" * 300_000 + b"]" * 300_000 + b"]]}", None),
     ],
 )  # fmt: skip
 def test_rows_of_objects(value: Any, expected: list[Any] | None) -> None:

@@ -182,6 +182,13 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
         ([{"a": 1}], "a", "The value is an array: begin with [] for all of its items, as in [].a."),
         ([{"a b": 1}], '"a b" | [0]', 'as in []."a b".'),
         ({"out": '{"a": "rows"}'}, "out.rows", 'No object of the value has the key "rows".'),
+        (
+            {"columns": [{"name": "day"}, {"name": "shop"}], "rows": [[1, "A"], [2, "B"]]},
+            "rows[?shop == 'C']",
+            'No object of the value has the key "shop". The rows are arrays: the cells of this column are rows[*][1].',
+        ),
+        ({"names": ["n", "m"], "the rows": [[1, 2]]}, "[].n", 'the cells of this column are "the rows"[*][0].'),
+        ({"columns": ["n", "m"], "rows": [[1, 2]]}, "rows[].x", 'No object of the value has the key "x".'),
         ({"note": "no id", "one": {"id": 1}}, "id", "is within other values: begin with one.id."),
         ({"/src/a": {"b": 1}}, '"~1src~1a".b', 'It is escaped as in a path: write "/src/a".'),
         (

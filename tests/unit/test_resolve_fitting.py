@@ -408,11 +408,12 @@ def test_texts_of_other_types_are_found_at_any_depth_and_pointers_not() -> None:
     in_order = sorted((*found, *spelled), key=lambda item: item.span.start)
     assert [type(item) for item in in_order] == [Correction, Pointer, Correction, Correction]
     assert find_refused_text(arguments, found, lambda _: frozenset({"integer"})) is None
-    assert find_refused_text(arguments, found, lambda _: frozenset({"null"})) == ("1", frozenset({"null"}), False)
+    null = frozenset({"null"})
+    assert find_refused_text(arguments, found, lambda _: null) == ("1", ("rows", 0, "n"), null, False)
     assert find_refused_text(arguments, found, lambda _: frozenset({"string"})) is None
     names = {(): frozenset({"object"}), ("names",): frozenset({"array"}), ("names", 0): frozenset({"string"})}
     refused = find_refused_text(b'{"names": "a"}', (), names.__getitem__)
-    assert refused == ("a", frozenset({"array"}), True)
+    assert refused == ("a", ("names",), frozenset({"array"}), True)
     sent = json.loads(b"".join(substitute_pointers(arguments, tuple(in_order), {}, lambda _: frozenset())))
     assert sent == {"rows": [{"n": 1}, {"n": path}, {"n": 2}], "deep": 3}
 

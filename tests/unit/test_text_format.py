@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_mirror.core.number_tables import find_number_table
-from mcp_mirror.core.pipe_tables import find_aligned_table, find_pipe_table
+from mcp_mirror.core.pipe_tables import find_aligned_table, find_pipe_table, find_record_table
 from mcp_mirror.core.text_format import (
     Edges,
     find_delimiter,
@@ -480,3 +480,37 @@ def test_an_aligned_table_has_its_columns(text: str, header: list[str], rows: li
 )
 def test_one_row_one_column_or_an_empty_line_is_not_an_aligned_table(text: str) -> None:
     assert find_aligned_table(text) is None
+
+
+PSQL = "".join(f"-[ RECORD {n} ]--\nid   | {n}\nname | a|b: {n}\nnote | \n" for n in range(1, 90))
+MYSQL = "".join(f"{'*' * 27} {n}. row {'*' * 27}\n  id: {n}\nname: a|b: {n}\nnote: \n" for n in range(1, 90))
+
+
+@pytest.mark.parametrize("text", [PSQL, MYSQL, f"{MYSQL}89 rows in set (0.00 sec)\n", PSQL.replace("\n", "\r\n")])
+def test_rows_with_a_line_for_each_column_are_a_table(text: str) -> None:
+    assert find_format(whole(text)) == "table, 3 columns"
+    table = find_record_table(text)
+    assert table is not None
+    assert table.header == ["id", "name", "note"]
+    assert table.rows == [[str(n), f"a|b: {n}", ""] for n in range(1, 90)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "id | 1\nname | a\n",
+        "-[ RECORD 1 ]\n",
+        "-[ RECORD 1 ]\nid | 1\n-[ RECORD 2 ]\n",
+        "-[ RECORD 1 ]\nid | 1\n-[ RECORD 2 ]\nname | 1\n",
+        "-[ RECORD 1 ]\nid | 1\n-[ RECORD 2 ]\nid | 1\nname | 1\n",
+        "-[ RECORD 1 ]\nid | 1+\n | 2\n",
+        "*** 1. row ***\nid: 1\nsecond line\n",
+    ],
+)
+def test_other_rows_with_a_line_for_each_column_are_not_a_table(text: str) -> None:
+    assert find_record_table(text) is None
+
+
+def test_a_cut_row_with_a_line_for_each_column_does_not_hide_the_table() -> None:
+    assert find_format(Edges((PSQL * 20)[:4050], "", is_whole=False)) == "table, 3 columns"

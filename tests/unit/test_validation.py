@@ -196,6 +196,60 @@ def test_an_error_names_what_the_alternatives_expect(
     assert error.count("; or ") <= 2
 
 
+CAT = {"properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["lives"]}
+DOG = {"properties": {"kind": {"enum": ["dog"]}, "tricks": {"type": "array"}}, "required": ["tricks"]}
+BIRD = {"properties": {"kind": {"const": "bird"}, "song": {}}, "required": ["song"]}
+STONE = {"properties": {"weight": {}}, "required": ["weight"]}
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "value", "expected"),
+    [
+        ([CAT, DOG, BIRD], {"kind": "dog"}, 'a: "tricks" is a required property'),
+        ([CAT, DOG], {"kind": "cat", "lives": "x"}, 'a.lives: "x" is not of type "integer"'),
+        ([CAT, {"anyOf": [DOG, BIRD]}], {"kind": "bird"}, 'a: "song" is a required property'),
+        (
+            [CAT, DOG, BIRD],
+            {"kind": "cow"},
+            'a: \'kind\' is "cow"; the schema has alternatives for "cat", "dog", "bird"',
+        ),
+        ([CAT, DOG], {"kind": None}, 'a: \'kind\' is null; the schema has alternatives for "cat", "dog"'),
+        ([CAT, DOG, STONE], {"kind": "cow"}, 'a: "weight" is a required property'),
+        ([CAT, DOG], {}, 'a: "lives" is a required property; or "tricks" is a required property'),
+        ([CAT, CAT], {"kind": "cat"}, 'a: "lives" is a required property'),
+    ],
+)
+@pytest.mark.parametrize("word", ["anyOf", "oneOf"])
+def test_an_error_is_about_the_alternative_that_a_value_names(
+    word: str, alternatives: list[Any], value: Any, expected: str
+) -> None:
+    assert check({"properties": {"a": {word: alternatives}}}, {"a": value}) == expected
+
+
+PATTERN = "^(?:[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]Z)$"
+
+
+def test_an_error_names_the_format_of_a_text_and_not_its_pattern_too() -> None:
+    at = {"type": "string", "format": "date-time", "pattern": PATTERN}
+    other = {"properties": {"n": {"format": "date-time"}, "p": {"pattern": PATTERN}}}
+    properties = {"at": at, "or": {"anyOf": [at, {"type": "null"}]}, "other": other}
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": properties}
+    error = check(schema, {"at": "tomorrow", "or": "x", "other": {"n": "y", "p": "z"}})
+    assert error.startswith(
+        'at: "tomorrow" is not a "date-time"; or: "x" is not a "date-time"; other.n: "y" is not a "'
+    )
+    assert error.endswith(f'; other.p: "z" does not match "{PATTERN}"')
+
+
+def test_an_error_does_not_say_null_of_a_kind_that_is_absent() -> None:
+    error = check({"$defs": {"tree": TREE}, "anyOf": [_of_kind("a"), _of_kind("b")]}, {})
+    assert error == '\'kind\' is missing; the schema has alternatives for "a", "b"'
+
+
+def _of_kind(kind: str) -> Any:
+    return {"properties": {"kind": {"const": kind}, "x": RECURSIVE}, "required": ["kind"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -192,6 +192,12 @@ def test_rows_that_python_prints_show_their_fields_with_first_values() -> None:
     )
 
 
+def test_tuples_that_python_prints_show_the_first_one() -> None:
+    shown = preview(str([(n, f"it's {n}", None, Decimal("2.50"), date(2026, 11, 28)) for n in range(3000)]))
+    assert shown == Preview('text, 217 kB, Python literal; first row: 0, "it\'s 0", null, 2.50, "2026-11-28"')
+    assert preview(str([(1, 2.5)] * 3000)).lines[0].startswith("[(1, 2.5), (1, 2.5)")
+
+
 def test_other_lists_that_python_prints_show_their_beginning_and_end() -> None:
     for value in ([{"text": "x" * 9000}, {"text": "y"}], [{"id": {n}} for n in range(3000)], ["a", None] * 3000):
         shown = preview(str(value))

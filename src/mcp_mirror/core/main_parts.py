@@ -4,8 +4,11 @@ The rows are an array of objects, or the members of an object.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
+
+import msgspec
 
 from mcp_mirror.core.media import find_embedded_text, has_content
 from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of
@@ -49,6 +52,20 @@ _MAX_SAMPLE_BYTES: Final = 1 << 18
 """Bytes of such members after which no further one is examined."""
 
 
+_MAX_CELLS: Final = 1000
+"""Cells of a row in which a text is searched."""
+_MAX_NAMES_BYTES: Final = 1 << 16
+"""Bytes of an array that may have the names of columns."""
+_CELLS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class _Column(msgspec.Struct):
+    name: str
+
+
+_NAMES: Final = msgspec.json.Decoder(list[str | _Column])
+
+
 class MainItem(NamedTuple):
     """The one large item of an array whose other items are short texts."""
 
@@ -68,6 +85,16 @@ class Part(NamedTuple):
     keys: tuple[str, ...]
     """Its location."""
     span: Span
+
+
+class MainArray(NamedTuple):
+    """An array of texts or of rows within an object."""
+
+    keys: tuple[str, ...]
+    """Its location."""
+    span: Span
+    names: Sequence[str]
+    """The names of its columns, if the object has them."""
 
 
 class Records(NamedTuple):
@@ -155,6 +182,55 @@ def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:
         if largest is not None and is_array_of(blob, largest.span, "object"):
             return Part((*level.keys, largest.key), largest.span)
     return None
+
+
+def find_main_array(blob: Buffer, levels: Sequence[Level]) -> MainArray | None:
+    """Find the array of rows or texts that makes up most of the innermost object; None for anything else.
+
+    Rows without names have a text in the first row. Texts beside a further array may be a column.
+    """
+    known = levels[-1].members if levels else ()
+    main = _find_main_member(known)
+    if main is None or kind_at(blob, main.span.start) != "array":
+        return None
+    keys, first = (*levels[-1].keys, main.key), next(items(blob, main.span), main.span)
+    if kind_at(blob, first.start) == "text":
+        others = (one.span for one in known if one.key != main.key and one.span.length > MAX_SHOWN_VALUE)
+        has_columns = any(kind_at(blob, one.start) == "array" for one in others)
+        return None if has_columns else MainArray(keys, main.span, ())
+    names = find_column_names(blob, known, main.span)
+    cells = islice(items(blob, first), _MAX_CELLS) if kind_at(blob, first.start) == "array" else ()
+    has_text = any(kind_at(blob, one.start) == "text" for one in cells)
+    return MainArray(keys, main.span, names) if names or has_text else None
+
+
+def find_column_names(blob: Buffer, known: Sequence[Member], table: Span) -> Sequence[str]:
+    """The names of the cells of an array of arrays, in another member of its object; nothing without them.
+
+    They are different texts, or the `name` of objects, as many as the first row has cells: many databases answer so.
+    Names of types are not meant.
+    """
+    view, row = memoryview(blob), next(items(blob, table), table)
+    width = _count_cells(view[row.start : row.stop]) if row is not table else 0
+    arrays = [one for one in known if one.span != table and kind_at(blob, one.span.start) == "array"]
+    others = [one.span for one in arrays if "type" not in one.key.casefold() and one.span.length <= _MAX_NAMES_BYTES]
+    found = [_read_names(view[one.start : one.stop]) for one in others]
+    headers = [names for names in found if len(names) == width]
+    return headers[0] if len(headers) == 1 and width else ()
+
+
+def _count_cells(row: Buffer) -> int:
+    with suppress(msgspec.DecodeError, RecursionError):
+        return len(_CELLS.decode(row))
+    return 0
+
+
+def _read_names(array: Buffer) -> Sequence[str]:
+    """The different names in an array of texts, or of objects with a `name`; nothing for any other array."""
+    names: list[str] = []
+    with suppress(msgspec.DecodeError, RecursionError):
+        names = [one if isinstance(one, str) else one.name for one in _NAMES.decode(array)]
+    return names if len(set(names)) == len(names) else ()
 
 
 def find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:

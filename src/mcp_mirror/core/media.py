@@ -203,9 +203,9 @@ def _read_pixels(data: bytes) -> tuple[int, int] | None:
     """
     match detect_media_type(data):
         case "image/png":
-            return _decode_big_endian(data[16:20]), _decode_big_endian(data[20:24])
+            return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
         case "image/gif":
-            return _decode_little_endian(data[6:8]), _decode_little_endian(data[8:10])
+            return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
         case "image/jpeg":
             return _read_jpeg_pixels(data)
         case "image/webp":
@@ -218,26 +218,18 @@ def _read_jpeg_pixels(data: bytes) -> tuple[int, int] | None:
     while at + 9 < len(data) and data[at] == 0xFF:  # noqa: PLR2004  # the first byte of every marker
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # noqa: PLR2004  # the start-of-frame markers
-            return _decode_big_endian(data[at + 7 : at + 9]), _decode_big_endian(data[at + 5 : at + 7])
-        at += 2 + _decode_big_endian(data[at + 2 : at + 4])
+            return int.from_bytes(data[at + 7 : at + 9]), int.from_bytes(data[at + 5 : at + 7])
+        at += 2 + int.from_bytes(data[at + 2 : at + 4])
     return None
 
 
 def _read_webp_pixels(data: bytes) -> tuple[int, int] | None:
     match data[12:16]:
         case b"VP8 ":
-            return _decode_little_endian(data[26:28]) & 0x3FFF, _decode_little_endian(data[28:30]) & 0x3FFF
+            return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
         case b"VP8L":
-            bits = _decode_little_endian(data[21:25])
+            bits = int.from_bytes(data[21:25], "little")
             return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
         case b"VP8X":
-            return _decode_little_endian(data[24:27]) + 1, _decode_little_endian(data[27:30]) + 1
+            return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
     return None
-
-
-def _decode_big_endian(data: bytes) -> int:
-    return int.from_bytes(data, "big")
-
-
-def _decode_little_endian(data: bytes) -> int:
-    return int.from_bytes(data, "little")

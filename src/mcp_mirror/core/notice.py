@@ -18,6 +18,7 @@ from mcp_mirror.core.main_parts import (
     Level,
     Part,
     find_long_texts,
+    find_main_array,
     find_main_item,
     find_path,
     find_records,
@@ -31,6 +32,7 @@ from mcp_mirror.core.preview import (
     Preview,
     TokenBudget,
     describe_beside,
+    describe_main_array,
     describe_main_object,
     describe_records,
     describe_table,
@@ -250,6 +252,8 @@ def _choose_description(
         return None
     if records := find_records(stored.blob, levels):
         return partial(describe_records, records), records.keys
+    if array := find_main_array(stored.blob, levels):
+        return partial(describe_main_array, stored.blob, array), array.keys
     if len(levels) > 1:
         return partial(describe_main_object, stored.blob, levels[-1]), levels[-1].keys
     return None

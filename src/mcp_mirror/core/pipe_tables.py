@@ -39,6 +39,11 @@ _UNIT: Final = re.compile(r"\([a-z]+\)")
 _WORD: Final = re.compile(r"\S+")
 
 
+_RECORD: Final = re.compile(r"-\[ RECORD \d+ \][-+]*|\*{3,} \d+\. row \*{3,}")
+"""The line above each row that `psql -x` and `mysql -E` print with a line for each column."""
+_ROWS_IN_SET: Final = re.compile(r"\d+ rows? in set\b.*")
+
+
 class PipeTable(msgspec.Struct, frozen=True):
     """The table of a text."""
 
@@ -88,6 +93,41 @@ def find_pipe_table(text: str) -> PipeTable | None:
     if len(rows) + 2 < _MIN_SHARE * len(lines) or _has_cells_of_lines(lines[rule:], end - rule, form):
         return None
     return PipeTable(header, [row + [""] * (len(header) - len(row)) for row in rows])
+
+
+def find_record_table(text: str) -> PipeTable | None:
+    """Find the table that is a text with a line for each column of each row, as `psql -x` and `mysql -E` print it.
+
+    Returns:
+        None for any other text, if rows have different columns, or if a cell has several lines.
+    """
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if not lines or not _RECORD.fullmatch(lines[0]):
+        return None
+    separator = "|" if lines[0].startswith("-") else ":"
+    cells: list[tuple[str, str, str]] = []
+    rows: list[int] = []
+    for line in lines[:-1] if _ROWS_IN_SET.fullmatch(lines[-1]) else lines:
+        if _RECORD.fullmatch(line):
+            rows.append(len(cells))
+        else:
+            cells.append(line.partition(separator))
+    header = [name.strip() for name, _, _ in cells[: rows[1] if len(rows) > 1 else len(cells)]]
+    width = len(header)
+    names = (name.strip() for name, _, _ in cells)
+    if not all(header) or rows != [width * at for at in range(len(rows))] or len(cells) != width * len(rows):
+        return None
+    if any(name != header[at % width] for at, name in enumerate(names)) or not all(mark for _, mark, _ in cells):
+        return None
+    return (
+        PipeTable(header, [[value.strip() for _, _, value in cells[at : at + width]] for at in rows]) if cells else None
+    )
+
+
+def find_first_records(lines: Sequence[str]) -> PipeTable | None:
+    """The same for the first lines of a text: the last row may be cut, unless it is the only one."""
+    last = next((at for at in range(len(lines) - 1, 0, -1) if _RECORD.fullmatch(lines[at].strip())), len(lines))
+    return find_record_table("\n".join(lines[:last]))
 
 
 def _has_cells_of_lines(lines: Sequence[str], count: int, form: _Form) -> bool:

@@ -3,6 +3,7 @@
 Previews contain text of upstreams, which is bounded and sanitized (`security.sanitize`).
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
@@ -16,6 +17,7 @@ from mcp_mirror.core.main_parts import (
     MAX_LISTED_TEXT,
     MAX_NESTED_BYTES,
     Level,
+    MainArray,
     Part,
     Records,
     find_listed_items,
@@ -134,6 +136,24 @@ def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "")
     return f'fields of "{named}"{length}, with first values: {fields}' if fields else ""
 
 
+def describe_main_array(blob: Buffer, array: MainArray, room: TokenBudget, path: str = "") -> str:
+    """The columns of an array in an object with first values, else its first row or texts; empty without room for one.
+
+    `path` is that of the value; it takes no room.
+    """
+    named = strip_invisible("/".join(map(escape_token, array.keys)), MAX_FIELD_NAME)
+    room.take(f'columns of "{named}", with first values: ')
+    if array.names:
+        rows = (_name_cells(array.names, row) for row in sample_items(blob, array.span))
+        what, shown = "columns of", _describe_rows([*rows], room)
+    elif kind_at(blob, next(items(blob, array.span), array.span).start) == "text":
+        what, shown = "first of", ", ".join(_list_first_items(blob, array.span, room))
+    else:
+        what, shown = "first row of", _list_first_cells(blob, array.span, room)
+    named = (find_path(path, array.keys) if len(array.keys) > 1 else None) or named
+    return f'{what} "{named}"{", with first values" if array.names else ""}: {shown}' if shown else ""
+
+
 def describe_records(records: Records, room: TokenBudget, path: str = "") -> str:
     """The number, the first key, the fields and first values of an object's members; empty without room for a field.
 
@@ -236,8 +256,8 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     parts += [kind] if (kind := find_format(edges)) else []
     summary = ", ".join(parts)
     room.take(summary)
-    if kind == PYTHON_LITERAL and (fields := _describe_printed_rows(head, room)):
-        return Preview(f"{summary}; fields with first values: {fields}")
+    if kind == PYTHON_LITERAL and (described := _describe_printed_rows(head, room)):
+        return Preview(summary + described)
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first = _split_lines(head)
@@ -247,9 +267,11 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
 
 
 def _describe_printed_rows(head: str, room: TokenBudget) -> str:
-    """The fields of a list of dictionaries as Python prints it; empty for any other text."""
-    rows = translate_first_rows(head[:_MAX_PRINTED_ROWS])
-    return _describe_rows(sample_items(rows, trim(rows)), room) if rows else ""
+    """The fields of a list of dictionaries as Python prints it, or a first tuple with a text; empty for other texts."""
+    if (rows := translate_first_rows(head[:_MAX_PRINTED_ROWS])) is None:
+        return ""
+    fields = _describe_rows(sample_items(rows, trim(rows)), room)
+    return f"; fields with first values: {fields}" if fields else _show_header(rows, trim(rows), room)
 
 
 def _split_lines(text: str) -> list[str]:
@@ -382,17 +404,34 @@ def _format_cell(blob: Buffer, span: Span) -> str:
     return strip_invisible(re.sub(r"\s+", " ", text), MAX_SHOWN_VALUE)
 
 
+def _name_cells(names: Sequence[str], row: Buffer) -> bytes:
+    """A row of cells as an object."""
+    spans = items(row, trim(row)) if kind_at(row, 0) == "array" else ()
+    cells = zip(map(json.dumps, names), spans, strict=False)
+    return b"{%b}" % b",".join(b"%b:%b" % (name.encode(), bytes(row[one.start : one.stop])) for name, one in cells)
+
+
 def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str, ...]:
+    shown = _list_first_items(blob, span, room)
+    return (f"first: {', '.join(shown)}",) if shown else ()
+
+
+def _list_first_items(blob: Buffer, span: Span, room: TokenBudget) -> Sequence[str]:
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
     for one in islice(items(blob, span), _HEAD_LINES):
         if kind_at(blob, one.start) == "array" or not room.take(cell := _format_cell(blob, one)):
             break
         shown.append(cell)
-    return (f"first: {', '.join(shown)}",) if shown else ()
+    return shown
 
 
 def _show_header(blob: Buffer, span: Span, room: TokenBudget) -> str:
+    shown = _list_first_cells(blob, span, room)
+    return f"; first row: {shown}" if shown else ""
+
+
+def _list_first_cells(blob: Buffer, span: Span, room: TokenBudget) -> str:
     """The first row of an array of arrays if it has texts, as far as there is room: often the names of columns."""
     row = next(items(blob, span), span)
     if kind_at(blob, row.start) != "array" or row is span or row.length > _MAX_HEADER_BYTES:
@@ -403,7 +442,7 @@ def _show_header(blob: Buffer, span: Span, room: TokenBudget) -> str:
         return ""
     shown = tuple(takewhile(room.take, (_format_cell(blob, cell) for cell in cells[:_MAX_FIELDS])))
     more = f", and {len(cells) - len(shown):,} more" if len(shown) < len(cells) else ""
-    return f"; first row: {', '.join(shown)}{more}" if shown else ""
+    return f"{', '.join(shown)}{more}" if shown else ""
 
 
 def _list_items(blob: Buffer, listed: Sequence[Span], room: TokenBudget, count: CountItems, path: str) -> Iterator[str]:

@@ -54,8 +54,8 @@ _JSON_TOKEN: Final = re.compile(
 )
 """A part of JSON, or a number that JSON does not have. A text without an end is one part, in which no other begins."""
 _JSON_NAN: Final = re.compile(r"\s*+[\[{](?s:.*?)[\[:,]\s*+-?(?:NaN|Infinity)\s*+[,\]}]")
-_ROWS: Final = re.compile(r"\s*\[\s*\{")
-_BETWEEN_ROWS: Final = "}, {"
+_ROWS: Final = re.compile(r"\s*\[\s*([{(])")
+_BETWEEN_ROWS: Final = {"{": "}, {", "(": "), ("}
 _MAX_CUTS: Final = 3
 """Ends of rows that are tried as the last one in the beginning of a text: one may be within a string."""
 _WORDS: Final = {"True": "true", "False": "false"}
@@ -106,12 +106,12 @@ def translate_python_literal(text: str) -> bytes | None:
 
 
 def translate_first_rows(head: str) -> bytes | None:
-    """Translate the whole dictionaries in the beginning of a list of Python into a JSON array; None without any."""
-    if _ROWS.match(head) is None:
+    """Translate the whole dictionaries or tuples that begin a list of Python into a JSON array; None without any."""
+    if (opening := _ROWS.match(head)) is None:
         return None
     end = len(head)
     for _ in range(_MAX_CUTS):
-        if (end := head.rfind(_BETWEEN_ROWS, 0, end)) < 0:
+        if (end := head.rfind(_BETWEEN_ROWS[opening[1]], 0, end)) < 0:
             break
         if found := translate_python_literal(f"{head[: end + 1]}]"):
             return found

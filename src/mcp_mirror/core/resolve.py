@@ -112,6 +112,7 @@ class RefusedText(NamedTuple):
     """A text where the tool accepts none."""
 
     text: str
+    location: Location
     wanted: frozenset[str]
     """The JSON types that the tool accepts there."""
     is_item: bool
@@ -245,7 +246,7 @@ def find_refused_text(arguments: Buffer, found: Pointers, types_at: TypesAt) -> 
         return None
     span, at, wanted = refused
     text = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
-    return RefusedText(text, wanted, "array" in wanted and "string" in types_at((*at, 0)))
+    return RefusedText(text, at, wanted, "array" in wanted and "string" in types_at((*at, 0)))
 
 
 def _find_refused_texts(

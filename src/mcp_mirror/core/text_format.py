@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.number_tables import MAX_CHARACTERS, find_number_table
-from mcp_mirror.core.pipe_tables import PipeTable, find_aligned_table, find_pipe_table
+from mcp_mirror.core.pipe_tables import PipeTable, find_aligned_table, find_first_records, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
 from mcp_mirror.types import Buffer, Span
@@ -244,7 +244,7 @@ def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:
     yield PYTHON_LITERAL if is_closed and _is_one_literal(head, lines) else ""
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
     yield _detect_markup(head)
-    yield _name_table(find_pipe_table("\n".join(lines)))
+    yield _name_table(find_first_records(lines) or find_pipe_table("\n".join(lines)))
     yield _detect_rows(lines) or _detect_table(edges, 0)
     yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
     yield "Markdown" if _is_markdown(head, lines) else ""

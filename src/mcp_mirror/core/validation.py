@@ -78,6 +78,7 @@ _TYPES: Final[Mapping[type, frozenset[str]]] = {
     float: frozenset(("integer", "number")),
 }
 """The types of a schema that a value may have. 1.0 is an integer too."""
+_Errors = Sequence[jsonschema_rs.ValidationError]
 
 
 class SchemaCheck(msgspec.Struct, gc=False):
@@ -339,8 +340,7 @@ class _Explainer(msgspec.Struct, frozen=True):
         at = ".".join(violation.at)
         is_readable = self._is_cheap(violation) and not _accepts_no_member(violation.part)
         validator = self.compiler.compile(violation) if is_readable else None
-        errors = list(islice(validator.iter_errors(violation.value), _MAX_ERRORS)) if validator else []
-        if errors:
+        if errors := _read_errors(islice(validator.iter_errors(violation.value), _MAX_ERRORS) if validator else ()):
             undecided = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded
             explained = (_explain_alternatives(error) for error in errors if not isinstance(error.kind, undecided))
             messages = [_locate_message(".".join([*violation.at, *place]), message) for place, message in explained]
@@ -359,8 +359,7 @@ class _Explainer(msgspec.Struct, frozen=True):
         for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
             allowed = [kind for one in alternatives for kind in one.get(name, ())]
             if value.get(name) not in allowed:
-                named = ", ".join(map(_quote, allowed[:_MAX_NAMED]))
-                return f"{name!r} is {_quote(value.get(name))}; the schema has alternatives for {named}"
+                return _name_kinds(name, value, allowed)
         return None
 
     def _explain_type(self, part: Schema, value: Any) -> str | None:
@@ -394,7 +393,12 @@ def _name_types(value: Any, types: Iterable[str]) -> str:
     return f"{_quote(value)} is not of type {names}"
 
 
-def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.ValidationError]) -> Iterator[str]:
+def _name_kinds(name: str, value: Any, allowed: Sequence[Any]) -> str:
+    named = ", ".join(list(dict.fromkeys(map(_quote, allowed)))[:_MAX_NAMED])
+    return f"{name!r} is {_quote(value[name]) if name in value else 'missing'}; the schema has alternatives for {named}"
+
+
+def _name_unlisted(violation: _Violation, errors: _Errors) -> Iterator[str]:
     """Yield a sentence with the arguments that a schema does not list, if it misses one: a name may be misspelled.
 
     Names inside arguments may be those of a stored value, and are not named.
@@ -412,19 +416,30 @@ def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.Validat
             yield _shorten(f"the schema does not list {unlisted}")
 
 
+def _read_errors(found: Iterable[jsonschema_rs.ValidationError]) -> _Errors:
+    """The errors without those about the pattern of a text whose format is wrong too: generators write both."""
+    kinds, errors = jsonschema_rs.ValidationErrorKind, [*found]
+    formatted = [error.instance_path for error in errors if isinstance(error.kind, kinds.Format)]
+    return [one for one in errors if not isinstance(one.kind, kinds.Pattern) or one.instance_path not in formatted]
+
+
 def _explain_alternatives(error: jsonschema_rs.ValidationError) -> tuple[list[str], str]:
     """The location and the message of an error; if all alternatives of `anyOf` or `oneOf` failed, what they expect.
 
-    Alternatives for values of another type are not meant, unless all of them are.
+    Alternatives for values of another type, or of another kind, are not meant, unless all of them are.
     """
     place = list(map(str, error.instance_path))
-    failed = [found for found in getattr(error.kind, "context", ()) if found]
+    failed = [_read_errors(found) for found in getattr(error.kind, "context", ()) if found]
     if not failed:
         return place, _read_message(error)
     wanted = [_read_expected_types(found, error.instance_path) for found in failed]
-    meant = [found[0] for found, types in zip(failed, wanted, strict=True) if not types]
-    if not meant:
+    typed = [found for found, types in zip(failed, wanted, strict=True) if not types]
+    if not typed:
         return place, _name_types(error.instance, chain.from_iterable(wanted))
+    kinds = [_read_expected_kinds(found, error.instance_path) for found in typed]
+    if len(typed) > 1 and (name := next((one for one in kinds[0] if all(one in other for other in kinds)), None)):
+        return place, _name_kinds(name, error.instance, [value for one in kinds for value in one[name]])
+    meant = [found[0] for found in [one for one, names in zip(typed, kinds, strict=True) if not names] or typed]
     if len(meant) == 1:
         return _explain_alternatives(meant[0])
     return place, "; or ".join(list(dict.fromkeys(map(_read_message, meant)))[:_MAX_ALTERNATIVES])
@@ -451,10 +466,23 @@ def _quote(value: Any) -> str:
     return shorten(json.dumps(value, ensure_ascii=False), _MAX_QUOTED)
 
 
-def _read_expected_types(errors: Sequence[jsonschema_rs.ValidationError], place: Sequence[str | int]) -> list[str]:
+def _read_expected_types(errors: _Errors, place: Sequence[str | int]) -> list[str]:
     """The types that an alternative expects at a location; empty if the value there has one of them."""
     kinds = [error.kind for error in errors if list(error.instance_path) == list(place)]
     return [name for kind in kinds if isinstance(kind, jsonschema_rs.ValidationErrorKind.Type) for name in kind.types]
+
+
+def _read_expected_kinds(errors: _Errors, place: Sequence[str | int]) -> Mapping[str, list[Any]]:
+    """The values that an alternative expects of members whose value it rejects, such as `kind`, by member."""
+    found: dict[str, list[Any]] = {}
+    for error in errors:
+        *above, last = (*error.instance_path,) or (0,)
+        if above == list(place) and isinstance(last, str):
+            if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Constant):
+                found[last] = [error.kind.expected_value]
+            elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Enum):
+                found[last] = as_sequence(error.kind.options)
+    return found
 
 
 def _read_constants(part: Any) -> list[Any]:

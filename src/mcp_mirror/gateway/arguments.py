@@ -36,7 +36,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Segments
+from mcp_mirror.types import Location, Segments
 
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
@@ -203,7 +203,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
             location = error.location
-            near = await advice(error.wanted, lambda key: bool(types_of((*location, key)))).find_near(error.path)
+            accepts = partial(self._accepts, call, entry, location)
+            near = await advice(error.wanted, accepts, lambda key: bool(types_of((*location, key)))).find_near(
+                error.path
+            )
             return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
         if container := _find_refused_container(inputs.found, types_of):
@@ -212,8 +215,19 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
         if refused is None:
             return None
-        meant = await advice(refused.wanted).find_meant(refused.text, may_be_any=not refused.is_item)
+        accepts = partial(self._accepts, call, entry, refused.location)
+        meant = await advice(refused.wanted, accepts).find_meant(refused.text, may_be_any=not refused.is_item)
         return _name_path(cause, meant) if meant else None
+
+    async def _accepts(self, call: Call, entry: CatalogEntry, location: Location, value: Segments) -> bool:
+        """Whether a value has no fault at a location of the arguments, whatever they are elsewhere."""
+        before, after = b"", b""
+        for token in reversed(location):
+            before = (b"[" if isinstance(token, int) else b"{%b:" % json.dumps(token).encode()) + before
+            after += b"]" if isinstance(token, int) else b"}"
+        fault = await self._find_fault(call, entry, (before, *value, after))
+        at = ".".join("0" if isinstance(token, int) else token for token in location)
+        return not any(one.startswith((f"{at}: ", f"{at}.")) for one in (fault or "").split("; "))
 
     async def _advise_query(self, call: Call, inputs: CallInputs, error: MisfitError) -> ToolError | None:
         """Return an error that names the query which makes a value that fits of a text; None without one."""

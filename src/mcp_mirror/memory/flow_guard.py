@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
+import anyio
 import msgspec
 
 from mcp_mirror.core.resolve import EscapedPath, Pointer, Pointers
-from mcp_mirror.errors import FlowError
+from mcp_mirror.errors import FlowError, unwrap_error_group
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.memory.value_writer import ValueWriter
@@ -17,7 +17,6 @@ from mcp_mirror.paths import MemoryPath
 from mcp_mirror.security.flows import Flows, Refusal, describe_place, format_labels
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
 from mcp_mirror.stores.base import Tombstone
-from mcp_mirror.system.concurrency import run_concurrently
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -25,7 +24,8 @@ Descriptions = Mapping[str, Descriptor | Tombstone]
 """Descriptors, or tombstones of deleted values, by base."""
 
 _AT_ONCE: Final = 16
-"""Values of a call up to which the store may read the small ones with their descriptors: these keep the bytes."""
+"""Values of a call that are described at the same time. Of more, the store does not read the small ones with their
+descriptors, which keep the bytes."""
 _SCRIPT: Final = "values of the script"
 """The name of the values that a script has received, in errors."""
 _MAX_LISTED: Final = 5
@@ -135,9 +135,21 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
         paths = (self._path_of(one) for one in found if isinstance(one, Pointer))
         bases = tuple(dict.fromkeys(path.base for path in paths if path))
-        describe = partial(self.writer.store.describe, self.guard.namespace, will_read=len(bases) <= _AT_ONCE)
-        described = await run_concurrently([partial(describe, base) for base in bases])
-        return {base: one for base, one in zip(bases, described, strict=True) if one is not None}
+        described: dict[str, Descriptor | Tombstone] = {}
+
+        async def describe(base: str) -> None:
+            will_read = len(bases) <= _AT_ONCE
+            if one := await self.writer.store.describe(self.guard.namespace, base, will_read=will_read):
+                described[base] = one
+
+        try:
+            for start in range(0, len(bases), _AT_ONCE):
+                async with anyio.create_task_group() as tasks:  # a store may be on another machine
+                    for base in bases[start : start + _AT_ONCE]:
+                        tasks.start_soon(describe, base)
+        except ExceptionGroup as errors:
+            raise unwrap_error_group(errors) from None
+        return {base: described[base] for base in bases if base in described}
 
     async def load(self, found: Pointers, described: Descriptions) -> dict[Pointer, FoundValue]:
         """Load the values of pointers that the flow policy admitted, and note each in the trace. Skip escaped paths.

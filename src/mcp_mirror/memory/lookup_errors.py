@@ -92,7 +92,7 @@ async def unknown_path_error(store: Store, namespace: str, text: str, unstored: 
     if len(named := find_notice_bases(text)) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
         return _build_refusal(f"This is a whole notice, which names several paths. Give only one: {paths}.")
-    newest = await store.newest(namespace, _NEWEST_BASES)
+    newest = [one.base for one in await store.list(namespace, limit=_NEWEST_BASES)]
     if is_pathless_notice(text.strip()) and newest:
         # In the form of a notice, so that a model that pastes this error as well gives the path.
         return _build_refusal(

@@ -1,13 +1,13 @@
 """Finds the path that a model most probably meant, for errors about arguments that do not fit."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.conversion import Resolved, fits
+from mcp_mirror.core.conversion import Resolved, coerce, fits
 from mcp_mirror.core.embedded_json import find_embedded_json
 from mcp_mirror.core.text_format import find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
@@ -18,7 +18,7 @@ from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
-from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Span
+from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Segments, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_PARTS: Final = 12
@@ -40,6 +40,9 @@ _CONTAINERS: Final = frozenset({"array", "null", "object"})
 _PART: Final = re.compile(r"(?:path)?(/[^\n]{1,200})")
 """A path without its base, as models copy it from the words of a notice."""
 
+Accepts = Callable[[Segments], Awaitable[bool]]
+"""Whether the argument's schema accepts a value of one of its types, JSON text."""
+
 
 class PathAdvice(msgspec.Struct, frozen=True):
     """Looks for a value of one namespace that fits an argument, and that the model may see."""
@@ -50,6 +53,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
     namespace: str
     wanted: frozenset[str]
     """The JSON types that the argument accepts."""
+    accepts: Accepts
     is_named: Callable[[str], bool] = lambda _: False
     """Whether the argument's schema names a member."""
 
@@ -74,31 +78,39 @@ class PathAdvice(msgspec.Struct, frozen=True):
             return part
         above = MemoryPath(path.base, path.tokens[:-1])
         beside = None if part else await self._find(above, self._find_part)
-        return beside or await self._find(above, self._find_whole) or part
+        near = beside or await self._find(above, self._find_whole)
+        return near if near and await self._is_accepted(near) else part
 
     async def find_meant(self, text: str, *, may_be_any: bool) -> MemoryPath | None:
         """Find a value that fits and that a text may mean: a part of the newest value that the text names.
 
-        `may_be_any`: where only objects or arrays fit, any text may mean the newest value, or one near it.
+        `may_be_any`: where only objects or arrays fit, any text may mean the newest value, or one near it, if the
+        argument's schema accepts the value.
 
         Raises:
             StoreError: The store failed.
         """
         if (value := await self._find_newest()) is None:
             return None
-        may_be_any = may_be_any and self.wanted <= _CONTAINERS
         part = _PART.fullmatch(strip_wrapping(text))
-        parts = (parse_path(f"{above}{part[1]}") for above in (value, value.base)) if part else ()
-        for path in (*parts, *((value,) if may_be_any else ())):
+        for path in (parse_path(f"{above}{part[1]}") for above in (value, value.base)) if part else ():
             if path and (meant := await self._find(path, self._find_whole)):
                 return meant
-        return await self.find_near(value) if may_be_any else None
+        if not may_be_any or not self.wanted <= _CONTAINERS:
+            return None
+        near = await self._find(value, self._find_whole) or await self.find_near(value)
+        return near if near and await self._is_accepted(near) else None
+
+    async def _is_accepted(self, path: MemoryPath) -> bool:
+        found = await look_up(self.writer.store, self.scanner, self.namespace, path)
+        value = found and Resolved(found.path, found.blob, found.kind)
+        return value is not None and await self.accepts(coerce(value, self.wanted, ()))
 
     async def _find_newest(self) -> MemoryPath | None:
         """The path of the newest notice, or of the newest value."""
         newest = self.writer.notices.newest(self.namespace)
-        if newest is None and (bases := await self.writer.store.newest(self.namespace, 1)):
-            newest = bases[0]
+        if newest is None and (listed := await self.writer.store.list(self.namespace, limit=1)):
+            newest = listed[0].base
         return parse_path(newest) if newest else None
 
     async def _find(self, path: MemoryPath, select: Callable[[FoundValue], MemoryPath | None]) -> MemoryPath | None:

@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_bounds import is_deeper, locate_excess_depth
+from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.types import Buffer, Segments
 
@@ -77,12 +78,6 @@ _HINTS: Final = (
     ),
 )
 """Causes that the parser's messages do not name."""
-_HALF_PAIR: Final = re.compile(
-    rb"((?:[^\\]++|\\(?:[^u]|u(?:[^dD]|[dD](?:[0-7]|[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))))*+)"
-    rb"(?:(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\|\Z)"
-)
-"""JSON text with whole pairs of surrogates and all other escapes, and half of a pair after it. The pattern matches
-anywhere, so a search never begins within an escape."""
 _MAX_REPAIRED: Final = 1 << 22
 """Bytes of a message that is repaired in the event loop, which takes at most 60 ms."""
 _MAX_SURROGATES: Final = 10_000
@@ -161,7 +156,7 @@ def open_server_message(
     except WireError as error:
         if "surrogate" not in str(error) or (is_on_loop and not _is_quickly_repaired(frame)):
             raise
-        repaired = _HALF_PAIR.sub(lambda match: match[0] if match[2] is None else match[1] + b"\\ufffd", bytes(frame))
+        repaired = replace_half_pairs(bytes(frame))
         return open_message(repaired, max_depth), repaired
 
 

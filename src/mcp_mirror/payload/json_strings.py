@@ -16,10 +16,12 @@ from mcp_mirror.types import Buffer, Span, TextSize
 _HIGH_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
 _LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
 """Two escapes that encode one character: a high surrogate, then a low one."""
-_SURROGATES: Final = re.compile(
-    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+_HALF_PAIR: Final = re.compile(
+    rb"((?:[^\\]++|\\(?:[^u]|u(?:[^dD\\]|[dD](?:[0-7]|[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))))*+)"
+    rb"(?:(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\|\Z)"
 )
-"""Escapes of backslashes and of surrogate pairs, and, as the group, halves of pairs, which are not valid text."""
+"""JSON text with whole pairs of surrogates and all other escapes, and half of a pair after it. The pattern matches
+anywhere, so a search never begins within an escape."""
 
 _ESCAPE: Final = 6
 """Bytes of the longest escape, `\\uXXXX`."""
@@ -189,7 +191,7 @@ def _check_literal(literal: bytes) -> None:
 
 def replace_half_pairs(json_text: bytes) -> bytes:
     """Replace each escape of half of a surrogate pair by that of U+FFFD, as JavaScript does when it writes UTF-8."""
-    return _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], json_text)
+    return _HALF_PAIR.sub(lambda match: match[0] if match[2] is None else match[1] + b"\\ufffd", json_text)
 
 
 def may_be_json(blob: Buffer, span: Span) -> bool:

@@ -8,7 +8,9 @@ from itertools import islice
 from typing import Any, Final
 
 from mcp_mirror.core.embedded_json import read_json_container
+from mcp_mirror.core.main_parts import find_column_names
 from mcp_mirror.paths import escape_token, unescape_token
+from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer
 
@@ -87,7 +89,20 @@ def _advise_on_missing_key(name: str, blob: Buffer, value: Any) -> str:
         return f"It is escaped as in a path: write {quote_key(plain)}."
     if (place := _find_text_with_key(value, name)) is not None:
         return f"The text at {place} contains JSON with this key: add {place} to `memory_path`."
+    if cells := _find_column(blob, name):
+        return f"The rows are arrays: the cells of this column are {cells}."
     return ""
+
+
+def _find_column(blob: Buffer, name: str) -> str | None:
+    """The expression of a column's cells, if the value is an object with an array of arrays and their names."""
+    span = trim(blob)
+    known = members(blob, span) if kind_at(blob, span.start) == "object" else ()
+    for key, table in known:
+        names = find_column_names(blob, known, table) if kind_at(blob, table.start) == "array" else ()
+        if name in names:
+            return f"{key if _PLAIN_KEY.fullmatch(key) else quote_key(key)}[*][{[*names].index(name)}]"
+    return None
 
 
 def _find_text_with_key(value: Any, name: str) -> str | None:

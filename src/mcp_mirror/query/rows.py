@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.main_parts import sample_records
+from mcp_mirror.core.main_parts import find_column_names, sample_records
 from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, skip_space, trim, value_stop
 from mcp_mirror.types import Buffer, Member, Span
 
@@ -19,13 +19,6 @@ _MAX_BYTES: Final = 1 << 25
 _MAX_WRITTEN: Final = 1 << 28
 """Bytes of the rows, which repeat the names of the cells."""
 _CELLS: Final = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-class _Column(msgspec.Struct):
-    name: str
-
-
-_NAMES: Final = msgspec.json.Decoder(list[str | _Column])
 
 
 def write_rows(blob: Buffer) -> bytes | None:
@@ -68,11 +61,8 @@ def _write_cells(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     tables = [one.span for one in arrays if kind_at(blob, skip_space(blob, one.span.start + 1)) == "array"]
     if len(tables) != 1:
         return None
-    view, width = memoryview(blob), len(_decode_cells(blob, next(items(blob, tables[0]))))
-    others = [one.span for one in arrays if one.span != tables[0] and "type" not in one.key.casefold()]
-    found = [_read_names(view[one.start : one.stop]) for one in others]
-    headers = [names for names in found if len(names) == width]
-    return _join_rows(blob, tables[0], headers[0]) if len(headers) == 1 and width else None
+    names = find_column_names(blob, known, tables[0])
+    return _join_rows(blob, tables[0], names) if names else None
 
 
 def _join_rows(blob: Buffer, table: Span, names: Sequence[str]) -> bytes | None:
@@ -92,11 +82,3 @@ def _decode_cells(blob: Buffer, row: Span) -> Sequence[msgspec.Raw]:
     """The items of an array; nothing for any other value."""
     is_row = kind_at(blob, row.start) == "array"
     return _CELLS.decode(memoryview(blob)[row.start : row.stop]) if is_row else ()
-
-
-def _read_names(array: Buffer) -> Sequence[str]:
-    """The different names in an array of texts, or of objects with a `name`; nothing for any other array."""
-    names: list[str] = []
-    with suppress(msgspec.DecodeError):
-        names = [one if isinstance(one, str) else one.name for one in _NAMES.decode(array)]
-    return names if len(set(names)) == len(names) else ()

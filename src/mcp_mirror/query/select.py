@@ -55,8 +55,6 @@ def _encode_number(number: Any) -> msgspec.Raw:
     return msgspec.Raw(number.text.encode())
 
 
-_OPTIONS: Final = jmespath.Options()
-
 _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
@@ -113,7 +111,7 @@ def select(blob: Buffer, expression: str) -> bytes:
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
     if value and found in _EMPTY:
-        reason = explain_nothing(compiled.parsed, blob, value) or explain_unlike_types(compiled.parsed, value, _OPTIONS)
+        reason = explain_nothing(compiled.parsed, blob, value) or explain_unlike_types(compiled.parsed, value)
         if reason:
             raise ToolError(f"{found.decode()}: the expression finds nothing. {reason}")
     return found
@@ -126,7 +124,7 @@ def _search(compiled: Any, value: object, blob: Buffer) -> object:
     have a key where the expression looks for it.
     """
     try:
-        return compiled.search(value, _OPTIONS)
+        return compiled.search(value)
     except JMESPathTypeError as error:
         if error.actual_type != "null" or (reason := explain_nothing(compiled.parsed, blob, value)) is None:
             raise

@@ -20,7 +20,7 @@ from mcp_mirror.core.amounts import format_count, shorten
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.number_tables import MAX_CHARACTERS
-from mcp_mirror.core.pipe_tables import find_pipe_table
+from mcp_mirror.core.pipe_tables import find_pipe_table, find_record_table
 from mcp_mirror.core.python_literals import is_python_literal
 from mcp_mirror.core.text_format import (
     FOOTER,
@@ -225,7 +225,9 @@ def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     body = data[len(head[: measure_heading(edges)].encode()) :]
     is_loaded = False
     if form.startswith("table"):
-        if drawn := find_pipe_table(data.decode(errors="replace")) or find_spaced_table(body.decode(errors="replace")):
+        text = data.decode(errors="replace")
+        drawn = find_record_table(text) or find_pipe_table(text) or find_spaced_table(body.decode(errors="replace"))
+        if drawn:
             rows = _write_csv((drawn.header, *drawn.rows), ",")
             with open_as_file(rows) as path:
                 _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")

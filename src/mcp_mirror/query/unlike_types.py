@@ -7,7 +7,6 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
-import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
@@ -40,10 +39,8 @@ class _Pair(NamedTuple):
 class _LenientInterpreter(TreeInterpreter):
     """Evaluates an expression as if a text were equal to a value that is written alike."""
 
-    def __init__(self, options: jmespath.Options) -> None:
-        super().__init__(options)
-        self.first: _Pair | None = None
-        """The first comparison that is true for this reason only."""
+    first: _Pair | None = None
+    """The first comparison that is true for this reason only."""
 
     def visit_comparator(self, node: Any, value: Any) -> Any:
         if node["value"] != "eq":
@@ -56,11 +53,11 @@ class _LenientInterpreter(TreeInterpreter):
         return True
 
 
-def explain_unlike_types(parsed: Any, value: Any, options: jmespath.Options) -> str | None:
+def explain_unlike_types(parsed: Any, value: Any) -> str | None:
     """Explain that an expression would find something if it compared with the type that the value has; else None."""
     if not any(node["type"] == "comparator" and node["value"] == "eq" for node in walk(parsed)):
         return None
-    lenient = _LenientInterpreter(options)
+    lenient = _LenientInterpreter()
     try:
         found = lenient.visit(parsed, value)
     except (JMESPathError, TypeError):  # a function cannot process what was found

@@ -1,7 +1,8 @@
 """The SSRF guard: connections only to public addresses and to private addresses that the configuration names.
 
 The guard checks the address of each connection. A host name is resolved once, and the connection uses the checked
-address, so DNS rebinding has no effect. The check also applies to hosts of redirects and of server metadata.
+address, so DNS rebinding has no effect. The check also applies to hosts of redirects and of server metadata. If the
+environment names a proxy, only the proxy resolves names, and the guard checks the host itself.
 """
 
 import asyncio
@@ -13,11 +14,13 @@ from functools import partial
 from typing import Final
 
 import anyio
+import h11
 import httpx2
 import msgspec
 
 from mcp_mirror.settings.access import is_local_host, is_loopback, is_public
-from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
+from mcp_mirror.system.forward_proxies import ForwardProxy, ForwardProxyError, open_tunnel
+from mcp_mirror.system.http_connections import HttpConnections, Origin, Receiver, open_connection
 from mcp_mirror.system.name_lookups import look_up
 
 PRIVATE: Final = "its name resolves to a private address that the configuration does not name"
@@ -27,6 +30,9 @@ _HEAD_START: Final = 0.25
 """Seconds after which the next address of a host is tried in parallel."""
 _LOOKUP_TIMEOUT: Final = 8.0
 """Seconds for the lookup of a host name: less than for connecting, so that the error is about the lookup."""
+_PROXY_TIMEOUT: Final = 9.0
+"""The same for a connection over a proxy."""
+_PROXY_FAILURES: Final = (TimeoutError, httpx2.TransportError, h11.RemoteProtocolError)
 _KEPT: Final = 20
 """Idle connections that are kept open."""
 _KEPT_SECONDS: Final = 4.0
@@ -53,6 +59,14 @@ class AddressPolicy(msgspec.Struct, frozen=True):
         """Whether a connection to a host may use an address."""
         return self.admits_private or host.lower() in self.named or is_public(address)
 
+    def admits_host(self, host: str) -> bool:
+        """Whether a proxy may connect to a host whose addresses only the proxy knows."""
+        if self.admits_private or host.lower() in self.named:
+            return True
+        with suppress(ValueError):
+            return is_public(str(ipaddress.ip_address(host)))
+        return not is_local_host(host)
+
 
 async def _connect_guarded(policy: AddressPolicy, host: str, port: int) -> Receiver:
     """Connect to the first admitted address of a host that accepts.
@@ -64,6 +78,30 @@ async def _connect_guarded(policy: AddressPolicy, host: str, port: int) -> Recei
     if not addresses:
         raise httpx2.ConnectError(PRIVATE)
     return await _connect_first(addresses, port)
+
+
+async def _connect_proxy(policy: AddressPolicy, proxy: ForwardProxy, origin: Origin) -> Receiver:
+    """Connect to a proxy; for HTTPS, return a tunnel to the origin.
+
+    Raises:
+        httpx2.ConnectError: The host is not admitted, or the proxy does not answer, or refuses.
+    """
+    scheme, host, port = origin
+    if not policy.admits_host(host):
+        raise httpx2.ConnectError(PRIVATE)
+    receiver = None
+    try:
+        with anyio.fail_after(_PROXY_TIMEOUT):
+            receiver = await _connect_first(await _find_addresses(proxy.host), proxy.port)
+            if scheme == "https":
+                await open_tunnel(receiver, proxy, host, port)
+    except BaseException as error:
+        if receiver is not None:
+            receiver.transport.abort()
+        if isinstance(error, ForwardProxyError) or not isinstance(error, _PROXY_FAILURES):
+            raise
+        raise proxy.explain_silence() from error
+    return receiver
 
 
 async def _find_addresses(host: str) -> Sequence[str]:
@@ -115,7 +153,7 @@ async def _connect_first(addresses: Iterable[str], port: int) -> Receiver:
 
 
 class SSRFGuardTransport(HttpConnections):
-    """An HTTP transport with the SSRF guard, which ignores proxies of the environment."""
+    """An HTTP transport with the SSRF guard, which uses the proxies of the environment."""
 
     def __init__(self, policy: AddressPolicy) -> None:
-        super().__init__(partial(_connect_guarded, policy), _KEPT, _KEPT_SECONDS)
+        super().__init__(partial(_connect_guarded, policy), _KEPT, _KEPT_SECONDS, partial(_connect_proxy, policy))

@@ -38,9 +38,10 @@ _RESERVED_FILES: Final = 256
 """Open files that are reserved for stores, upstreams and logs, if the limit of the process is high enough."""
 _NETWORK_BITS: Final = 64
 """Bits of an IPv6 address that name the network. One client may have all addresses of its network."""
-_IDLE_TIMEOUT: Final = 75.0
-"""Seconds after a response in which the next request must begin: more than the 60 s for which common proxies keep
-connections, as a request on a connection that closes at that moment fails."""
+_IDLE_TIMEOUT: Final = 620.0
+"""Seconds after a response in which the next request must begin: more than the time for which proxies keep connections,
+as a request on a connection that closes at that moment fails. nginx keeps them for 60 s, Traefik for 90 s, Caddy for
+120 s, and the load balancers of Google Cloud for 600 s."""
 _CROWDED: Final = (
     "Closed a connection of %s, which has over %d without a whole request (`limits.pending_connections_per_address`). "
     "Raise the limit if this is the address of a proxy. The log reports this once."

@@ -16,9 +16,12 @@ _ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)(?=[/?]|\Z)", re.IGNORECASE)
 """The beginning of a target in absolute form, with its authority."""
 _UPGRADE_LINE: Final = re.compile(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n]*)?\r\n")
+_PROXY_PROTOCOL: Final = "This is the PROXY protocol, and the server has HTTP/1.1 only. Switch it off in the proxy."
 _OTHER_PROTOCOLS: Final = {
     b"\x16\x03": "This is TLS, and the server has plain HTTP. Use http:// in the URL, or a TLS proxy in front of it.",
     b"PRI * HTTP/2": "This is HTTP/2, and the server has HTTP/1.1. Set the client or the proxy to HTTP/1.1.",
+    b"PROXY ": _PROXY_PROTOCOL,
+    b"\r\n\r\n\0\r\nQUIT\n": _PROXY_PROTOCOL,
 }
 """The beginnings of other protocols, and what their senders read."""
 _EMPTY_LINE: Final = b"\r\n\r\n"

@@ -113,9 +113,6 @@ class Store(Protocol):
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases of a namespace next to a text in alphabetical order, at most `limit` on each side."""
 
-    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values, newest first, without reading their descriptors."""
-
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
 

@@ -255,10 +255,6 @@ class MemoryStore:
         below, above = select_unexpired(share.bases.descend(text)), select_unexpired(share.bases.ascend(text))
         return (*reversed(below), *above)
 
-    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values, newest first."""
-        return tuple(base for base, _ in islice(self._find_newest(namespace, None, ""), limit))
-
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
         kept = self._sum_unexpired(self._shares.get(namespace, _Share()), self._clock())

@@ -1,7 +1,7 @@
 """HTTP/1.1 connections that stay open between requests, as a transport for `httpx2`.
 
-The transport of `httpx2` also serves HTTP/2, proxies and connection limits, and costs more CPU than all other work of a
-small request. This one takes an idle connection or opens another one, and sends the head and the body of a small
+The transport of `httpx2` also serves HTTP/2 and connection limits, and costs more CPU than all other work of a small
+request. This one takes an idle connection or opens another one, and sends the head and the body of a small
 request in one packet. h11 reads and writes the protocol.
 """
 
@@ -20,6 +20,7 @@ import h11
 import httpx2
 
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
+from mcp_mirror.system.forward_proxies import ForwardProxy, find_forward_proxy
 
 _MAX_HEAD: Final = 100 * 1024
 """Bytes of a response's head, of a trailer, and of the line before a chunk."""
@@ -198,9 +199,11 @@ def _limit(seconds: float | None, error: type[httpx2.TimeoutException], message:
 class _HttpConnection:
     """One connection, for one request at a time."""
 
-    def __init__(self, origin: Origin, receiver: Receiver) -> None:
+    def __init__(self, origin: Origin, receiver: Receiver, proxy: ForwardProxy | None = None) -> None:
+        """Use an open connection to the origin, or to a proxy that reads and forwards the requests."""
         self.origin = origin
         self._receiver = receiver
+        self._proxy = proxy
         self._h11 = h11.Connection(h11.CLIENT, _MAX_HEAD)
         self._idle_since = 0.0
         self._event_count = 0
@@ -233,10 +236,11 @@ class _HttpConnection:
 
     async def _write(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
         assert isinstance(request.stream, httpx2.AsyncByteStream)  # noqa: S101  # as for any async transport
+        target, headers = request.url.raw_path, request.headers.raw
+        if self._proxy is not None:
+            target, headers = b"http://" + request.url.netloc + target, [*headers, *self._proxy.headers]
         try:
-            pending = self._h11.send(
-                h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
-            )
+            pending = self._h11.send(h11.Request(method=request.method, target=target, headers=headers))
             assert pending is not None  # noqa: S101  # a head has bytes
             async for chunk in request.stream:
                 data = self._h11.send(h11.Data(data=chunk)) or b""
@@ -284,11 +288,25 @@ class _HttpConnection:
 
 
 class HttpConnections(httpx2.AsyncBaseTransport):
-    """Sends requests over connections that stay open. It ignores proxies of the environment."""
+    """Sends requests over connections that stay open."""
 
-    def __init__(self, connect: Callable[[str, int], Awaitable[Receiver]], most: int, seconds: float) -> None:
-        """Create a transport that keeps `most` idle connections open, each for `seconds`."""
+    def __init__(
+        self,
+        connect: Callable[[str, int], Awaitable[Receiver]],
+        most: int,
+        seconds: float,
+        connect_proxy: Callable[[ForwardProxy, Origin], Awaitable[Receiver]],
+    ) -> None:
+        """Create a transport that keeps `most` idle connections open, each for `seconds`.
+
+        Args:
+            connect: Connects to a host and port.
+            most: Idle connections.
+            seconds: The time for which they stay open.
+            connect_proxy: Connects to an origin through a proxy of the environment.
+        """
         self._connect = connect
+        self._connect_proxy = connect_proxy
         self._most = most
         self._seconds = seconds
         self._context: ssl.SSLContext | None = None
@@ -373,12 +391,15 @@ class HttpConnections(httpx2.AsyncBaseTransport):
             raise httpx2.UnsupportedProtocol("only URLs with http:// and https:// are supported")
         context = self._load_context() if scheme == "https" else None
         timeout = request.extensions.get("timeout", _NO_TIMEOUTS).get("connect")
+        proxy = find_forward_proxy(request.url)
         with _limit(timeout, httpx2.ConnectTimeout):
-            receiver = await self._connect(host, port)
+            connecting = self._connect(host, port) if proxy is None else self._connect_proxy(proxy, origin)
+            receiver = await connecting
         if context is not None:
             with _limit(timeout, httpx2.ConnectTimeout, SLOW_HANDSHAKE):
                 receiver = await self._start_tls(receiver, host, context)
-        return _HttpConnection(origin, receiver)
+            proxy = None  # it sees encrypted bytes only
+        return _HttpConnection(origin, receiver, proxy)
 
     def _load_context(self) -> ssl.SSLContext:
         """Return the context of TLS connections.

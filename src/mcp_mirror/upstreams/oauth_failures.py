@@ -8,6 +8,7 @@ from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, OAuthTokenEr
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.ssrf_guard import PRIVATE
+from mcp_mirror.system.forward_proxies import ForwardProxyError
 
 _SAFE: Final = re.compile(r"[a-z_]{1,40}")
 """The form of an OAuth error code; other text is not repeated."""
@@ -51,6 +52,8 @@ def explain_failure(error: Exception) -> str:
     if isinstance(error, MirrorError):
         return str(error)
     unreached = "leads to a private address (`allow_private`)" if PRIVATE in str(error) else "could not be reached"
+    if isinstance(error, ForwardProxyError):
+        unreached += f" ({error})"
     kind = next((text for of, text in _FAILURES if isinstance(error, of)), unreached)
     known = (text for begin, text in _FLOW_FAILURES if str(error).startswith(begin))
     return next(known, f"its authorization server {kind}")

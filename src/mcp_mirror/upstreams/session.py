@@ -36,7 +36,7 @@ from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, NotificationDispatcher
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.tasks import find_task_tools, run_as_task
-from mcp_mirror.upstreams.transports.network_errors import FailureKind, omit_scopes, read_mark
+from mcp_mirror.upstreams.transports.network_errors import CUT_STREAM, LOST_SESSION, FailureKind, omit_scopes, read_mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
@@ -388,8 +388,8 @@ class UpstreamSession:
         if isinstance(error, RequestTimeoutError):
             return self._timeout_error(what, timeout, pending)
         if isinstance(error, UnknownSessionError):
-            reason = f"did not know the gateway's session during {what}; try again"
-            return SessionLostError(f"Upstream {self.name!r} {reason}.")
+            reason = f"did not know the gateway's session during {what}"
+            return SessionLostError(f"Upstream {self.name!r} {reason}; {LOST_SESSION}.")
         if isinstance(error, MisdirectedResponseError):
             return UpstreamError(f"Upstream {self.name!r} answered {what} under another request's id.")
         if isinstance(error, MCPError):
@@ -422,9 +422,10 @@ class UpstreamSession:
             return UpstreamError(f"Upstream {self.name!r} failed during {what}: {marked}")
         if kind is FailureKind.LOST:
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
-        if is_closed(error) or error.message.startswith("SSE stream "):
-            reason = f"closed the connection during {what}; try again in a moment"
-            return ConnectionLostError(f"Upstream {self.name!r} {reason}.")
+        is_stream = error.message.startswith("SSE stream ")
+        if is_stream or is_closed(error):
+            advice = CUT_STREAM if is_stream else "try again in a moment"
+            return ConnectionLostError(f"Upstream {self.name!r} closed the connection during {what}; {advice}.")
         return build_refusal(self._settings, what, error.error, is_content_hidden=is_content_hidden)
 
 

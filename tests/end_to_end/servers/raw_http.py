@@ -26,6 +26,7 @@ parser.add_argument("--standing", type=float, help="a GET is a stream: silent so
 parser.add_argument("--silent", action="store_true", help="such a stream ends without a message")
 parser.add_argument("--broken", action="store_true", help="such a stream breaks off")
 parser.add_argument("--busy", type=int, help="the second and the third such stream are refused with this status")
+parser.add_argument("--forgetful", action="store_true", help="no session is known, as with another server at the URL")
 parser.add_argument("--max-body", type=int, default=1 << 30, help="larger bodies are refused with 413")
 parser.add_argument("--log")
 options = parser.parse_args()
@@ -120,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(options.status, json.dumps({"seen": str(self.headers), "at": self.path}).encode(), "text/html")
         elif method == "initialize":
             session = secrets.token_hex(8)
-            sessions.add(session)
+            sessions.update(() if options.forgetful else (session,))
             self.answer(identity, json.dumps(INITIALIZED), session)
         elif method == "server/discover":
             self.refuse(200, identity, "no such method")

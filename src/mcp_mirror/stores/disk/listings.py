@@ -15,8 +15,6 @@ _LIST: Final = """SELECT base, descriptor, expires FROM entries {index}
     WHERE namespace = :namespace AND expires > :now {slug} {after} ORDER BY created DESC, rowid DESC"""
 _OF_SLUG: Final = "AND label = :slug"
 _AFTER: Final = "AND (created, rowid) < (:created, :row)"
-_NEWEST: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND expires > :now
-    ORDER BY created DESC, rowid DESC LIMIT :limit"""
 _BELOW: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base < :text AND expires > :now
     ORDER BY base DESC LIMIT :limit"""
 _ABOVE: Final = """SELECT base FROM entries {index} WHERE namespace = :namespace AND base >= :text AND expires > :now
@@ -94,14 +92,6 @@ class DiskListings:
                 connection.execute(query.format(index=index), parameters).fetchall() for query in (_BELOW, _ABOVE)
             )
         return tuple(base for (base,) in (*reversed(below), *above))
-
-    def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values, newest first."""
-        now = self._clock()
-        parameters: dict[str, Any] = {"namespace": namespace, "now": now, "limit": limit}
-        with self._index.reading() as connection:
-            query = _NEWEST.format(index=_choose_index(connection, namespace, now, _BY_CREATION))
-            return tuple(base for (base,) in connection.execute(query, parameters))
 
     def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the unexpired values, and the counted tokens."""

@@ -158,10 +158,6 @@ class DiskStore:
         """The bases next to a text in alphabetical order."""
         return await self._run(self._listings.bases_near, namespace, text, limit)
 
-    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values, newest first."""
-        return await self._run(self._listings.newest, namespace, limit)
-
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
         return await self._run(self._listings.stats, namespace)

@@ -88,23 +88,17 @@ _FAILOVER_ERRORS: Final = frozenset({_READ_ONLY, _NO_REPLICAS, _NO_PRIMARY})
 """After these, new connections may lead to another server: the new primary."""
 _CONNECTION_REFUSALS: Final = frozenset({_LOGIN, _CLIENTS, _TLS})
 """Only new connections get these errors, such as after a change of the password. The present ones stay usable."""
-_BY_TYPE: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    (ValueError, _NO_REPLY),
-    (RecursionError, _NO_REPLY),
-    (exceptions.InvalidResponse, _NO_REPLY),
-    (exceptions.BusyLoadingError, "The store's Redis server is starting. Try again in a moment."),
-    (exceptions.AuthenticationError, _LOGIN),
-    (exceptions.NoPermissionError, _ACL),
-    (exceptions.ReadOnlyError, _READ_ONLY),
-    (exceptions.OutOfMemoryError, _FULL),
-    (exceptions.MasterDownError, _NO_PRIMARY),
-    (exceptions.ClusterError, _CLUSTER),
-    (exceptions.AskError, _CLUSTER),
-    (exceptions.ClusterCrossSlotError, _CLUSTER),
-    (exceptions.TimeoutError, _SLOW),
-    (TimeoutError, _SLOW),
-    (exceptions.ConnectionError, _DOWN),
-    (OSError, _DOWN),
+_BY_TYPE: Final[tuple[tuple[tuple[type[BaseException], ...], str], ...]] = (
+    ((ValueError, RecursionError, exceptions.InvalidResponse), _NO_REPLY),
+    ((exceptions.BusyLoadingError,), "The store's Redis server is starting. Try again in a moment."),
+    ((exceptions.AuthenticationError,), _LOGIN),
+    ((exceptions.NoPermissionError,), _ACL),
+    ((exceptions.ReadOnlyError,), _READ_ONLY),
+    ((exceptions.OutOfMemoryError,), _FULL),
+    ((exceptions.MasterDownError,), _NO_PRIMARY),
+    ((exceptions.ClusterError, exceptions.AskError, exceptions.ClusterCrossSlotError), _CLUSTER),
+    ((exceptions.TimeoutError, TimeoutError), _SLOW),
+    ((exceptions.ConnectionError, OSError), _DOWN),
 )
 _BY_CODE: Final = (
     ("MISCONF", _DISK),
@@ -344,5 +338,5 @@ def _describe_error(error: Exception) -> str:
         return _TLS if isinstance(reason, ssl.SSLCertVerificationError) else _NO_TLS
     text = str(error)
     by_code = (message for code, message in _BY_CODE if code in text)
-    by_type = (message for kind, message in _BY_TYPE if isinstance(error, kind))
+    by_type = (message for kinds, message in _BY_TYPE if isinstance(error, kinds))
     return next(by_code, next(by_type, _REFUSED))

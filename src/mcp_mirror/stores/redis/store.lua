@@ -438,12 +438,6 @@ function operations.near()
   return { lost, bases }
 end
 
--- The number of lost values, and the newest bases.
-function operations.newest()
-  local bases = take('ZREVRANGE', key('made', arguments.owner), 0, arguments.most)
-  return { lost, bases }
-end
-
 -- The sums of a namespace: its unexpired values, their bytes, its tokens sent and kept out; and if one call cannot add up
 -- all sizes, the remaining part: a further call with this part returns what to add to the bytes. The bytes are those of
 -- the unexpired values, or all bytes without the expired ones, whichever are fewer to add up.

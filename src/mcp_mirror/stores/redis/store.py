@@ -7,7 +7,7 @@ Each operation is one call of a script in the server, so quotas and sums are exa
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -422,16 +422,7 @@ class RedisStore:
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        return self._decode_bases(
-            await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
-        )
-
-    async def newest(self, namespace: str, limit: int) -> tuple[str, ...]:
-        """The bases of the newest values, newest first."""
-        return self._decode_bases(await self._call("newest", owner=encode_name(namespace), most=limit))
-
-    def _decode_bases(self, reply: tuple[int, Sequence[bytes]]) -> tuple[str, ...]:
-        lost, bases = reply
+        lost, bases = await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
         if lost:
             self._warn_of_lost_values()
         with decoding():

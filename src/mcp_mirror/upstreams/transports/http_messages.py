@@ -38,6 +38,7 @@ from mcp_mirror.upstreams.transports.http_bodies import (
 from mcp_mirror.upstreams.transports.network_errors import (
     FailureKind,
     explain_failed_connection,
+    explain_large_message,
     explain_response,
     mark,
 )
@@ -200,10 +201,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return response
         if response.status_code == _TOO_LARGE:
             size = int(request.headers.get("content-length", 0))
-            reason = (
-                f"the message of {size:,} bytes is over what this server takes (HTTP 413). Pass a smaller part of the "
-                "value, or raise the server's own limit and `max_request_bytes` with it"
-            )
+            reason = mark(FailureKind.ANSWERED, explain_large_message(request.url, size))
             is_own = self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
             await _close(response)
             response = _answer(identity, ENDED if is_own else reason)

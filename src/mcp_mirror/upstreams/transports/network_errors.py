@@ -5,7 +5,6 @@ because the rest may contain a secret.
 """
 
 import errno
-import os
 import re
 import socket
 import ssl
@@ -45,6 +44,7 @@ class FailureKind(StrEnum):
 
 
 _UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+_NEVER_RESPONDS: Final = "See the server's log; if it never responds, check scheme and port in `url`"
 _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
     ((ConnectionRefusedError,), "nothing listens there", "Start the server, or correct `url`"),
     ((socket.gaierror,), "the host name has no address", "Correct the host name in `url`, or check this machine's DNS"),
@@ -59,7 +59,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
         "it ended the connection, or sent something that is not HTTP",
         "Check scheme and port in `url`, and the server's log",
     ),
-    ((httpx2.NetworkError,), "it was lost", "See the server's log, and try again"),
+    ((httpx2.NetworkError,), "it was lost", f"Try again. {_NEVER_RESPONDS}"),
 )
 """The cause and what to try, by type of error, the most specific first."""
 
@@ -70,17 +70,31 @@ _BUSY: Final = (429, 503)
 """Statuses whose `Retry-After` names when to try again."""
 _ELSEWHERE: Final = "Check the path in `url`; many servers use /mcp"
 _STATUS_ADVICE: Final = {
+    400: f"{_ELSEWHERE}. The gateway sends no client certificate",
     401: "It requires a token: set `headers`, or `auth` and run `mcp-mirror login`; for a wrapped server give "
     "--header, or run `mcp-mirror login NAME --url URL`",
     403: "Its token may not do this: check `headers` or `auth`",
     405: "Check the path in `url`; a server of the older transport needs `transport: sse`, or --sse if it is wrapped",
-    407: "A proxy on the way requires a sign-in, which the gateway cannot do",
+    407: "A proxy on the way requires a sign-in: put user and password into `HTTP_PROXY`",
     408: "It, or a proxy in front of it, waited too long: try again",
     421: "It does not accept the host in `url`: correct it, or add it to the server's allowed hosts",
     429: f"It limits the rate of requests{_LATER}",
     501: _ELSEWHERE,
+    502: "A proxy in front of it has no response of the server: check whether the server runs, and the proxy's log",
+    503: f"It, or a proxy in front of it, is busy or not ready{_LATER}",
+    504: "A proxy in front of it waited too long for the server's response: raise that proxy's timeout",
 }
 """What to try, by HTTP status."""
+LOST_SESSION: Final = (
+    "try again. If `url` leads to several servers, their load balancer must send each session to the server that "
+    "opened it"
+)
+"""What to try if the server does not know the gateway's session."""
+CUT_STREAM: Final = (
+    "try again in a moment. If it does so after the same time, raise the timeout of the proxy in front of it"
+)
+"""What to try if an event stream ends without the response."""
+_NOT_TLS: Final = f"If the server uses TLS, use https:// in `url`. {_ELSEWHERE}"
 _CREDENTIALS_ADVICE: Final = (
     "It rejected the token: with `headers`, or --header of a wrapped server, check whether the token has expired; with "
     "`mcp-mirror login`, whether the server accepts tokens of that authorization server for its `url`"
@@ -90,8 +104,15 @@ _NOT_SSE: Final = (
 )
 _RETRY_AFTER: Final = re.compile(r"[0-9]{1,5}")
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
+_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
+"""OpenSSL's codes for a certificate that no known authority has signed."""
+_SET_AUTHORITIES: Final = (
+    "If an authority of your organization signed it, set `SSL_CERT_FILE` to a PEM file with the certificate of that "
+    "authority"
+)
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
 _OK: Final = 200
+_BAD_REQUEST: Final = 400
 _UNAUTHORIZED: Final = 401
 _NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
@@ -116,9 +137,6 @@ class AuthorizationError(httpx2.TransportError):
 def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> str:
     """Return a sentence with the address and the cause, and one with what to try."""
     cause, advice = _explain_cause(error)
-    is_unreached = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    if is_unreached and not isinstance(error.__cause__, ssl.SSLError) and (proxy := _find_proxy(url)):
-        advice += f". The gateway connects directly, not over the proxy in `{proxy}`"
     return f"The connection to {format_address(url)} failed: {cause}. {advice}."
 
 
@@ -129,12 +147,22 @@ def explain_response(response: httpx2.Response) -> str:
     return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {_advise(response)}."
 
 
+def explain_large_message(url: httpx2.URL, size: int) -> str:
+    """Return the same for a message of so many bytes that got HTTP status 413."""
+    return (
+        f"{format_address(url)} answered with HTTP status 413 to a message of {size:,} bytes. Pass a smaller part of "
+        "the value, or raise the limit of the server, or of a proxy in front of it, and `max_request_bytes` with it."
+    )
+
+
 def _advise(response: httpx2.Response) -> str:
     status, request = response.status_code, response.request
     if response.has_redirect_location:
         return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
     if status == _NOT_ALLOWED and request.method == "GET":  # only the older transport opens its stream before a session
         return _NOT_SSE
+    if status == _BAD_REQUEST and request.url.scheme == "http":  # such as that of a TLS server without a handshake
+        return _NOT_TLS
     if status == _UNAUTHORIZED and "authorization" in request.headers:
         return _CREDENTIALS_ADVICE
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
@@ -151,15 +179,6 @@ def _leads_to_https(response: httpx2.Response) -> bool:
     except httpx2.InvalidURL:
         return False
     return (response.request.url.scheme, target.scheme, target.host) == ("http", "https", response.request.url.host)
-
-
-def _find_proxy(url: httpx2.URL) -> str | None:
-    """Return the environment variable with the proxy that other programs would use for a URL."""
-    from urllib.request import proxy_bypass  # noqa: PLC0415  # imports much, and only errors need it
-
-    names = [spelled for name in (f"{url.scheme}_proxy", "all_proxy") for spelled in (name.upper(), name)]
-    found = next((name for name in names if os.environ.get(name)), None)
-    return None if found is None or proxy_bypass(url.host) else found
 
 
 def mark(kind: FailureKind, message: str) -> str:
@@ -206,6 +225,7 @@ def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     # These import an HTTP client, which stdio does not need.
     from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415
+    from mcp_mirror.system.forward_proxies import ForwardProxyError  # noqa: PLC0415
     from mcp_mirror.system.http_connections import (  # noqa: PLC0415
         CLOSED_EARLY,
         LARGE_HEAD,
@@ -219,14 +239,20 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
         SLOW_HANDSHAKE: "Check host and port in `url`; if the server uses plain HTTP, use http://",
         NO_AUTHORITIES: "Set it to a PEM file with the certificates of the authorities that this machine trusts",
         LARGE_HEAD: "Check which headers or cookies the server, or a proxy in front of it, adds",
-        CLOSED_EARLY: "See the server's log; if it never responds, check scheme and port in `url`",
+        CLOSED_EARLY: _NEVER_RESPONDS,
     }
+    if isinstance(error, ForwardProxyError):
+        advice[str(error)] = error.advice
+    if isinstance(error, BodyError):
+        advice[str(error)] = "Correct the server, or a proxy in front of it"
     if isinstance(error, httpx2.TransportError) and str(error) in advice:
         return str(error), advice[str(error)]
-    if isinstance(error, BodyError):
-        return str(error), "Correct the server, or a proxy in front of it"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not valid ({error.verify_message})", "Use a certificate that this machine trusts"
+        is_unknown = error.verify_code in _UNKNOWN_AUTHORITY
+        return (
+            f"its certificate is not valid ({error.verify_message.rstrip('.')})",
+            _SET_AUTHORITIES if is_unknown else "Use a certificate that this machine trusts",
+        )
     if isinstance(error, ssl.SSLError):
         reason = error.reason or "no reason"
         is_refused = "_ALERT_" in reason  # the server speaks TLS

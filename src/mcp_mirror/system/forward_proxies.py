@@ -1,0 +1,132 @@
+"""Forward proxies of the environment: `HTTPS_PROXY`, `HTTP_PROXY` and `ALL_PROXY`, except for hosts in `NO_PROXY`."""
+
+import ipaddress
+import os
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import h11
+import httpx2
+import msgspec
+
+from mcp_mirror.settings.access import is_loopback
+from mcp_mirror.settings.declarations import DEFAULT_PORTS
+
+if TYPE_CHECKING:
+    from mcp_mirror.system.http_connections import Receiver
+
+_EVERY_HOST: Final = "*"
+_OK: Final = 200
+_REDIRECTS: Final = 300
+_SIGN_IN: Final = 407
+
+
+class ForwardProxyError(httpx2.ConnectError):
+    """The proxy of the environment does not connect to the server."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        """Take the cause, and what to try, both without a capital and a full stop at the end."""
+        super().__init__(message)
+        self.advice: str = advice
+
+
+class ForwardProxy(msgspec.Struct, frozen=True):
+    """An HTTP proxy."""
+
+    variable: str
+    """The environment variable that names the proxy."""
+    host: str
+    port: int
+    authorization: bytes
+    """The value of `Proxy-Authorization`; empty if the variable has no user."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers for the proxy."""
+        return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []
+
+    def start_tunnel(self, connection: h11.Connection, host: str, port: int) -> bytes:
+        """Return the request for a tunnel to a host, whose response `connection` reads."""
+        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        headers = [(b"Host", authority.encode("ascii")), *self.headers]
+        sent = connection.send(h11.Request(method="CONNECT", target=authority, headers=headers))
+        assert sent is not None  # noqa: S101  # a head has bytes
+        return sent
+
+    def explain_refusal(self, status: int) -> ForwardProxyError:
+        """Return the error for a status with which the proxy refused a tunnel."""
+        refused = f"the proxy in `{self.variable}` refused with HTTP status {status}"
+        if status == _SIGN_IN:
+            return ForwardProxyError(
+                refused, f"Put user and password into `{self.variable}`: http://USER:PASSWORD@HOST"
+            )
+        return ForwardProxyError(refused, "Ask the operator of the proxy to allow this host and port")
+
+    def explain_silence(self) -> ForwardProxyError:
+        """Return the error for a proxy that accepts no connection, or does not answer in time."""
+        return ForwardProxyError(
+            f"the proxy in `{self.variable}` does not answer",
+            f"Correct `{self.variable}`, or add the host of `url` to `NO_PROXY`",
+        )
+
+
+async def open_tunnel(receiver: "Receiver", proxy: ForwardProxy, host: str, port: int) -> None:
+    """Ask a proxy for a tunnel to a host.
+
+    Raises:
+        ForwardProxyError: The proxy refuses.
+        h11.RemoteProtocolError: It does not answer with HTTP.
+        httpx2.NetworkError: It closes the connection.
+    """
+    connection = h11.Connection(h11.CLIENT)
+    await receiver.write(proxy.start_tunnel(connection, host, port), None)
+    while not isinstance(event := connection.next_event(), h11.Response):
+        if event is h11.NEED_DATA:
+            connection.receive_data(await receiver.receive(None))
+    if not _OK <= event.status_code < _REDIRECTS:
+        raise proxy.explain_refusal(event.status_code)
+
+
+def find_forward_proxy(url: httpx2.URL) -> ForwardProxy | None:
+    """Return the proxy for a URL; None for a loopback address, a host in `NO_PROXY`, and without a proxy.
+
+    Raises:
+        ForwardProxyError: The variable does not name an HTTP proxy.
+    """
+    variable = next(_find_variables(url.scheme), None)
+    if not variable or not (value := os.environ[variable].strip()) or is_loopback(url.host) or _is_excepted(url):
+        return None
+    try:
+        proxy = httpx2.URL(value if "://" in value else f"http://{value}")
+    except httpx2.InvalidURL:
+        proxy = httpx2.URL()
+    if proxy.scheme != "http" or not proxy.host:
+        raise ForwardProxyError(
+            f"`{variable}` is not the address of an HTTP proxy",
+            f"Set `{variable}` to http://HOST:PORT, or add the host of `url` to `NO_PROXY`",
+        )
+    user = f"{proxy.username}:{proxy.password}".encode() if proxy.username else b""
+    authorization = b"Basic " + b64encode(user) if user else b""
+    return ForwardProxy(variable, proxy.host, proxy.port or DEFAULT_PORTS["http"], authorization)
+
+
+def _find_variables(scheme: str) -> Iterator[str]:
+    """Yield the names of the variables that are set, the one that counts first."""
+    for name in (f"{scheme}_proxy", "all_proxy"):
+        yield from (spelled for spelled in (name, name.upper()) if spelled in os.environ)
+
+
+def _is_excepted(url: httpx2.URL) -> bool:
+    """Whether `NO_PROXY` has the host of a URL, a domain above it, or a network that contains its address."""
+    names = os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")).lower().split(",")
+    host, port = url.host.lower().rstrip("."), url.port or DEFAULT_PORTS.get(url.scheme, 0)
+    return any(_matches(name.strip(), host, port) for name in names)
+
+
+def _matches(name: str, host: str, port: int) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
+    domain = name.removesuffix(f":{port}").lstrip("*").strip(".")
+    return name == _EVERY_HOST or (domain != "" and (host == domain or host.endswith(f".{domain}")))
