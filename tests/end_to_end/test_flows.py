@@ -185,6 +185,15 @@ async def test_values_saved_by_the_model_get_the_labels_of_the_model(desk: Any) 
 
 
 HIDING = {"model": {"accepts": {"confidentiality": "internal"}, "labels": {"confidentiality": "public"}}}
+
+
+async def test_of_an_imported_file_that_it_may_not_see_the_model_gets_the_path(desk: Any) -> None:
+    async with desk(STRICT, flows=HIDING) as user:
+        (user.folder / "exchange" / "in.txt").write_text("c4nary\n" * 900)
+        answer = await user.text("memory_import", file="in.txt")
+        assert answer == f"{path_in(answer)}\n"
+
+
 READING: list[tuple[str, dict[str, Any]]] = [
     ("retrieve_final_answer_from_memory", {}),
     ("memory_describe", {}),

@@ -245,6 +245,7 @@ async def test_values_are_listed_page_by_page_and_forgotten(
         assert await client.text("memory_list") == "Nothing is stored yet."
         bases = [await store(client, {"n": number}) for number in range(25)]
         put = path_in(await client.text("memory_put", {"value": "x"}))
+        assert f'... 6 more; next: after="{bases[6]}"' in (await client.text("memory_list")).splitlines()
         first = (await client.text("memory_list", {"tool": "say"})).splitlines()
         assert [line.split('"')[1] for line in first[:-2]] == bases[:4:-1]
         after = re.search(r'\.\.\. more; next: after="(.*)"', first[-2])

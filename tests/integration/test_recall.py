@@ -13,12 +13,15 @@ import pytest
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
+from mcp_mirror.memory.path_advice import PathAdvice, advise_query
 from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.memory.value_lookup import look_up
+from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import MemoryPath, new_base, parse_wrapped_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.payload.scans import scan_array
 from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -53,6 +56,7 @@ async def answer(text: str, bases: Sequence[str]) -> str:
         *((GRID[:-3], ""), (f"{GRID[:-3]}/grid/0", "/grid/0"), (GRID.upper(), ""), (GRID[:-2] + "00", "")),
         *((GRID[:-6] + GRID[-5:-7:-1] + GRID[-4:], ""), (f"<{GRID}>", ""), (f"see {GRID}", "")),
         *((f'["{GRID}/grid/0"]', "/grid/0"), (f'["{GRID}/a b", "{GRID}/c"]', "/a b"), (f"<{GRID}/a>", "/a")),
+        *((f"{GRID[:-3]}/a]b", "/a]b"), (f"({GRID}/a]b)", "/a")),
         *((GRID.replace("make_grid", "makegrid"), ""), (GRID.partition("-")[2], ""), (f"x{GRID}/{'a' * 300}", "")),
     ],
 )
@@ -61,7 +65,14 @@ async def test_a_miscopied_path_is_answered_with_the_path_to_try_again_with(text
     assert error.endswith(f'. The path is not exact: call again with "{GRID}{part}".')
 
 
-@pytest.mark.parametrize("text", [MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a"])
+@pytest.mark.parametrize("slug", ["make_grid", "makegrid", "Make_Grid", "zake_grid"])
+async def test_a_miscopied_path_is_found_among_many_newer_ones(slug: str) -> None:
+    newer = [new_base(tool, UUID(int=at << 64, version=4)) for tool in ("make_grid", "tool") for at in range(70)]
+    error = await answer(f"{slug}{GRID[9:-2]}00/x", [GRID, *newer])
+    assert error.endswith(f'. The path is not exact: call again with "{GRID}/x".')
+
+
+@pytest.mark.parametrize("text", [MADE_UP, f"Make_Grid-{MADE_UP[10:]}/a", f"{MADE_UP}.name"])
 async def test_a_path_with_a_name_like_the_callers_own_is_answered_with_that(text: str) -> None:
     assert f'Nearest are "{GRID}": call again with one of these paths' in await answer(text, [GRID, SHEET])
 
@@ -272,6 +283,86 @@ async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(token
                     errors.append(str(caught.value))
     assert errors[:2] == errors[2:]
     assert "JMESPath" not in errors[1]
+
+
+KEYS = {f"key {at}": at for at in range(15)}
+
+
+@pytest.mark.parametrize(
+    ("value", "token", "has_preview", "advice"),
+    [
+        ([], "name", True, "It is an empty array."),
+        ([1], "01", True, "It is an array whose items are 0 to 0."),
+        ([1], "gr\u00f6\u00dfe", True, 'JMESPath expression [*]."gr\u00f6\u00dfe" selects from its items.'),
+        (KEYS, "no. 14", True, f' and 3 more. Pass a whole path, such as "{GRID}/a/key 14".'),
+        (KEYS, "key 15", False, 'Its keys are hidden; name them by position: "/~#0" to "/~#14".'),
+        ({"key": 1}, "keys", True, f'Its keys are "key". Pass a whole path, such as "{GRID}/a/key".'),
+        ({"key": 1}, "keys", False, 'Its keys are hidden; name them by position: "/~#0".'),
+        ({}, "key", True, "It is an empty object."),
+        ("text", "key", True, "It is text, which has no keys: use the path itself."),
+    ],
+)
+async def test_the_error_of_a_missing_key_names_those_that_may_be_seen(
+    value: Any,
+    token: str,
+    has_preview: bool,  # noqa: FBT001
+    advice: str,
+) -> None:
+    store = await memory_of([])
+    blob = msgspec.json.encode({"a": value})
+    described = msgspec.structs.replace(descriptor(GRID), size=len(blob), members=members(blob, trim(blob)))
+    await store.put("me", msgspec.structs.replace(described, preview=has_preview), (blob,))
+    nowhere: Any = None
+    with pytest.raises(ToolError) as caught:
+        await look_up(store, nowhere, "me", MemoryPath(GRID, ("a", token)), content=ErrorContent(advise_query=True))
+    assert str(caught.value).startswith(f'"{GRID}/a" has no key "{token}". ')
+    assert str(caught.value).endswith(advice)
+
+
+async def _accept(_: Any) -> bool:
+    """The argument's schema accepts any value of its types."""
+    return True
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "has_preview", "found"),
+    [
+        ({"few": [1], "many": [1, 2, 3]}, "array", True, "/many"),
+        ({"few": [1], "many": [1, 2, 3]}, "array", False, None),
+        ({f"k{at:02}": [1] * at for at in range(14)}, "array", True, "/k00"),
+        ({"z": {"n": 1}, "a": {"rows": [1, 2]}, "n": 1}, "array", True, "/a/rows"),
+        ([{"n": 5}], "integer", True, None),
+    ],
+)
+async def test_of_the_parts_that_fit_and_may_be_seen_the_largest_is_found(
+    value: Any,
+    wanted: str,
+    has_preview: bool,  # noqa: FBT001
+    found: str | None,
+) -> None:
+    store, blob = await memory_of([]), msgspec.json.encode(value)
+    kind, known = ("object", members(blob, trim(blob))) if isinstance(value, dict) else ("array", ())
+    described = msgspec.structs.replace(descriptor(GRID), kind=kind, size=len(blob), members=known)
+    await store.put("me", msgspec.structs.replace(described, preview=has_preview), (blob,))
+    writer = ValueWriter(store, StorePolicy(), lambda: 1e9)
+    writer.notices.add("me", f'"{SHEET}"\n{NOTICE.partition(chr(10))[2]}')  # of a value that is deleted
+    nowhere: Any = None
+    advice = PathAdvice(writer, nowhere, Flows(), "me", frozenset({wanted}), _accept)
+    near = await advice.find_near(MemoryPath(GRID))
+    assert (near and str(near)) == (found and GRID + found)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_sql", "advice"),
+    [
+        ('Found:\n{"n": 1, "gr\u00f6\u00dfen": [{"a": 1}]}', False, '`expression` "gr\u00f6\u00dfen".'),
+        ("id,name\n" + "1,Ada\n" * 9, True, f' and `inputs` {{"t": "{GRID}"}}.'),
+        ("id,name\n" + "1,Ada\n" * 9, False, None),
+    ],
+)
+def test_a_query_is_advised_in_the_form_that_is_served(text: str, has_sql: bool, advice: str | None) -> None:  # noqa: FBT001
+    found = advise_query(msgspec.json.encode(text), MemoryPath(GRID), frozenset({"array"}), has_sql=has_sql)
+    assert found is None if advice is None else found is not None and found.endswith(advice)
 
 
 async def test_the_whole_indexed_array_and_other_members_are_found() -> None:

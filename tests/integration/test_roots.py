@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,6 @@ from mcp_mirror.memory.tools.roots import Roots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(params=["walked", "resolved"])
@@ -99,6 +99,27 @@ def test_an_error_about_a_missing_folder_names_the_roots(roots: Roots) -> None:
             roots.write("../x", [b"x"], overwrite=False)
         listed = str(outside.value).partition(" under ")[2].rstrip(".")
         assert str(missing.value).startswith(f"The folder of '{name}' does not exist under the roots {listed} ")
+
+
+@pytest.mark.posix
+def test_every_file_and_folder_is_closed(roots: Roots) -> None:
+    before = len([*Path("/dev/fd").iterdir()])
+    assert content(roots, "below/file") == b"one"
+    assert roots.write("below/new", [b"x"], overwrite=False) == 1
+    for name in ("below", "below/file/x", "below/none/x"):
+        with pytest.raises(ToolError):
+            content(roots, name)
+        with pytest.raises(ToolError):
+            roots.write(name, [b"x"], overwrite=False)
+    assert len([*Path("/dev/fd").iterdir()]) == before
+
+
+def test_an_error_about_a_link_or_a_file_in_a_path_says_so(roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "one" / "folder_link").symlink_to(tmp_path / "outside")
+    (tmp_path / "one" / "file_link").symlink_to(tmp_path / "outside" / "secret")
+    for name in ("folder_link/secret", "file_link"):
+        with pytest.raises(ToolError, match="a part of its path is a symbolic link or a file"):
+            content(roots, name)
 
 
 def test_a_link_in_the_place_of_a_new_file_is_not_followed(roots: Roots, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def literals(*texts: str) -> list[bytes]:
         ("caf\u00e9", ["caf\u00e9"], SAME),
         ("a", ["b"], DIFFERS),
         ("a", ["ab"], DIFFERS),
+        ("a", ['"a"'], DIFFERS),
         (5, ["5"], SAME),
         (True, ["1"], DIFFERS),
         (["x", {"a": 1}], ["x", '{"a":1}'], ITEMS),
@@ -83,6 +84,19 @@ def test_long_json_is_compared_by_its_bytes() -> None:
     rows = json.dumps([1] * COMPARED_BYTES)
     assert compare_value(rows.encode(), literals(rows), b"") == SAME
     assert compare_value(rows.encode(), literals(rows.replace("1]", "2]")), b"") == UNKNOWN
+
+
+def test_json_text_of_any_size_is_compared_by_its_bytes() -> None:
+    value = '{"a":"%s"}' % ("x" * (1 << 24))
+    texts = (value, f"{value} ", value[:-1], f'{value[:-3]}y"}}', value.replace("x", "y", 1))
+    relations = [compare_value(value.encode(), literals(text), b"") for text in texts]
+    assert relations == [SAME, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
+
+
+def test_a_text_beside_one_that_repeats_a_long_value_is_not_dropped() -> None:
+    rows = json.dumps([1] * COMPARED_BYTES)
+    assert compare_value(rows.encode(), literals(rows, "And this."), b"") == UNKNOWN
+    assert compare_value(rows.encode(), literals("And this.", rows), b"") == UNKNOWN
 
 
 @pytest.mark.parametrize("text", ["a  b", "\\\\", 'say "a" ', "caf\u00e9 \U0001f600", "\t \\ "])

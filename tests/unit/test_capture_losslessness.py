@@ -238,6 +238,38 @@ def test_nothing_is_lost(
     assert by_value(rebuild(captured)) == by_value(result)
 
 
+ALWAYS = CaptureRules("always", 0, 0, is_wrapped=True)
+RESOURCE = {"type": "resource", "resource": {"uri": "u", "text": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "structured"),
+    [
+        ([text_block("a"), text_block("b")], [text_block("a") | {"_meta": None}, text_block("c")]),
+        ([text_block("a")], [text_block("a"), text_block("a") | {"_meta": None}]),
+        ([text_block("a") | {"x": 1}], [text_block("a") | {"annotations": None, "_meta": None}]),
+        ([RESOURCE], [RESOURCE | {"resource": {"uri": "u", "text": "x", "_meta": 5}}]),
+        ([RESOURCE | {"annotations": 5}], [RESOURCE | {"annotations": {"priority": None}}]),
+        ([RESOURCE | {"_meta": {"a": {}}}], [RESOURCE | {"_meta": {"a": {"b": None}}}]),
+    ],
+)
+def test_blocks_that_almost_equal_structured_content_replace_nothing(content: list[Any], structured: list[Any]) -> None:
+    result = {"content": content, "structuredContent": {"result": structured}}
+    captured = capture({key: raw(value) for key, value in result.items()}, ALWAYS, words)
+    assert by_value(rebuild(captured)) == by_value(result)
+
+
+@pytest.mark.parametrize(("nulls", "is_text"), [(["_meta"], True), (["_meta", "annotations"], False)])
+def test_many_blocks_are_the_value_if_they_lack_the_same_nulls(nulls: list[str], *, is_text: bool) -> None:
+    content = [text_block(str(number)) for number in range(150)]
+    structured = [block | {nulls[number % len(nulls)]: None} for number, block in enumerate(content)]
+    result = {"content": content, "structuredContent": {"result": structured}}
+    captured = capture({key: raw(value) for key, value in result.items()}, ALWAYS, words)
+    assert captured.value is not None
+    assert isinstance(json.loads(bytes(captured.value.blob))[0], str | int) is is_text
+    assert by_value(rebuild(captured)) == by_value(result)
+
+
 @given(results())
 def test_a_value_that_is_not_stored_leaves_the_result_as_it_came(result: dict[str, Any]) -> None:
     given_members = {key: raw(value) for key, value in result.items()}
@@ -247,12 +279,11 @@ def test_a_value_that_is_not_stored_leaves_the_result_as_it_came(result: dict[st
 
 @pytest.mark.parametrize("number", [b"1.0", b"1e400", b"-0", b"9" * 5000, b"0.10"])
 def test_digits_are_stored_as_they_were_sent(number: bytes) -> None:
-    rules = CaptureRules("always", 0, 0, is_wrapped=True)
     for structured, blob in ((b'{"a": %s}', b'{"a": %s}'), (b'{"result": [%s ]}', b"[%s ]")):
-        captured = capture({"structuredContent": structured % number, "_meta": b'{"n": %s}' % number}, rules, words)
+        captured = capture({"structuredContent": structured % number, "_meta": b'{"n": %s}' % number}, ALWAYS, words)
         assert captured.value is not None
         assert bytes(captured.value.blob) == blob % number
         assert b'{"n": %s}' % number in captured.other_members
-    inner = capture({"content": b'[{"type":"text","text":"{\\"a\\":%s}"}]' % number}, rules, words)
+    inner = capture({"content": b'[{"type":"text","text":"{\\"a\\":%s}"}]' % number}, ALWAYS, words)
     assert inner.value is not None
     assert bytes(inner.value.blob) == b'{"a":%s}' % number

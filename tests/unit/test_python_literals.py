@@ -69,6 +69,7 @@ def test_values_of_databases_have_a_form_in_json(value: object, expected: object
         ("[{'a': Range(1, 6, '[)'), 'b': 1}]", b'[{"a": "Range(1, 6, \'[)\')", "b": 1}]'),
         ("[{'a': <memory at 0x7f>, 'b': <S.OPEN: 'o'>}]", b'[{"a": "<memory at 0x7f>", "b": "<S.OPEN: \'o\'>"}]'),
         ("[{'a': f(g(h(i(j(1)))))}]", b'[{"a": "f(g(h(i(j(1)))))"}]'),
+        ("[{'a': 'b '\n  'c'}]", b'[{"a": "b c"}]'),
         ("[{'a': 'b '\n  'c\\n'\n  \"d'\", 'e': f('g')}]", b'[{"a": "b c\\nd\'", "e": "g"}]'),
     ],
 )
@@ -139,6 +140,7 @@ def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> N
         "[{'at': datetime.timedelta(days=99999999999999999999)}]",
         "[{'at': datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.timezone(datetime.timedelta(days=2)))}]",
         "['a', " + "[" * 10_000,
+        "['a', " + "[" * 10_000 + "]" * 10_001,
         '[{"a": NaN',
         '[{"a": NaNs}]',
         '[{"a": "NaN"} x]',

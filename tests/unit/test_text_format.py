@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_mirror.core.number_tables import find_number_table
-from mcp_mirror.core.pipe_tables import find_pipe_table, find_record_table
+from mcp_mirror.core.pipe_tables import find_aligned_table, find_pipe_table, find_record_table
 from mcp_mirror.core.text_format import (
     Edges,
     find_delimiter,
@@ -167,6 +167,7 @@ def read(text: str) -> Edges:
         (STAMPED, "log"),
         ("one\ntwo\n", ""),
         ("* one\n* two in src/*.py\n* three\n", ""),
+        ("# [a](https://example.org)\n## **b**\n# c\n", "Markdown"),
         ("# Title\n\n* **one**\n* [two](https://example.org)\n* three\n", "Markdown"),
         ("# Title\n\nWords, then:\n\n```js\nlet a = 1;\nlet b = 2;\nlet c = 3;\n```\n", "Markdown"),
         ("```js\nlet a = 1;\nlet b = 2;\nlet c = 3;\nlet d = 4;\n```\n", "source code"),
@@ -369,6 +370,8 @@ def test_a_table_of_numbers_that_is_too_long_to_be_read_is_not_named() -> None:
     [
         ("id;name\n1;a\n2;b;c\n3;d\n4;e\n", ";"),
         ("id,name\n1,a\n2\n3,d\n4,e\n", ","),
+        ("id,name\n1\n2,b\n3,d\n4,e\n", ","),
+        ("id,name\n1,a\n2,b\n3,d\n4\n", ","),
         ("id,name\n1,a\n2\n3\n", ""),
         ("id,name\n1,a\n2,b\n3,d\n4,e\n", ""),
         ("id,name\n1,a\n2,b,c\n3,d,e\n4,e\n", ""),
@@ -393,9 +396,14 @@ DUCKDB = "┌───┬────┐\n│ a │ b  │\n├───┼─�
         f"{BOX}| 1 | x\ny |\n+---+----+\n",
         BOX + "| 1 | x  |\n" * 9 + "| 1 | x\ny\nz |\n| 1 | x  |\n+---+----+\n",
         f"{BOX}| 1 | x  |\ny\n| 2 | z  |\n+---+----+\n",
+        f"{BOX}| 1 | x\n| 2 | y  |\n+---+----+\n",
+        f"{BOX}| 1 | x  |\ny\n| 2 | z  |\n",
         f"{BOX}| 1 | x  |\n|   | y  |\n+---+----+\n| 2 | z  |\n+---+----+\n",
     ],
-    ids=["psql", "psql, last column", "psql, box", "mysql", "mysql, three lines", "mysql, last column", "sqlite"],
+    ids=[
+        *("psql", "psql, last column", "psql, box", "mysql", "mysql, three lines", "mysql, last column"),
+        *("a row without its end", "a cut box", "sqlite"),
+    ],
 )
 def test_a_drawn_table_with_lines_in_cells_has_no_rows(text: str) -> None:
     assert find_pipe_table(text) is None
@@ -411,13 +419,67 @@ def test_a_drawn_table_with_lines_in_cells_has_no_rows(text: str) -> None:
         (f"{BOX}| 1 | x  |\n| 2 | y  |\n", [["1", "x"], ["2", "y"]]),
         (f"{DUCKDB}│   │ x  │\n│   │ y  │\n├───┴────┤\n│ 2 rows │\n└────────┘\n", [["", "x"], ["", "y"]]),
         ("| a | b |\n|---|---|\n| 1 | x+|\n|   | y |\n", [["1", "x+"], ["", "y"]]),
+        (" a | b \n---+---\n   | x\n 1 | \n(2 rows)\n", [["", "x"], ["1", ""]]),
+        (" a | b | c\n---+---+---\n 1 | x | y+\n   | z | 2\n", [["1", "x", "y+"], ["", "z", "2"]]),
+        (f"{BOX}| 1 | x  |\n| 2 | y  |\n+---+----+\n2 rows\nid|n\n", [["1", "x"], ["2", "y"]]),
+        ("| a | b |\n|---|---|\n| - | |\n| | |\n| 3 | 4 |\n", [["-", ""], ["", ""], ["3", "4"]]),
+        ("| a | b\n|---|---\n| 1 | 22\n| 3 | x \\|\n", [["1", "22"], ["3", "x |"]]),
+        ("Only a|b:\n| a | b |\n|---|---|\n| 1 | 2 |\n", [["1", "2"]]),
+        ("| a | b |\n|---|---|\n", []),
     ],
-    ids=["plus", "empty cell", "rules", "groups", "cut", "duckdb", "markdown"],
+    ids=[
+        *(
+            "plus",
+            "empty cell",
+            "rules",
+            "groups",
+            "cut",
+            "duckdb",
+            "markdown",
+            "empty first cell",
+            "plus, last column",
+        ),
+        *("bars below", "empty row", "without closing bars", "bar above", "without rows"),
+    ],
 )
 def test_a_drawn_table_with_a_line_for_each_row_has_its_rows(text: str, expected: list[list[str]]) -> None:
     table = find_pipe_table(text)
     assert table is not None
-    assert table.rows == expected
+    assert (table.header[:2], table.rows) == (["a", "b"], expected)
+
+
+def test_the_lines_of_a_header_are_names_unless_all_are_types() -> None:
+    rule = "+------+-------+\n"
+    for second, header in (("INT  | date ", ["made", "order"]), ("date | id   ", ["made date", "order id"])):
+        table = find_pipe_table(f"{rule}| made | order |\n| {second}|\n{rule}| 1    | 2     |\n{rule}")
+        assert table is not None
+        assert (table.header, table.rows) == (header, [["1", "2"]])
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "rows"),
+    [
+        (
+            "ID  PORTS  NAMES\n1          db\n2          web\n",
+            ["ID", "PORTS", "NAMES"],
+            [["1", "", "db"], ["2", "", "web"]],
+        ),
+        ("NAME  STATUS\nabc   up\nDB1   DOWN\n", ["NAME", "STATUS"], [["abc", "up"], ["DB1", "DOWN"]]),
+        ("CPU% MEM%\n1.2  3\n4.5\n", ["CPU%", "MEM%"], [["1.2", "3"], ["4.5", ""]]),
+    ],
+    ids=["empty column", "upper case", "empty cell"],
+)
+def test_an_aligned_table_has_its_columns(text: str, header: list[str], rows: list[list[str]]) -> None:
+    table = find_aligned_table(text)
+    assert table is not None
+    assert (table.header, table.rows) == (header, rows)
+
+
+@pytest.mark.parametrize(
+    "text", ["NAME  STATUS\nabc   up\n", "NAME\nabc\ndef\n", "NAME  STATUS\nabc   up\n\ndef   up\n"]
+)
+def test_one_row_one_column_or_an_empty_line_is_not_an_aligned_table(text: str) -> None:
+    assert find_aligned_table(text) is None
 
 
 PSQL = "".join(f"-[ RECORD {n} ]--\nid   | {n}\nname | a|b: {n}\nnote | \n" for n in range(1, 90))

@@ -186,7 +186,7 @@ def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules, estimate: 
         return False
     try:
         (block,) = _BLOCKS.decode(content)
-    except (ValueError, RecursionError, msgspec.MsgspecError):  # another number of blocks, or something else
+    except (ValueError, RecursionError):  # another number of blocks, or something else
         return False
     text = bytes(block.get("text", b""))
     is_text = bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in MAY_BEGIN_JSON

@@ -69,7 +69,7 @@ def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> st
         if len(value) > COMPARED_BYTES or size > 2 * COMPARED_BYTES:
             return _compare_large(value, texts, size)
         return _compare(parse_exact(bytes(value)), [msgspec.json.decode(text, type=str) for text in texts])
-    except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
+    except (ValueError, ArithmeticError, RecursionError):
         return DIFFERS
 
 
@@ -106,7 +106,7 @@ def find_member(
         text = msgspec.json.decode(texts[0], type=str)
         wanted = [text, parse_exact(text)] if text.lstrip()[:1] in _CONTAINER_STARTS else [text]
         found = next((key for key, value in first if parse_exact(bytes(value)) in wanted), None)
-    except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError):
+    except (ValueError, ArithmeticError, RecursionError):
         return None
     return None if found is None else (found, SAME)
 
@@ -132,7 +132,7 @@ def find_nulls(value: Buffer, blocks: Sequence[Buffer], scans: Scans) -> Sequenc
         return ()
     found = [_find_nulls(one, block, scans, depth=1) for one, block in zip(written, blocks, strict=True)]
     nulls = [one for one in found if one is not None]
-    if not nulls or len(nulls) < len(found):
+    if len(nulls) < len(found):
         return ()
     if all(one == nulls[0] for one in nulls):
         return nulls[:1]

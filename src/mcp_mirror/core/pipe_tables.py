@@ -87,7 +87,7 @@ def find_pipe_table(text: str) -> PipeTable | None:
             return None
         end += 1
     is_whole = all(len(row) <= len(header) for row in rows) and (rows or not rules[rule].startswith("+"))
-    is_only = all(at < end and rules[at].startswith("+") for at in below_header[1:])
+    is_only = all(at < end for at in below_header[1:])
     if _count_columns(rules[rule]) != len(header) or not is_whole or not is_only:
         return None
     if len(rows) + 2 < _MIN_SHARE * len(lines) or _has_cells_of_lines(lines[rule:], end - rule, form):
@@ -232,14 +232,14 @@ def find_aligned_table(text: str) -> PipeTable | None:
 
 def _begins_column(header: str, rows: Sequence[str], start: int) -> bool:
     """Whether a word of the header begins a column: two spaces precede it, or cells begin below it and none crosses."""
-    if not header[max(start - 2, 0) : start].strip():
+    if not header[start - 2 : start].strip():
         return True
     return any(row[start : start + 1].strip() for row in rows) and all(_is_free(row, (start,)) for row in rows)
 
 
 def _is_free(line: str, starts: Sequence[int]) -> bool:
-    """Whether no cell of a line crosses the beginning of a column."""
-    return not any(line[start - 1 : start].strip() for start in starts if start)
+    """Whether no cell of a line crosses the beginning of a column, which nothing can do at 0."""
+    return not any(line[start - 1 : start].strip() for start in starts)
 
 
 def _is_left_aligned(line: str, starts: Sequence[int]) -> bool:

@@ -4,7 +4,6 @@ An operator sees the calls of all principals in one list: its cursor has the cur
 """
 
 import base64
-import binascii
 from collections.abc import AsyncIterator, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final
@@ -150,7 +149,7 @@ class Calls(msgspec.Struct, frozen=True):
             return {}
         try:
             known = msgspec.json.decode(base64.urlsafe_b64decode(text), type=dict[str, str])
-        except (msgspec.MsgspecError, binascii.Error, ValueError):
+        except ValueError:
             raise ToolError(_FOREIGN_CURSOR) from None
         return {name: cursor for name, cursor in known.items() if name in self.namespaces}
 

@@ -225,7 +225,7 @@ def _write_projection(tokens: Location) -> str:
     first = str(tokens[0])
     if first == "*" or _SLICE.fullmatch(first):
         items, rest = f"[{first}]", _write_expression(tokens[1:])
-    elif first.isascii() and first.isidentifier():
+    elif first.isidentifier():
         items, rest = "[*]", _write_expression(tokens)
     else:
         return ""

@@ -132,7 +132,7 @@ def scan_array(blob: Buffer, start: int, depth: int = 0, check: Callable[[], Non
     """
     try:
         return run_deep(partial(_scan, blob, start, check), RESERVE + depth)
-    except (ValueError, IndexError, RecursionError, msgspec.MsgspecError):
+    except (ValueError, IndexError, RecursionError):
         return None
 
 

@@ -85,7 +85,7 @@ _CONFIG: Final[Mapping[str, Any]] = {
 }
 _NO_CTES: Final[Mapping[str, Any]] = {}
 
-_NOT_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity|inf|nan)\b')
+_NOT_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 
 
 class SqlResult(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ Replacing a value by an older copy of the same value, and removing a value, are 
 """
 
 import base64
-import binascii
 import logging
 import secrets
 import struct
@@ -239,7 +238,7 @@ def _derive_master_key(secret: str) -> bytes:
     """A master key: 32 bytes from base64, or derived by HKDF from any other text. A weak text stays weak."""
     try:
         key = base64.b64decode(secret.strip().translate(_FROM_URL), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         key = b""
     return key if len(key) == _KEY else _derive_key(encode_secret(secret), b"mcp-mirror master key", None)
 
