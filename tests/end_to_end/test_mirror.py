@@ -536,6 +536,16 @@ async def test_an_empty_namespace_is_an_error() -> None:
                 await use
 
 
+async def test_functions_have_no_preview_where_the_mirror_has_none() -> None:
+    async with with_functions(upstreams={"mirror": {"preview": False}}) as mirror:
+        reply = await mirror.call("load_table_mirrored", {"city": "Bonn"})
+        assert '"~#0" array[5000]' in reply.text
+        assert "celsius" not in reply.text
+        failed = await mirror.call("load_table_mirrored", {"city": "Rome"})
+        assert failed.is_error
+        assert "Bonn" not in failed.text
+
+
 async def test_an_evicted_value_of_the_program_is_not_called_a_result_of_a_tool() -> None:
     async with Mirror(store={"kind": "memory", "max_values": 1}) as mirror:
         path = await mirror.put("first")

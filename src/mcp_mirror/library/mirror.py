@@ -103,7 +103,7 @@ class Mirror:
         self._config = config = read_given(upstreams, store, os.environ)
         for warning in config.warnings:
             _logger.warning("%s", warning)
-        self._functions = LocalFunctions()
+        self._functions = LocalFunctions(preview=config.mirror.preview)
         self._task = ApplicationTask(config, self._functions, stages)
         self._context: AbstractAsyncContextManager[Application] | None = None
 

@@ -50,9 +50,10 @@ _LEVEL: Final = ContextVar("level", default=0)
 class LocalFunctions:
     """The functions of one program, by name. They may be added at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, preview: bool = True) -> None:
+        """Start without functions; `preview` is `mirror.preview`."""
         self._all: dict[str, Function] = {}
-        self.policy: UpstreamPolicy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off")
+        self.policy: UpstreamPolicy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off", preview=preview)
         """The settings of the functions, as an upstream."""
         self._on_change: Callable[[], object] = lambda: None
 
