@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from tests.hostile.conftest import Budget
 
 
-pytestmark = pytest.mark.slow
-
-
 def describe_server(*arguments: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": [resources.__file__, *arguments]}
 
@@ -38,6 +35,7 @@ async def serving(configured: Configured, serve: Serve) -> AsyncIterator[tuple[S
         yield served, other
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("uri", ["file:///r/7", f"file:///t/{resources.COUNT - 1}/a", "file:///unlisted"])
 async def test_long_lists_of_resources_do_not_delay_other_clients(
     configured: Configured, serve: Serve, budget: Budget, uri: str
@@ -53,6 +51,7 @@ async def test_long_lists_of_resources_do_not_delay_other_clients(
     assert contents[0].text == f"read {uri}"  # type: ignore[union-attr]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("method", ["resources/list", "resources/templates/list"])
 async def test_a_response_with_long_lists_does_not_delay_other_clients(
     configured: Configured, serve: Serve, budget: Budget, method: str
@@ -69,6 +68,7 @@ async def test_a_response_with_long_lists_does_not_delay_other_clients(
     assert len(items) >= 2 * resources.COUNT
 
 
+@pytest.mark.slow
 async def test_templates_that_take_long_to_compare_do_not_delay_a_read(configured: Configured, serve: Serve) -> None:
     uri = f"file:///v/{'a' * 3000}b"
     async with serve(configured({"one": describe_server("variables")})) as served, connect_http(served.url) as client:
