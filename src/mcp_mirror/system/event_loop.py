@@ -240,9 +240,9 @@ class _Watch:
         self._is_wanted.set()
         self._thread = threading.Thread(target=self._look, name="event-loop-watch", daemon=True)
         self._thread.start()
+        self.cleanup.start(monotonic())
         self._began = monotonic()  # what came before does not count
         self._wait_for_processor(self._began)
-        self.cleanup.start(self._began)
         self.is_running = True
 
     def stop(self) -> None:
