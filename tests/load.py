@@ -9,26 +9,14 @@ from typing import Any
 
 _SAMPLE = 0.03
 """Seconds of processor time that a sample takes."""
-_PAGE = 4096
-_PAGE_SECONDS = 1e-6
-"""Far more seconds than it takes to read from a page of memory that was not used for a while, 0.1 to 0.2 us."""
-_SLOWEST = 2.0
-"""The most for which slow memory counts."""
-_memory = bytearray(b"x" * 4096 * _PAGE)
 
 
 def slowness() -> float:
-    """The slowdown of a program by other programs that run now; 1 on an idle machine.
-
-    Other virtual machines on the same host may slow the memory down, so that this one works slowly without waiting.
-    """
-    worked = time.thread_time()
-    read = len(_memory[::_PAGE])
-    memory = min((time.thread_time() - worked) / (read * _PAGE_SECONDS), _SLOWEST)
+    """The slowdown of a program by other programs that run now; 1 on an idle machine."""
     began, worked = time.monotonic(), time.thread_time()
     while time.thread_time() - worked < _SAMPLE:
         pass
-    return max(1.0, memory, (time.monotonic() - began) / _SAMPLE)
+    return max(1.0, (time.monotonic() - began) / _SAMPLE)
 
 
 async def measure_pause(request: Awaitable[Any]) -> float:

@@ -20,8 +20,6 @@ import pytest
 from mcp_mirror.system.event_loop import MeasuredLoop, find_stalls, measure_stalls, new_event_loop
 
 BOUND = 60.0
-ATTEMPTS = 3
-"""The host of a virtual machine may stop it at any time, which Linux does not report."""
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a selector loop cannot start processes there")
 
@@ -65,7 +63,8 @@ def test_a_computing_loop_is_counted_too() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the time of other programs")
 def test_the_time_of_other_programs_is_not_counted() -> None:
-    def is_counted() -> bool:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
         took = []
 
         def work() -> None:
@@ -74,15 +73,11 @@ def test_the_time_of_other_programs_is_not_counted() -> None:
             took.append(time.monotonic() - began)
 
         stalls = run(work).stalls
-        return stalls.longest >= 0.06 + (took[0] - 0.06) / 2 + 0.02
-
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
-    try:
-        assert not all(is_counted() for _ in range(ATTEMPTS))
     finally:
         for process in busy:
             process.kill()
             process.wait()
+    assert stalls.longest < 0.06 + (took[0] - 0.06) / 2 + 0.02
 
 
 def test_the_time_between_two_runs_is_not_a_stall() -> None:
