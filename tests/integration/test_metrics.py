@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ def test_new_names_of_tools_need_no_memory_beyond_the_limit() -> None:
     def record(numbers: range) -> int:
         for number in numbers:
             metrics.record_request(f"tool {number}", "upstream", "", 0.1)
+        gc.collect()  # also frees the up to 2,000 tuples that the interpreter keeps for reuse
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
