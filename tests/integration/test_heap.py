@@ -83,6 +83,52 @@ def test_memory_that_was_in_use_at_a_release_is_released_later() -> None:
     assert int(done.stdout) < 100 << 20
 
 
+COUNT_LOOKS = """
+import sys
+from types import SimpleNamespace
+from mcp_mirror.system import heap
+
+cleanup, looks = heap.HeapCleanup(), []
+cleanup.start(0.0)
+heap.sys = SimpleNamespace(getallocatedblocks=lambda: looks.append(1) or sys.getallocatedblocks())
+kept = []
+for make in (lambda: [], lambda: [[] for _ in range(10_000)], lambda: [bytes(1_000_000) + b"x" for _ in range(40)]):
+    kept.append(make())
+    for now in range(10):
+        cleanup.expect_growth(1)
+        cleanup.run(float(now), is_idle=bool(now % 2), is_quiet=True)
+    print(len(looks))
+"""
+
+
+def test_a_heap_that_has_not_grown_is_not_read() -> None:
+    """The first call after hours would wait until the whole heap is back in the main memory or in the caches."""
+    done = subprocess.run([sys.executable, "-c", COUNT_LOOKS], capture_output=True, text=True, check=True, timeout=60)
+    assert list(map(int, done.stdout.split())) == ([0, 1, 2] if sys.platform == "linux" else [0, 1, 1])
+
+
+WAIT_UNTIL_IDLE = """
+import gc
+from mcp_mirror.system.heap import HeapCleanup
+
+gc.disable()
+in_use = [[] for _ in range(200_000)]
+cleanup = HeapCleanup()
+cleanup.start(0.0)
+for _ in range(300_000):
+    circle = []
+    circle.append(circle)
+print(cleanup.run(1.0, is_idle=False), cleanup.run(2.0, is_idle=True), cleanup.run(3.0, is_idle=True))
+"""
+
+
+def test_garbage_that_a_busy_loop_keeps_is_collected_as_soon_as_it_is_idle() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WAIT_UNTIL_IDLE], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "False True False\n"
+
+
 COLLECT_LITTLE = """
 import gc
 from time import thread_time

@@ -1,7 +1,6 @@
 """Follows changes of upstreams: rebuilds catalogs, logs deviations from pins, and notifies clients."""
 
 import logging
-import sys
 from collections import deque
 from dataclasses import replace
 from itertools import islice
@@ -30,8 +29,8 @@ _logger = logging.getLogger(__name__)
 
 _NOTIFY_INTERVAL: Final = 1.0
 """Seconds between two rounds of notifications to clients, however often something changes."""
-_TOOL_BLOCKS: Final = 150
-"""Blocks of memory that the listing of a further tool has taken, about."""
+_TOOL_BLOCKS: Final = 160
+"""Blocks of memory that a further tool takes, about: its listing, and its entry in the catalog."""
 _INLINE_TOOLS: Final = 500
 """Catalogs of up to this many tools are rebuilt at once, which takes 10 ms; larger ones in slices."""
 _MAX_RESERVED: Final = 100_000
@@ -134,18 +133,18 @@ class ChangeNotifier:
             await self._has_rebuilds.wait()
             self._has_rebuilds = anyio.Event()
             while self._rebuilds:
-                rebuild, before = self._rebuilds.popleft(), sys.getallocatedblocks()
+                rebuild = self._rebuilds.popleft()
                 generation = self._generation - 1
                 while generation != self._generation:  # newer listings may have been rebuilt in between
                     generation = self._generation
                     rebuilt = await take_sliced(self._compare(rebuild.owners))
                 replaced = self._list_entries(rebuild.owners)
                 self._serve_catalogs(rebuild.owners, rebuild.upstream, rebuilt)
-                listed = max(len(self._list_entries(rebuild.owners)) - len(replaced), 0) * _TOOL_BLOCKS
+                added = max(len(self._list_entries(rebuild.owners)) - len(replaced), 0)
                 rebuild.is_done.set()
                 del rebuilt
                 await take_sliced(_release(replaced))
-                expect_growth(listed + sys.getallocatedblocks() - before)
+                expect_growth(added * _TOOL_BLOCKS)
 
     def _list_entries(self, owners: tuple[str | None, ...]) -> list[CatalogEntry]:
         """Return the entries of the catalogs that are served to these owners."""
