@@ -58,9 +58,12 @@ class RefusalReason(StrEnum):
 class MirrorError(Exception):
     """The base class. Its message is written for the reader and contains no secret and no stored value."""
 
-    reason: RefusalReason | None = None
-    """Why the gateway refused the request; None if something else failed."""
     _log_message: str | None = None
+
+    def __init__(self, message: str, reason: RefusalReason | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """Why the gateway refused the request; None if something else failed."""
 
     def __reduce__(self) -> tuple[Callable[..., "MirrorError"], tuple[Any, ...], dict[str, Any]]:
         """Restore the message and the attributes in place of calling the class with the message only.
@@ -86,10 +89,6 @@ class ConfigError(MirrorError):
 
 class ToolError(MirrorError):
     """A call that the model can correct; the message says how."""
-
-    def __init__(self, message: str, reason: RefusalReason | None = None) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class ArgumentsError(ToolError):
@@ -135,8 +134,6 @@ class WireError(MirrorError):
 class BusyError(MirrorError):
     """A rate or concurrency limit is reached; the message names the limit."""
 
-    reason = RefusalReason.BUSY
-
     def __init__(self, message: str, retry_after: float) -> None:
         """Create the error.
 
@@ -146,7 +143,7 @@ class BusyError(MirrorError):
         """
         self.retry_after: int = max(1, ceil(retry_after))
         """Whole seconds, 1 or more."""
-        super().__init__(f"{message} Try again in {self.retry_after} s.")
+        super().__init__(f"{message} Try again in {self.retry_after} s.", RefusalReason.BUSY)
 
 
 class EndpointError(MirrorError):

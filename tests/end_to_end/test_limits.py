@@ -46,8 +46,9 @@ async def hanging(client: Lines, tool: str, folder: Path, number: int) -> Path:
 async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
-    limits = {"calls_per_upstream": 2, "queued_calls": 1}
-    async with open_lines(configured({"slow": raw(), "other": raw()}, limits=limits)) as client:
+    limits, audit = {"calls_per_upstream": 2, "queued_calls": 1}, tmp_path / "audit.jsonl"
+    config = configured({"slow": raw(), "other": raw()}, limits=limits, audit={"path": str(audit)})
+    async with open_lines(config) as client:
         await client.greet()
         for number in range(2):
             await until((await hanging(client, "slow_hang_mirrored", tmp_path, number)).exists)
@@ -61,6 +62,8 @@ async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
         answered = {json.loads(await client.receive())["id"] for _ in range(3)}
         assert answered == {1000, 1001, 1002}
         assert third.exists()
+    records = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [one["outcome"] for one in records if one["event"] == "refusal"] == ["busy"]
 
 
 async def test_one_principals_calls_are_bounded_at_once_and_a_minute(

@@ -259,7 +259,7 @@ def convert_refusal(error: RefusedError, entry: CatalogEntry, options: Processin
 def hide_error(error: UpstreamError, tool: str, visibility: Visibility) -> ToolError | None:
     """Return the error that replaces an upstream's error, if that may repeat a value that the model may not see."""
     refusal = error if isinstance(error, RefusedError) else None
-    if visibility is Visibility.FULL or (refusal and is_for_client(refusal)):
+    if visibility is Visibility.FULL or error.reason or (refusal and is_for_client(refusal)):
         return None
     if visibility is Visibility.PATH_ONLY:
         return ToolError(
