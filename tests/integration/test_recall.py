@@ -134,6 +134,11 @@ async def test_a_notice_of_two_paths_is_answered_with_both() -> None:
     assert await answer(NOTICE, [GRID, SHEET]) == message
 
 
+@pytest.mark.parametrize("text", [f'["{GRID}","{SHEET}/a"]', f'["{GRID}", "{SHEET}/a"]', f"{GRID} and {SHEET}"])
+async def test_a_text_of_two_paths_is_answered_with_both(text: str) -> None:
+    assert await answer(text, [GRID, SHEET]) == f'This text names several paths. Give only one: "{GRID}" or "{SHEET}".'
+
+
 async def test_errors_are_quick_with_ten_thousand_values_and_a_long_text() -> None:
     store = await memory_of([new_base("tool", UUID(int=number << 64, version=4)) for number in range(10_000)])
     started = process_time()

@@ -105,6 +105,7 @@ def test_a_path_without_a_key_at_its_end_has_no_wrapping() -> None:
         ),
         *(f"make_grid-{ID[:13]}", f"make_grid-{ID[:13]}...", f"make_grid-{ID[:8]}...", f"make_grid-{ID[:8]}\u2026"),
         *(f"{BASE}.", f"{BASE}.raw_grid", f"{BASE}[0]", f"{BASE}#/a", f"{{{{{BASE}}}}}", f"<{BASE}>", f"${BASE}"),
+        *(f'["{BASE}"]', f'[ "{BASE}" ]', f'[\n  "{BASE}"\n]\n', f"( {BASE}; )"),
         *(f"make_grid-{ID[:14]}9{ID[15:]}", f"make_grid-{ID[:9]}zzzz{ID[13:]}", f"make_grid-{ID[:-1]}/some key/b"),
         *(f"{BASE}['some key'].b", f"{BASE}[?a == 'b c'].d"),
         *(f"make_grid-{ID[:24]}", f"make_grid-{ID[:25]}", f"path: {BASE}", f'memory_path="{BASE}/a"', f"Path = {BASE}"),
@@ -282,6 +283,7 @@ def test_long_texts_that_resemble_paths_are_read_in_linear_time() -> None:
     assert slug_of_near_miss(text) is None
     assert least_seconds(lambda: slug_of_near_miss(text)) < 0.1  # 0.4 s if each place is tried
     assert slug_of_near_miss("-123abc-12" * 10_000 + "[" * 100_000 + " and more") is None
+    assert slug_of_near_miss(f"{BASE}{'] ' * 100_000} and more") is None
     assert is_pathless_notice("This path stands for " + "a" * 300_000 + " next tool.")
     assert find_bases("a" * 300_000 + " " + "-" * 300_000 + BASE) == {"-" * 300_000 + BASE}
 

@@ -152,6 +152,7 @@ PRINTED_WITH_MORE = (
     "text",
     [
         *(f"see {BASE}", f"{BASE} {OTHER}", f"{BASE}\n{OTHER} is it", f"a/{BASE}", f"{BASE}, please"),
+        *(f"{BASE},{OTHER}", f'["{BASE}","{OTHER}"]', f'["{BASE}", "{OTHER}"]', f"[{BASE}/a,{BASE}/b]"),
         *("make_grid", ID, "", "x"),
         *PRINTED_WITH_MORE,
     ],

@@ -17,8 +17,10 @@ from mcp_mirror.core.similar_names import (
 )
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
+    MAX_NOTICE,
     MemoryPath,
     escape_token,
+    find_bases,
     find_notice_bases,
     is_pathless_notice,
     parse_path,
@@ -89,9 +91,10 @@ async def unknown_path_error(store: Store, namespace: str, text: str, unstored: 
     `unstored` is the tool whose result the model saw last, if that was whole and not stored. Small models look for such
     a result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
     """
-    if len(named := find_notice_bases(text)) > 1:
-        paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index))
-        return _build_refusal(f"This is a whole notice, which names several paths. Give only one: {paths}.")
+    if len(named := find_notice_bases(text) or find_bases(text[:MAX_NOTICE])) > 1:
+        paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index)[:MAX_NEAREST])
+        cause = "This is a whole notice, which names" if find_notice_bases(text) else "This text names"
+        return _build_refusal(f"{cause} several paths. Give only one: {paths}.")
     newest = [one.base for one in await store.list(namespace, limit=_NEWEST_BASES)]
     if is_pathless_notice(text.strip()) and newest:
         # In the form of a notice, so that a model that pastes this error as well gives the path.
