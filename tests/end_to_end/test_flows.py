@@ -264,6 +264,12 @@ async def test_no_error_shows_what_the_model_may_not_see(desk: Any) -> None:
         assert "fell over" not in text
 
 
+async def test_a_busy_upstream_is_named_where_its_results_are_hidden(desk: Any) -> None:
+    async with desk(STRICT, flows=HIDING, limits={"upstream_calls_per_minute": 1}) as user:
+        await user.say("crm")
+        assert "Upstream 'crm' has had `limits.upstream_calls_per_minute`" in await user.refused("crm_die_mirrored")
+
+
 async def test_an_error_does_not_repeat_a_hidden_value_that_does_not_fit(desk: Any, tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^[0-9]+$"}}}
     (tmp_path / "tools").write_text(json.dumps([{"name": "hear", "inputSchema": schema}]))
