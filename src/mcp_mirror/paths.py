@@ -49,6 +49,8 @@ _STEP = re.compile(
     r"|\.(?P<name>\w[\w-]*|\"(?P<quoted>[^\"\\]*)\")|#?/(?P<key>[^/\[]*)|\\(?P<other>[^/\\.\[]+)"
 )
 """One key or index as JMESPath, JSONPath and programs write it."""
+_EXPRESSION = re.compile(r"\.?\[[^\]\n]*\]\S*")
+"""What follows such steps if it selects several items, as in `[*].name` or `[0:5]`."""
 _MAX_OTHER_SYNTAX = 300
 """Characters of such a part."""
 _POSITION = re.compile(r"~#(0|[1-9][0-9]{0,8})")
@@ -56,6 +58,8 @@ _MAX_STEPS = 1000
 """More steps than any value has levels of nesting. The rest of a longer path is part of its last key."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WRAPPING = " \t\r\n'\"`"
+_SCHEMES = re.compile(r"(?:memory|resource|mcp(?:-mirror)?)://|memory:")
+"""`SCHEME`, and what models write in its place."""
 
 SCHEME = "memory://"
 URI_TEMPLATE = f"{SCHEME}{{+path}}"
@@ -221,8 +225,10 @@ def fold_slug(slug: str) -> str:
 
 
 def strip_wrapping(text: str) -> str:
-    """Remove what models put around a path: space, quotes, backticks, the `memory://` scheme."""
-    return text.strip(_WRAPPING).removeprefix(SCHEME).strip(_WRAPPING)
+    """Remove what models put around a path: space, quotes, backticks, the `memory://` scheme or a similar one."""
+    bare = text.strip(_WRAPPING)
+    scheme = _SCHEMES.match(bare)
+    return bare[scheme.end() :].strip(_WRAPPING) if scheme else bare
 
 
 def find_bases(text: str) -> frozenset[str]:
@@ -269,23 +275,32 @@ def unescape_token(token: str) -> str:
 
 def read_steps(part: str) -> tuple[str, ...]:
     """The keys and indices of a part as JMESPath, JSONPath or a program writes it; empty if it is an expression."""
+    steps, rest = _split_steps(part)
+    return () if rest else steps
+
+
+def _split_steps(part: str) -> tuple[tuple[str, ...], str]:
+    """The keys and indices with which such a part begins, and the rest of it."""
     steps: list[str] = []
     position = 0
-    while position < len(part) <= _MAX_OTHER_SYNTAX:
-        step = _STEP.match(part, position)
-        if step is None:
-            return ()
+    while position < len(part) <= _MAX_OTHER_SYNTAX and (step := _STEP.match(part, position)):
         key = step["quoted"] or step[step.lastgroup or 0]
         steps.append(unescape_token(key) if step.lastgroup == "key" else key)
         position = step.end()
-    return tuple(steps)
+    return tuple(steps), part[position:]
 
 
 def _parse_other_syntax(text: str) -> MemoryPath | None:
-    """Parse a base with a part such as `.rows[0]`; None for any other text."""
-    match = _OTHER_SYNTAX.fullmatch(text)
-    steps = read_steps(match["part"]) if match else ()
-    return MemoryPath(match["base"], steps) if match and steps else None
+    """Parse a base with a part such as `.rows[0]`; None for any other text.
+
+    An expression at the end of the part, such as `[*].name`, becomes a key, which no value has.
+    """
+    if (match := _OTHER_SYNTAX.fullmatch(text)) is None or len(match["part"]) > _MAX_OTHER_SYNTAX:
+        return None
+    steps, rest = _split_steps(match["part"])
+    if rest and not _EXPRESSION.fullmatch(rest):
+        return None
+    return MemoryPath(match["base"], (*steps, rest) if rest else steps)
 
 
 def parse_wrapped_path(text: str) -> MemoryPath | None:

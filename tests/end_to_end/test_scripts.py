@@ -67,6 +67,25 @@ async def test_a_small_value_is_shown_and_a_large_one_is_stored() -> None:
         assert await mirror.read(f"{large.path}/4999/n") == 4999
 
 
+async def test_a_fence_around_a_script_is_not_a_part_of_it() -> None:
+    async with with_tools() as mirror:
+        for fence in ("```python\n{}\n```", "```\n{}```\n", "\n```py \r\n{}\n```"):
+            assert (await mirror.run(fence.format("x = 1\nx + 1"))).text == "2\nResult ends."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"script": "1"}, "has no argument 'script'. Did you mean 'code'?"),
+        ({"code": "1", "rows": "memory path"}, "has no argument 'rows'. It takes inputs, code."),
+        ({"code": "1", "values": {}}, "has no argument 'values'. Did you mean 'inputs'?"),
+    ],
+)
+async def test_an_unknown_argument_is_answered_with_one_of_its_type(arguments: dict[str, Any], hint: str) -> None:
+    async with with_tools() as mirror:
+        assert hint in (await mirror.call("memory_run", arguments)).text
+
+
 async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
     async with with_tools() as mirror:
         orders, users = await mirror.call("list_orders_mirrored"), await mirror.put(USERS)
@@ -271,6 +290,8 @@ async def test_a_call_that_is_returned_and_not_awaited_is_an_error(code: str) ->
         ("x = 1\nawait tools.list_order()", "line 2: `tools` has no attribute `list_order`"),
         ("x = tools.list_users()\nx[0]", "Await the call"),
         ("x = await tools.list_users()\njson_lines(x)", "line 2: Name `json_lines` used when not defined"),
+        ("await list_users(limit=3)", "Write await tools.list_users(argument=...)."),
+        ("x = list_orders_mirrored()\nlen(x)", "Write await tools.list_orders_mirrored(argument=...)."),
     ],
 )
 async def test_a_mistake_is_reported_with_its_line_before_anything_is_called(code: str, expected: str) -> None:

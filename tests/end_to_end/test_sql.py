@@ -263,6 +263,15 @@ async def test_arguments_that_the_sql_form_does_not_need_do_no_harm() -> None:
             assert (await mirror.call("memory_query", {**needed, **unused})).text == '[{"name":"user 3"}]\nResult ends.'
 
 
+async def test_a_fence_around_a_query_is_not_a_part_of_it() -> None:
+    async with with_tools() as mirror:
+        arguments = {
+            "inputs": {"users": await mirror.put(USERS)},
+            "sql": "```sql\nSELECT count(*) AS n FROM users\n```",
+        }
+        assert (await mirror.call("memory_query", arguments)).text == '[{"n":7}]\nResult ends.'
+
+
 async def test_each_limit_names_its_key() -> None:
     async with with_tools(memory_tools={"timeout": 1, "query_bytes": "50KB"}) as mirror:
         slow = await mirror.sql(SLOW)

@@ -87,7 +87,9 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("hear_mirrored", {"x": "say-00000000-0000-4000-8000-000000000000"}, 'Nearest are "{path}"'),
     ("hear_mirrored", {"x": "{path}['my key']"}, 'has no key "my key". Its keys are "data".'),
     ("hear_mirrored", {"x": "{path}.txt"}, 'has no key "txt". Its keys are "data".'),
-    ("hear_mirrored", {"x": "{path}.data[*]"}, 'A part of a value follows a slash, such as "{path}/0"'),
+    ("hear_mirrored", {"x": "{path}.data[*]"}, "the JMESPath expression [*] selects from its items"),
+    ("hear_mirrored", {"x": "{path}[:100]"}, 'has no key "[:100]". Its keys are "data".'),
+    ("hear_mirrored", {"x": "say_mirrored-{id}/data"}, 'The path is not exact: call again with "{path}/data"'),
     ("hear_mirrored", {"x": "{cut}"}, 'The path is not exact: call again with "{path}"'),
     ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "which has no keys"),
     ("retrieve_final_answer_from_memory", {"memory_path": "nothing of the kind"}, "No value is stored under"),
@@ -113,7 +115,9 @@ async def test_errors_of_calls_name_the_next_step(
         answer_text = '{"content":[],"structuredContent":{"data":[1,2,3]}}'
         path = path_in(await client.text("say_mirrored", {"result": answer_text}))
         for tool, arguments, wanted in BAD_CALLS:
-            filled = json.loads(json.dumps(arguments).replace("{path}", path).replace("{cut}", path[:-3]))
+            filled = json.loads(
+                json.dumps(arguments).replace("{path}", path).replace("{cut}", path[:-3]).replace("{id}", path[-36:])
+            )
             result = json.loads(await client.call(tool, json.dumps(filled)))["result"]
             assert result["isError"] is True
             assert wanted.replace("{path}", path) in result["content"][0]["text"], tool

@@ -269,6 +269,9 @@ async def test_a_part_in_another_syntax_is_found(part: str) -> None:
         (("rows", "*", "1"), r"JMESPath expression \[\*\]\[1\] selects from its items.$"),
         (("rows", "5:7"), r"JMESPath expression \[5:7\] selects from its items.$"),
         (("rows", "-1", "tags"), r"JMESPath expression \[-1\].tags selects from its items.$"),
+        (("rows", "[*].id"), r"JMESPath expression \[\*\].id selects from its items.$"),
+        (("rows", ".[5:].tags[0]"), r"JMESPath expression \[5:\].tags\[0\] selects from its items.$"),
+        (("rows", "[?id == 5]"), "It is an array whose items are 0 to 99999.$"),
     ],
 )
 async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(tokens: Any, reason: str) -> None:

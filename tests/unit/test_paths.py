@@ -71,7 +71,19 @@ def test_only_exact_paths_are_parsed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "around", ["{}", " {}\n", '"{}"', "'{}'", "`{}`", "memory://{}", '`"memory://{}"`', '"memory:// {}"']
+    "around",
+    [
+        "{}",
+        " {}\n",
+        '"{}"',
+        "'{}'",
+        "`{}`",
+        "memory://{}",
+        '`"memory://{}"`',
+        '"memory:// {}"',
+        "mcp-mirror://{}",
+        "memory:{}",
+    ],
 )
 def test_wrapping_around_a_path_is_removed(around: str) -> None:
     assert strip_wrapping(around.format(f"{BASE}/a")) == f"{BASE}/a"
@@ -300,8 +312,19 @@ def test_a_part_in_another_syntax_is_read(part: str, tokens: tuple[str, ...]) ->
     assert parse_wrapped_path(f"`{BASE}{part}`") == MemoryPath(BASE, tokens)
 
 
-@pytest.mark.parametrize("part", ["[*].name", "[?a == 'b']", "[1:2]", "[-1]", ".length()", ".", ".a b", ".a" * 200])
-def test_an_expression_is_no_path(part: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "tokens"),
+    [
+        *(("[*].name", ("[*].name",)), ("[?a == 'b']", ("[?a == 'b']",)), ("[1:2]", ("[1:2]",)), ("[-1]", ("[-1]",))),
+        *((".rows[*].id", ("rows", "[*].id")), ("[0].a.[:3]", ("0", "a", ".[:3]"))),
+    ],
+)
+def test_an_expression_at_the_end_of_a_part_is_its_last_key(part: str, tokens: tuple[str, ...]) -> None:
+    assert parse_wrapped_path(f"{BASE}{part}") == MemoryPath(BASE, tokens)
+
+
+@pytest.mark.parametrize("part", [".length()", ".", ".a b", ".a" * 200, "[*] and more", "[1:2", f"[*].{'a' * 300}"])
+def test_text_after_a_path_is_not_a_part_of_it(part: str) -> None:
     assert parse_wrapped_path(f"{BASE}{part}") is None
 
 

@@ -56,6 +56,8 @@ _OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
 """The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
 _SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
 """A range of items, or an item from the end, as Python writes them."""
+_SELECTION: Final = re.compile(r"\.?(?P<items>\[(?:\*|-?\d*:-?\d*|-\d+)\])(?P<rest>(?:\.\w+|\[\d+\])*)")
+"""The same in brackets, and keys or indices of the items, which are a valid JMESPath expression."""
 _DELETED: Final = "It was deleted or has expired, or the path is not exact. "
 """Stores keep no record of a deleted value."""
 _MISCOPIED: Final = 0.8
@@ -226,6 +228,8 @@ def _write_projection(tokens: Location) -> str:
         Empty for tokens that begin with anything else.
     """
     first = str(tokens[0])
+    if selection := _SELECTION.fullmatch(first):
+        return selection["items"] + selection["rest"]
     if first == "*" or _SLICE.fullmatch(first):
         items, rest = f"[{first}]", _write_expression(tokens[1:])
     elif first.isidentifier():

@@ -204,11 +204,15 @@ def _describe_limit(limit: str, policy: CodePolicy) -> str:
     return described[limit]
 
 
-def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool]) -> Failure:
-    """Add advice to a mistake that names a memory tool, or similar tools to one that names an unknown tool."""
+def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> Failure:
+    """Add advice to a mistake that names a memory tool, a tool without `tools`, or a tool that does not exist."""
     if not any(part in failure.message for part in _UNKNOWN_NAME):
         return failure
-    unknown = [word for word in re.split("[`']", failure.message) if word.isidentifier() and word not in tools]
+    words = [word for word in re.split("[`']", failure.message) if word.isidentifier()]
+    called = (word for word in words if word in tools and re.search(rf"(?<![.\w]){word}\s*\(", code))
+    if bare := next(called, None):
+        return msgspec.structs.replace(failure, message=f"{failure.message}\nWrite await tools.{bare}(argument=...).")
+    unknown = [word for word in words if word not in tools]
     if not {*TOOLS, RUN}.isdisjoint(unknown):
         return msgspec.structs.replace(failure, message=f"{failure.message}\n{_MEMORY_TOOLS}")
     near = [name for word in unknown for name in find_nearest(word, tools)]

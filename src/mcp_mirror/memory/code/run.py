@@ -53,7 +53,7 @@ async def run(call: ToolInput) -> Content:
     scripts, memory = call.memory.scripts, call.memory
     if scripts is None:
         raise ToolError("Scripts cannot run here. Call memory_run as a tool.")
-    code = call.arguments.text("code")
+    code = call.arguments.code("code")
     if len(code) > _MAX_CODE:
         raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
@@ -88,7 +88,7 @@ async def run(call: ToolInput) -> Content:
 
 async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: Progress) -> Outcome:
     """Run a script. If the model may not see its inputs, the check before the run is the only place for mistakes."""
-    policy, code = scripts.policy, call.arguments.text("code")
+    policy, code = scripts.policy, progress.code
     is_hidden = not call.memory.flows.may_show(inputs.labels)
     uses_tools = mentions("tools", code)
     tools = name_tools(await scripts.tools.list_tools()) if uses_tools else {}
@@ -127,7 +127,8 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
     if outcome.failure is None:
         return outcome
-    return Outcome(failure=await run_fairly(call.namespace, explain_unknown_names, outcome.failure, tools))
+    known = tools or name_tools(await scripts.tools.list_tools())
+    return Outcome(failure=await run_fairly(call.namespace, explain_unknown_names, outcome.failure, known, code))
 
 
 async def _call_tool(

@@ -92,7 +92,7 @@ async def _query_either(call: ToolInput) -> Content:
 
 async def _query_tables(call: ToolInput) -> Content:
     """Run an SQL query and return its rows: a few as they are, others as a notice."""
-    memory, sql = call.memory, call.arguments.text("sql")
+    memory, sql = call.memory, call.arguments.code("sql")
     if memory.sql is None:
         raise ToolError("SQL queries cannot run here. Use `memory_path` and `expression`.")
     if len(sql) > _MAX_SQL:

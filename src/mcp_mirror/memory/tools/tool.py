@@ -30,6 +30,8 @@ from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.sql import SqlWorkers
 
+_CODE_BLOCK: Final = re.compile(r"\s*```\w*[ \t\r]*\n(?P<code>.*?)\s*```\s*", re.DOTALL)
+
 Content = tuple[Segments, ...]
 """The content blocks of a result, JSON text."""
 
@@ -117,6 +119,12 @@ class Arguments:
     def text(self, name: str) -> str:
         """Return a string argument; empty if the call does not have it."""
         return str(self._values.get(name, ""))
+
+    def code(self, name: str) -> str:
+        """Return a string argument without the Markdown fence that models write around code."""
+        text = self.text(name)
+        block = _CODE_BLOCK.fullmatch(text)
+        return block["code"] if block else text
 
     def number(self, name: str) -> int:
         """Return an integer argument; 0 if the call does not have it."""
@@ -208,14 +216,23 @@ class MemoryTool(msgspec.Struct, frozen=True):
         kept = {*self.required, *self.may_be_empty}.difference(self.optional)
         given = {name: text for name, text in texts.items() if text != b"null" and (text != b'""' or name in kept)}
         if unknown := next((name for name in given if name not in self.properties), None):
-            missing = [name for name in self.required if name not in given]
-            near = find_nearest(unknown, [name for name in self.properties if name not in given])
-            meant = near or (missing if len(missing) == 1 else [])
-            hint = f" Did you mean {meant[0]!r}?" if meant else ""
+            left = [name for name in self.properties if name not in given and self._accepts(name, given[unknown])]
+            missing = [name for name in left if name in self.required]
+            meant = find_nearest(unknown, left) or (missing if len(missing) == 1 else [])
+            hint = f" Did you mean {meant[0]!r}?" if meant else self._find_enumerated(unknown)
             raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
         if needed := next((name for name in self.required if name not in (*given, *self.optional)), None):
             raise ToolError(f"{self.name} needs {needed!r}. {self._describe_usage}")
         return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
+
+    def _accepts(self, name: str, raw: bytes) -> bool:
+        """Whether an argument accepts the type of a value."""
+        return _READERS.get(self.properties[name].get("type", ""), bytes)(raw) is not None
+
+    def _find_enumerated(self, word: str) -> str:
+        """The hint for a value of an argument that is given as an argument; empty for other words."""
+        named = (name for name, schema in self.properties.items() if word in schema.get("enum", ()))
+        return next((f' Write {name}="{word}".' for name in named), "")
 
     def _read(self, name: str, raw: bytes) -> Any:
         """The value of an argument from its JSON text."""
