@@ -48,6 +48,14 @@ def open_mirror() -> SyncMirror:
         return "\n".join(f"{number:05} info request took {number % 7} ms" for number in range(4000))
 
     @mirror.tool
+    def get_diff() -> str:
+        changed = "@@ -7 +7 @@\n-    return text\n+    return text.strip()\n" * 120
+        names = ("src/parser.py", "src/printer.py", "tests/test_parser.py")
+        return "commit 3b277dd\n\n" + "".join(
+            f"diff --git a/{name} b/{name}\n--- a/{name}\n+++ b/{name}\n{changed}" for name in names
+        )
+
+    @mirror.tool
     def get_prices(symbol: str) -> dict[str, Any]:
         days = [f"2025-{month:02}-{day:02}" for month in range(1, 13) for day in range(1, 29)]
         return {"symbol": symbol, "daily": {day: {"open": 17.2, "close": 17.4} for day in days}}
@@ -61,7 +69,13 @@ def open_mirror() -> SyncMirror:
 
 @pytest.mark.parametrize(
     ("tool", "arguments"),
-    [("list_orders", {}), ("read_log", {}), ("get_prices", {"symbol": "ACME"}), ("get_city", {"name": "Bonn"})],
+    [
+        ("list_orders", {}),
+        ("read_log", {}),
+        ("get_diff", {}),
+        ("get_prices", {"symbol": "ACME"}),
+        ("get_city", {"name": "Bonn"}),
+    ],
 )
 def test_the_page_shows_the_notice_of_a_tool(tool: str, arguments: dict[str, Any]) -> None:
     with open_mirror() as mirror:

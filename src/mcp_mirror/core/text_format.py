@@ -16,6 +16,7 @@ from mcp_mirror.types import Buffer, Span
 
 JSON_LINES: Final = "JSON lines"
 PYTHON_LITERAL: Final = "Python literal"
+DIFF: Final = "diff"
 """The format of a list or a dictionary as Python prints it."""
 _EDGE_BYTES: Final = 1 << 12
 """Bytes of a text that are decoded at each end."""
@@ -239,7 +240,7 @@ def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:
     head = edges.head
     is_closed = edges.end.rstrip()[-1:] in ("", _CLOSING.get(head.lstrip()[:1]))
     has_lines = len(lines) >= _MIN_LINES
-    yield "diff" if _DIFF.search(head) else ""
+    yield DIFF if _DIFF.search(head) else ""
     yield JSON_LINES if _are_json_lines(lines) else ""
     yield PYTHON_LITERAL if is_closed and _is_one_literal(head, lines) else ""
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
