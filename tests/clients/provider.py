@@ -172,9 +172,11 @@ def serve(script: Script) -> Iterator[None]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         script.address = f"http://127.0.0.1:{server.server_port}"
-        yield
-        server.shutdown()
-        thread.join()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def _text(data: Any) -> str:
