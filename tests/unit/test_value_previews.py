@@ -53,15 +53,16 @@ def test_short_and_escaped_lines_show_their_tail(line: str, *, is_ascii: bool) -
 
 
 def test_a_diff_shows_its_heading_and_the_changed_files() -> None:
-    files = [f"diff --git a/f{n} b/f{n}\n--- a/f{n}\n+++ b/f{n}\n@@ -1 +1 @@\n-a\n+b\n+\ud800\n" for n in range(60)]
+    files = [f"diff --git a/f{n} b/f{n}\n--- a/f{n}\n+++ b/f{n}\n@@ -1 +1 @@\n-a\n+b\n+\u202e\n" for n in range(60)]
     shown = preview("commit 1\nAuthor: A\nDate: today\n\n    words\n\n" + "".join(files[:12]))
-    assert shown.summary == "text, 771 B, 90 lines, diff of 12 files"
+    assert shown.summary == "text, 795 B, 90 lines, diff of 12 files"
     assert shown.lines == ("commit 1", *(f"f{n} +2 -1" for n in range(12)))
     long = preview("".join(files), len)
     assert long.summary.endswith(", diff of 60 files")
     assert long.lines == (*(f"f{n} +2 -1" for n in range(8)), "... 52 more files")
-    assert preview(files[0] * 5000).summary.endswith(", diff")
-    assert preview(f"{files[0]}+\u202e\n").lines[0] == "diff --git a/f0 b/f0"
+    assert preview(files[0] * 20_000).summary.endswith(", diff")
+    for one in (files[0], f"{files[0]}{files[1]}+\ud800\n"):
+        assert preview(one).lines[0] == "diff --git a/f0 b/f0"
 
 
 def test_a_short_text_is_shown_without_a_gap() -> None:

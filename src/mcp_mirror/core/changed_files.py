@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
+import msgspec
+
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.payload.json_strings import text_start
+from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.security.sanitize import cut, strip_invisible
 from mcp_mirror.types import Buffer, Span
 
-_MAX_DIFF: Final = 1 << 18
+_MAX_DIFF: Final = 1 << 20
 """Bytes of a diff whose files are listed."""
 _MAX_LINE: Final = 160
 """Bytes of a line."""
@@ -27,7 +29,10 @@ def list_changed_files(blob: Buffer, span: Span) -> list[str]:
     """Return a line for each file of the diff in a JSON string: `src/app.py +12 -3`; none for a very long diff."""
     if span.length > _MAX_DIFF:
         return []
-    text = "\n" + text_start(blob, span, span.length).replace("\r\n", "\n")
+    try:
+        text = "\n" + b"".join(text_pieces(blob, span)).decode().replace("\r\n", "\n")
+    except msgspec.DecodeError:  # half of a surrogate pair
+        return []
     mark = _GIT if _GIT in text else _PLAIN
     return list(_describe_files(text.split(mark)[1:], mark))
 
@@ -49,7 +54,7 @@ def _describe_files(parts: list[str], mark: str) -> Iterator[str]:
         name = _find_name(header) if mark == _GIT else _find_name(f"--- {header}") if "\n+++ " in header else ""
         if not name:
             continue
-        hunks = _SIGNATURE.split(rest, maxsplit=1)[0]
+        hunks = _SIGNATURE.split(rest, maxsplit=1)[0] if "\n-- \n" in rest else rest
         added, removed = hunks.count("\n+"), hunks.count("\n-")
         yield f"{name} +{added} -{removed}" if has_hunks else name
 
