@@ -864,6 +864,29 @@ def test_all_leaves_files_of_projects(write: Write) -> None:
     assert project.read_bytes() == before
 
 
+def test_all_adds_the_memory_tools_to_wrapped_servers_later(write: Write) -> None:
+    text = '{"mcpServers": {"files": {"command": "x"}}}'
+    files = [write(path, text) for path in (".cursor/mcp.json", ".gemini/settings.json")]
+    assert run("install", "cursor").exit_code == 0
+    ran = run("install", "--all", "--yes", "--memory")
+    assert ran.exit_code == 0
+    assert ran.stderr.count("  added: the memory tools") == 2
+    assert all("mcp-mirror" in parse(file)["mcpServers"] for file in files)
+    assert "Nothing to change" in run("install", "--all", "--yes", "--memory").stderr
+    assert run("uninstall", "--all").exit_code == 0
+    assert [file.read_text() for file in files] == [text, text]
+
+
+def test_the_list_of_clients_names_added_memory_tools(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_mirror.cli.install.commands.reads_terminal", lambda: True)
+    file = write(".cursor/mcp.json", '{"mcpServers": {"files": {"command": "x"}}}')
+    assert run("install", "cursor").exit_code == 0
+    ran = run("install", "--memory", answers="all\n")
+    assert "1. Cursor" in ran.stderr
+    assert "): the memory tools\n" in ran.stderr
+    assert "mcp-mirror" in parse(file)["mcpServers"]
+
+
 def test_all_uninstalls_wrapped_and_merged_servers(write: Write) -> None:
     text = '{"mcpServers": {"files": {"command": "x"}}}'
     merged, wrapped = write(".cursor/mcp.json", text), write(".gemini/settings.json", text)

@@ -247,7 +247,7 @@ async def test_one_principals_share_is_its_own(redis_server: RedisProcess, tmp_p
         await put(store, "t-5", b"x" * 80)
         assert [one.base for one in await store.list("me")] == ["t-5", "t-4"]
         assert (await store.stats("you")).size == 90
-        with pytest.raises(StoreError, match=r"`store\.namespace_bytes`"):
+        with pytest.raises(StoreError, match=r"\(`namespace_bytes`\)"):
             await put(store, "t-6", b"x" * 101)
         check_accounts(redis_server, tmp_path)
 

@@ -144,14 +144,14 @@ def refuse_oversized(size: int, policy: StorePolicy) -> None:
         StoreError: The value is over a limit, which the message names.
     """
     bounds = (
-        ("max_value_bytes", policy.max_value_bytes, "limit of one value"),
-        ("max_bytes", policy.max_bytes, "limit of the store"),
-        ("namespace_bytes", policy.share_bytes, "limit of one principal"),
+        ("store.max_value_bytes", policy.max_value_bytes, "limit of one value"),
+        ("store.max_bytes", policy.max_bytes, "limit of the store"),
+        ("namespace_bytes", policy.share_bytes, "limit of one principal"),  # a key of `store` and of `auth.principals`
     )
     for name, bound, kind in bounds:
         if size > bound:
             raise StoreError(
-                f"The result has {size:,} bytes; the {kind} is {bound:,} (`store.{name}`). Request less from the tool."
+                f"The result has {size:,} bytes; the {kind} is {bound:,} (`{name}`). Request less from the tool."
             )
 
 

@@ -86,14 +86,12 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
     elif client is not None:
         plans = _plan_client(client, server or (), with_memory=bool(memory))
     else:
-        plans, has_failed = _plan_all(is_everything=every)
+        plans, has_failed = _plan_all(is_everything=every, with_memory=bool(memory))
         if plans and not dry_run and not (every and yes):
-            plans, memory = _ask(plans, memory)
+            plans = _ask(plans, memory)
             if not plans:
                 print_note("No client was chosen. Nothing was changed.")
                 raise typer.Exit(int(has_failed))
-        if memory:
-            plans = [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in plans]
     if _carry_out(plans, dry_run=dry_run, connects=not no_connect) or has_failed:
         raise typer.Exit(1)
 
@@ -126,7 +124,7 @@ def _plan_client(client: str, servers: Sequence[str], *, with_memory: bool) -> l
     return plans
 
 
-def _plan_all(*, is_everything: bool) -> tuple[list[Plan], bool]:
+def _plan_all(*, is_everything: bool, with_memory: bool) -> tuple[list[Plan], bool]:
     """Return the plans for the files on this machine, and whether another file failed; its error is printed."""
     found = find_targets(current_machine())
     if is_everything:
@@ -142,23 +140,24 @@ def _plan_all(*, is_everything: bool) -> tuple[list[Plan], bool]:
             if is_merged(target, target.list_entries()):
                 print_note(f"{target.title} stays as it is: it was installed with --merge.")
                 continue
-            plans.append(plan_wrapping(target, find_program()))
+            plans.append(plan_wrapping(target, find_program(), with_memory=with_memory))
         except MirrorError as error:
             print_note(f"mcp-mirror: {error}")
             has_failed = True
-    return [plan for plan in plans if plan.changed], has_failed
+    return [plan for plan in plans if plan.is_change], has_failed
 
 
-def _ask(plans: list[Plan], memory: bool | None) -> tuple[list[Plan], bool | None]:  # noqa: FBT001  # an option
-    """Return the plans that the user chooses, and whether to add the memory tools."""
+def _ask(plans: list[Plan], memory: bool | None) -> list[Plan]:  # noqa: FBT001  # an option
+    """Return the plans that the user chooses, with the memory tools if the user wants them."""
     if not reads_terminal():
         names = ", ".join(dict.fromkeys(plan.target.word for plan in plans))
         raise ConfigError(f"Name a client, or write --all --yes for every client. Found: {names}.")
     chosen = _choose_plans(plans)
     if chosen and memory is None:
         confirm: Callable[..., bool] = typer.confirm
-        memory = confirm("Add the memory tools, which read and search stored values?", default=True, err=True)
-    return chosen, memory
+        if confirm("Add the memory tools, which read and search stored values?", default=True, err=True):
+            return [plan_wrapping(plan.target, find_program(), with_memory=True) for plan in chosen]
+    return chosen
 
 
 def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
@@ -166,7 +165,7 @@ def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
     print_note("Found on this machine:")
     for number, plan in enumerate(plans, 1):
         scope = ", of this folder" if plan.target.place.scope == "project" else ""
-        print_note(f"  {number}. {plan.target.title}{scope}: {', '.join(plan.changed)}")
+        print_note(f"  {number}. {plan.target.title}{scope}: {', '.join(plan.changed) or 'the memory tools'}")
         for name, reason in plan.left:
             print_note(f"       {name} stays as it is: {reason}")
     answer = typer.prompt("Which to install for? Numbers, `all` or `none`", default="all", err=True).strip().lower()
@@ -192,14 +191,13 @@ def _carry_out(plans: Sequence[Plan], *, dry_run: bool, connects: bool) -> bool:
     done: list[Plan] = []
 
     def carry_out(plan: Plan) -> None:
-        is_changed = plan.after != plan.before
-        old = apply_installation(plan) if is_changed else None
+        old = apply_installation(plan) if plan.is_change else None
         _print_plan(plan)
-        if is_changed and plan.config is None and plan.target.place.scope == "project":
+        if plan.is_change and plan.config is None and plan.target.place.scope == "project":
             print_note("  The file now contains a path of this machine. Keep that in mind if the project is shared.")
         if old:
             print_note(f"  An older backup is now {old}.")
-        done.extend([plan] if is_changed else [])
+        done.extend([plan] if plan.is_change else [])
 
     has_failed = _try_each(plans, carry_out)
     if done:
@@ -268,6 +266,8 @@ def _print_plan(plan: Plan) -> None:
             print_note("  Keep the backup and the configuration, with the servers' secrets, out of version control.")
         return
     print_note(f"  wrapped: {', '.join(plan.changed) or 'no further server'}")
+    if plan.adds_memory:
+        print_note("  added: the memory tools")
     for name, reason in plan.left:
         print_note(f"  left: {name}: {reason}")
 

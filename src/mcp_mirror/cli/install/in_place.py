@@ -46,12 +46,14 @@ def plan_wrapping(
     reasons |= failures
     changed = [entry.label for entry in entries if reasons[entry.at] is None]
     left = [(entry.label, reason) for entry in entries if (reason := reasons[entry.at]) is not None]
+    wrapped = after
     if with_memory and (changed or any(entry.is_wrapped for entry in entries)):
         try:
             after = _add_memory(after, target, program)
         except ConfigError as error:
             left.append(("the memory tools", str(error)))
-    return Plan(target, document.data, after.data, restored, tuple(changed), tuple(left))
+    adds_memory = after.data != wrapped.data
+    return Plan(target, document.data, after.data, restored, tuple(changed), tuple(left), adds_memory=adds_memory)
 
 
 def _check_choice(target: Target, entries: Sequence[Entry], chosen: Collection[str]) -> None:

@@ -38,6 +38,13 @@ class Plan(msgspec.Struct, frozen=True):
     """Other servers, with the reason why they stay as they are."""
     config: GatewayFile | None = None
     """None: the servers are wrapped in their place."""
+    adds_memory: bool = False
+    """Whether the plan adds the memory tools."""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the plan changes the client's file."""
+        return self.after != self.before
 
     def diff(self) -> Iterator[str]:
         """Yield the lines of the changes of both files."""
