@@ -32,8 +32,8 @@ _FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
 """Variables of shells whose names look secret; their values are the folders in which a server works."""
 _PARTS: Final = re.compile(r"[\s;,=]+")
 _PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
-_KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
-"""A segment of a URL's path that may be an API key."""
+_KEY_IN_URL: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
+"""A segment of a URL's path, or a user name, that may be an API key."""
 
 
 class Redactor:
@@ -151,7 +151,11 @@ def _secrets_of_url(url: str) -> Iterator[str]:
     login, at, _ = parts.netloc.rpartition("@")
     if at:
         plain = unquote(login)
-        yield from (login, plain, b64encode(encode_secret(plain)).decode(), *login.split(":", 1), *plain.split(":", 1))
+        yield from (login, plain, b64encode(encode_secret(plain)).decode())
+        for user, _, password in (login.partition(":"), plain.partition(":")):
+            yield password
+            # Without a password, the user name is a token.
+            yield from () if password and not _KEY_IN_URL.fullmatch(user) else (user,)
     yield from (parts.query, parts.fragment, *(value for _, value in parse_qsl(parts.query)))
     yield from (part.partition("=")[2] for part in parts.query.split("&"))
-    yield from (segment for segment in parts.path.split("/") if _KEY_IN_PATH.fullmatch(segment))
+    yield from (segment for segment in parts.path.split("/") if _KEY_IN_URL.fullmatch(segment))
