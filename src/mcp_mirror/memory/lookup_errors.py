@@ -54,6 +54,8 @@ _OPENING: Final = ("[", "{", "(", "<")
 _CLOSING: Final = re.compile(r"[\"'`>\])}]")
 _OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
 """The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
+_KEY: Final = re.compile(r"[^\W\d][^.\[\]\\#*|]*|[@$:]\w[^.\[\]\\#*|]*")
+"""A key of an object, and not a position in an array or an expression."""
 _SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
 """A range of items, or an item from the end, as Python writes them."""
 _DELETED: Final = "It was deleted or has expired, or the path is not exact. "
@@ -228,7 +230,7 @@ def _write_projection(tokens: Location) -> str:
     first = str(tokens[0])
     if first == "*" or _SLICE.fullmatch(first):
         items, rest = f"[{first}]", _write_expression(tokens[1:])
-    elif first.isidentifier():
+    elif _KEY.fullmatch(first):
         items, rest = "[*]", _write_expression(tokens)
     else:
         return ""
