@@ -155,6 +155,7 @@ async def test_an_upstream_that_is_away_stays_locked(configured: Configured, run
     ended = await run("lock", "--config", str(config))
     assert ended.code == 1
     assert "problem: Upstream 'lab' cannot be listed" in ended.err
+    assert "mcp-mirror: all that could be compared is as locked in " in ended.err
     assert (config.parent / "mirror.lock.json").read_bytes() == before
 
 
