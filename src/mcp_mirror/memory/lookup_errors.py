@@ -140,26 +140,26 @@ def missing_key_error(
     """Return the error of a key that does not exist. Logs do not get the keys that the value has.
 
     `described` is the whole value; if the model may not see parts of it, positions stand for keys. `depth` is the
-    number of tokens before the key, and `miss` the object or array without it. `text` is the JSON text of a text
-    without the key; empty: unknown.
+    number of tokens before the key, and `miss` the object or array without it. `text` is the JSON string of a
+    text without the key, or in an embedded resource without it; empty: unknown.
     """
     if not content.include_keys:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
     include_keys = described.preview
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
-    if miss.kind == "object":
-        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss, "hidden")
-    elif miss.kind == "array":
-        advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
-        if content.advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
-            advice += f" Query this path: the JMESPath expression {expression} selects from its items."
-    elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
+    if include_keys and text and (data := describe_embedded_data(text, trim(text))):
         use = "Use the path itself."
         if content.advise_query:
             expression = _write_expression(path.tokens[depth:])
             use = f"Query the path itself: the JMESPath expression {expression} finds this part."
         advice = f"It is {data.description}. {use}"
+    elif miss.kind == "object":
+        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss, "hidden")
+    elif miss.kind == "array":
+        advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
+        if content.advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
+            advice += f" Query this path: the JMESPath expression {expression} selects from its items."
     else:
         advice = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
