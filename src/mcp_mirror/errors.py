@@ -107,7 +107,12 @@ class FlowError(ToolError):
 
 
 class UpstreamError(MirrorError):
-    """An upstream is down, timed out or violated the protocol; the message names it."""
+    """An upstream is down, timed out, is at a limit or violated the protocol; the message names it."""
+
+    def __init__(self, message: str, reason: RefusalReason | None = None, retry_after: int | None = None) -> None:
+        super().__init__(message, reason)
+        self.retry_after = retry_after
+        """Seconds after which a retry may succeed; None: unknown."""
 
 
 class RefusedError(UpstreamError):

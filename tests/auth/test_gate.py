@@ -295,6 +295,9 @@ async def test_other_addresses_than_loopback_serve_only_allowed_hosts(configured
             asking |= {"access-control-request-headers": "authorization, mcp-session-id"}
             preflight = await client.options(url, headers=asking)
             assert (preflight.headers.get("access-control-allow-origin") == origin) is shown
+            local = await client.options(url, headers=asking | {"access-control-request-private-network": "true"})
+            assert (local.status_code == 200) is shown
+            assert not shown or local.headers["access-control-allow-private-network"] == "true"
             answer = await client.post(url, headers=HEADERS | {"origin": origin}, content=HELLO)
             assert answer.status_code == 401
             assert (answer.headers.get("access-control-allow-origin") == origin) is shown

@@ -47,7 +47,7 @@ async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
     configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
 ) -> None:
     limits, audit = {"calls_per_upstream": 2, "queued_calls": 1}, tmp_path / "audit.jsonl"
-    config = configured({"slow": raw(), "other": raw()}, limits=limits, audit={"path": str(audit)})
+    config = configured({"slow": raw("ok", "--shelf"), "other": raw()}, limits=limits, audit={"path": str(audit)})
     async with open_lines(config) as client:
         await client.greet()
         for number in range(2):
@@ -57,13 +57,16 @@ async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
         assert "'slow' is busy: `limits.calls_per_upstream` (2) calls are running" in answer
         assert "`limits.queued_calls` (1) calls wait already. Try again in 1 s." in answer
         assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
+        refused = json.loads(await client.request("resources/read", '{"uri":"raw://process"}'))["error"]
+        assert ("`limits.queued_calls` (1)" in refused["message"], refused["data"]) == (True, {"retryAfter": 1})
         assert not third.exists()
         (tmp_path / "until").touch()
         answered = {json.loads(await client.receive())["id"] for _ in range(3)}
         assert answered == {1000, 1001, 1002}
         assert third.exists()
     records = [json.loads(line) for line in audit.read_text().splitlines()]
-    assert [one["outcome"] for one in records if one["event"] == "refusal"] == ["busy"]
+    refusals = [(one["tool"], one["outcome"]) for one in records if one["event"] == "refusal"]
+    assert refusals == [("slow_hear_mirrored", "busy"), ("resources/read", "busy")]
 
 
 async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
@@ -254,10 +257,11 @@ class _unfinished:  # noqa: N801  # used as a function
 async def test_a_body_that_does_not_come_and_one_that_is_encoded_are_refused(
     configured: Configured, serve: Serve, raw: Any
 ) -> None:
-    limits = {"body_timeout": 1, "max_header_bytes": "2KiB"}
+    limits = {"body_timeout": 1, "header_timeout": 300, "max_header_bytes": "2KiB"}
     async with serve(configured({"up": raw()}, limits=limits)) as served, httpx2.AsyncClient(timeout=BOUND) as http:
         async with _unfinished(served) as reader:
-            answer = await asyncio.wait_for(reader.readuntil(b"`limits.body_timeout`"), BOUND)
+            answer = await asyncio.wait_for(reader.read(), BOUND)  # at the end of the connection
+        assert b"`limits.body_timeout`" in answer
         assert answer.startswith(b"HTTP/1.1 408")
         encoded = await http.post(served.url, content=b"x", headers={**JSON, "content-encoding": "gzip"})
         assert (encoded.status_code, "content-encoding" in encoded.text) == (415, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import resource
 import time
@@ -188,8 +189,11 @@ async def test_an_idle_session_makes_room_and_its_client_learns_of_it(
         assert (await second.post("tools/list")).status_code == 200
 
 
-async def test_a_session_in_use_is_not_ended_for_another(configured: Configured, serve: Serve, raw: Any) -> None:
-    config = configured({"one": raw()}, limits={"connections_per_principal": 1})
+async def test_a_session_in_use_is_not_ended_for_another(
+    configured: Configured, serve: Serve, raw: Any, tmp_path: Path
+) -> None:
+    limits, audit = {"connections_per_principal": 1}, tmp_path / "audit.jsonl"
+    config = configured({"one": raw()}, limits=limits, audit={"path": str(audit)})
     async with serve(config) as served, httpx2.AsyncClient() as http, AsyncExitStack() as stack:
         first, second = [await Session.open(http, served.url) for _ in range(2)]
         await first.call("hear_mirrored")
@@ -197,6 +201,9 @@ async def test_a_session_in_use_is_not_ended_for_another(configured: Configured,
         await stack.enter_async_context(http.stream("GET", served.url, headers=headers, timeout=60))
         assert "`limits.connections_per_principal` (1)" in await second.call("hear_mirrored")
         assert "Result ends." in await first.call("hear_mirrored")
+    records = [json.loads(line) for line in audit.read_text().splitlines()]
+    outcomes = [(one["event"], one["outcome"]) for one in records if one["tool"] == "hear_mirrored"]
+    assert outcomes == [("call", "stored"), ("refusal", "busy"), ("call", "stored")]
 
 
 async def test_one_principal_leaves_room_for_another(configured: Configured, serve: Serve, raw: Any) -> None:

@@ -6,7 +6,7 @@ from time import monotonic
 import anyio
 import pytest
 
-from mcp_mirror.errors import UpstreamError
+from mcp_mirror.errors import RefusalReason, UpstreamError
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.upstreams.dedicated import ConnectionSlots
 
@@ -83,8 +83,11 @@ async def test_a_principal_does_not_replace_connections_of_one_with_as_many(slot
 async def test_all_connections_in_use_is_an_error_with_advice(slots: ConnectionSlots) -> None:
     for _ in range(3):
         await connect(slots, "a", is_idle=False)
-    with pytest.raises(UpstreamError, match=r"`limits.connections_per_principal` \(3\).* set `scope: principal`"):
+    with pytest.raises(
+        UpstreamError, match=r"`limits.connections_per_principal` \(3\).* set `scope: principal`"
+    ) as caught:
         await slots.wait_for_slot("up", "a", PER_UPSTREAM)
+    assert caught.value.reason is RefusalReason.BUSY
     await connect(slots, "b")
 
 

@@ -1,5 +1,6 @@
 """Errors for paths without a stored value."""
 
+import re
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import cache
@@ -302,6 +303,11 @@ KEYS = {f"key {at}": at for at in range(15)}
         ([], "name", True, "It is an empty array."),
         ([1], "01", True, "It is an array whose items are 0 to 0."),
         ([1], "gr\u00f6\u00dfe", True, 'JMESPath expression [*]."gr\u00f6\u00dfe" selects from its items.'),
+        ([1], "order-date", True, 'JMESPath expression [*]."order-date" selects from its items.'),
+        ([1], "ship to", True, 'JMESPath expression [*]."ship to" selects from its items.'),
+        ([1], "@id", True, 'JMESPath expression [*]."@id" selects from its items.'),
+        ([1], "name.first", True, "It is an array whose items are 0 to 0."),
+        ([1], "01-02", True, "It is an array whose items are 0 to 0."),
         (KEYS, "no. 14", True, f' and 3 more. Pass a whole path, such as "{GRID}/a/key 14".'),
         (KEYS, "key 15", False, 'Its keys are hidden; name them by position: "/~#0" to "/~#14".'),
         ({"key": 1}, "keys", True, f'Its keys are "key". Pass a whole path, such as "{GRID}/a/key".'),
@@ -325,6 +331,23 @@ async def test_the_error_of_a_missing_key_names_those_that_may_be_seen(
         await look_up(store, nowhere, "me", MemoryPath(GRID, ("a", token)), content=ErrorContent(advise_query=True))
     assert str(caught.value).startswith(f'"{GRID}/a" has no key "{token}". ')
     assert str(caught.value).endswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ('[{"id": 1}]', "It is text that contains JSON. Query the path itself: the JMESPath expression [0].id finds"),
+        ("id,name", 'Its keys are "type", "resource". Pass a whole path'),
+    ],
+)
+async def test_an_error_for_a_key_in_a_file_of_json_names_the_query(text: str, advice: str) -> None:
+    store = await memory_of([])
+    file = {"uri": "file:///a.json", "mimeType": "application/json", "text": text}
+    blob = msgspec.json.encode({"type": "resource", "resource": file})
+    await store.put("me", msgspec.structs.replace(descriptor(GRID), kind="binary", size=len(blob)), (blob,))
+    nowhere: Any = None
+    with pytest.raises(ToolError, match=re.escape(advice)):
+        await look_up(store, nowhere, "me", MemoryPath(GRID, ("0", "id")), content=ErrorContent(advise_query=True))
 
 
 async def _accept(_: Any) -> bool:
@@ -369,8 +392,11 @@ async def test_of_the_parts_that_fit_and_may_be_seen_the_largest_is_found(
     ],
 )
 def test_a_query_is_advised_in_the_form_that_is_served(text: str, has_sql: bool, advice: str | None) -> None:  # noqa: FBT001
-    found = advise_query(msgspec.json.encode(text), MemoryPath(GRID), frozenset({"array"}), has_sql=has_sql)
-    assert found is None if advice is None else found is not None and found.endswith(advice)
+    file = {"type": "resource", "resource": {"uri": "file:///a", "text": text}}
+    for value in (text, file):
+        found = advise_query(msgspec.json.encode(value), MemoryPath(GRID), frozenset({"array"}), has_sql=has_sql)
+        assert found is None if advice is None else found is not None and found.endswith(advice)
+    assert advise_query(b"{}", MemoryPath(GRID), frozenset({"array"}), has_sql=has_sql) is None
 
 
 async def test_the_whole_indexed_array_and_other_members_are_found() -> None:

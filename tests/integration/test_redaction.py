@@ -123,6 +123,31 @@ def test_secrets_of_urls_and_headers_are_redacted(hidden: str) -> None:
     assert redactor.clean("no route to host.example") == "no route to host.example"
 
 
+@pytest.mark.parametrize(
+    ("login", "hidden"),
+    [
+        ("analyst:hunter22", ("hunter22", "analyst:hunter22")),
+        ("an%61lyst:hunter%32%32", ("hunter22", "hunter%32%32", "analyst:hunter22")),
+        ("ghp_0123456789abcdef:x-oauth-basic", ("ghp_0123456789abcdef", "x-oauth-basic")),
+        ("long-token", ("long-token",)),
+        ("long-token:", ("long-token",)),
+    ],
+)
+def test_a_user_name_is_redacted_only_if_it_may_be_a_token(login: str, hidden: tuple[str, ...]) -> None:
+    url = f"postgres://{login}@db.example/shop"
+    for redactor in (Redactor(StdioEndpoint("x", ("run.py", url))), Redactor(HttpEndpoint(url))):
+        for secret in hidden:
+            assert redactor.clean(f"{secret} failed for analyst at db") == "*** failed for analyst at db"
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_the_password_of_an_address_in_a_variable_is_redacted(*, is_wrapped: bool) -> None:
+    env = {"DATABASE_URL": "postgres://analyst:hunter22@db.example/shop", "ODD": "x://[a:b@"}
+    redactor = Redactor(StdioEndpoint("x", env=env, is_wrapped=is_wrapped))
+    assert redactor.clean("hunter22 failed for analyst at db.example") == "*** failed for analyst at db.example"
+    assert redactor.clean("postgres://analyst:hunter22@db.example/other") == "postgres://***@db.example/other"
+
+
 def test_short_and_empty_values_are_not_redacted() -> None:
     assert Redactor(StdioEndpoint("x", env={"DEBUG": "1", "ON": "yes", "NO": ""})).clean("1 yes") == "1 yes"
 

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pprint import pformat
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.python_literals import has_nan, translate_first_rows, translate_python_literal
+from mcp_mirror.core.python_literals import count_rows, has_nan, translate_first_rows, translate_python_literal
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
@@ -170,3 +171,22 @@ def test_any_other_text_is_not_translated(text: str) -> None:
 def test_the_first_rows_are_those_that_are_whole(head: str, rows: list[Any] | None) -> None:
     found = translate_first_rows(head)
     assert (None if found is None else json.loads(found)) == rows
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"id": 1}],
+        [{"a": "}, {", "b": [{"c": 1}, {"d": (1, 2)}]}, {"a": 'it\'s "x"', "b": ()}],
+        [(1, "a), (b", datetime(2026, 1, 2, tzinfo=UTC)), (2, b"'", Decimal("1.0")), None],
+        [{"text": f"line {n}\n", "quote": "\\'" * n} for n in range(500)],
+    ],
+)
+def test_rows_that_python_prints_are_counted(rows: list[Any]) -> None:
+    assert count_rows(str(rows)) == len(rows)
+    assert count_rows(pformat(rows, width=20)) == len(rows)
+
+
+@pytest.mark.parametrize("text", ["", "{'a': [{'b': 1}, {'b': 2}]}", "['a']", "a, b", "[{'a': 1}, {'b", "[{1}, {"])
+def test_only_a_list_of_dictionaries_or_tuples_has_rows(text: str) -> None:
+    assert count_rows(text) == 0

@@ -200,15 +200,22 @@ def test_an_array_of_objects_shows_its_fields_with_their_first_values() -> None:
 def test_rows_that_python_prints_show_their_fields_with_first_values() -> None:
     rows = [{"id": n, "name": f"it's {n}", "sum": Decimal("2.50"), "at": date(2026, 11, 28)} for n in range(3000)]
     shown = preview(str(rows))
-    assert shown == Preview(
-        'text, 280 kB, Python literal; fields with first values: id 0, name "it\'s 0", sum 2.50, at "2026-11-28"'
-    )
+    values = 'id 0, name "it\'s 0", sum 2.50, at "2026-11-28"'
+    assert shown == Preview(f"text, 280 kB, Python literal, 3,000 rows; fields with first values: {values}")
 
 
 def test_tuples_that_python_prints_show_the_first_one() -> None:
     shown = preview(str([(n, f"it's {n}", None, Decimal("2.50"), date(2026, 11, 28)) for n in range(3000)]))
-    assert shown == Preview('text, 217 kB, Python literal; first row: 0, "it\'s 0", null, 2.50, "2026-11-28"')
-    assert preview(str([(1, 2.5)] * 3000)).lines[0].startswith("[(1, 2.5), (1, 2.5)")
+    described = 'Python literal, 3,000 rows; first row: 0, "it\'s 0", null, 2.50, "2026-11-28"'
+    assert shown == Preview(f"text, 217 kB, {described}")
+    numbers = preview(str([(1, 2.5)] * 3000))
+    assert numbers.summary == "text, 30 kB, Python literal, 3,000 rows"
+    assert numbers.lines[0].startswith("[(1, 2.5), (1, 2.5)")
+
+
+def test_the_rows_of_a_very_large_list_that_python_prints_are_not_counted() -> None:
+    shown = preview(str([{"id": n, "text": "x" * 90} for n in range(10_000)]))
+    assert shown.summary.startswith("text, 1.16 MB, Python literal; fields with first values: id 0")
 
 
 def test_other_lists_that_python_prints_show_their_beginning_and_end() -> None:

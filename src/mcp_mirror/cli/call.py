@@ -70,6 +70,7 @@ def call(
     members = _read_object(arguments)
     given = dict(_split_argument(text) for text in arg or ())
     problems: list[str] = []
+    warnings: list[str] = []
     notes: list[str] = []
     console, status = open_console(is_stderr=True), _Status(tool)
     channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
@@ -83,6 +84,7 @@ def call(
                 if not _has_tool(application, wanted or tool):
                     problems.extend(explain_all_down(application))
                     notes.append("mcp-mirror: `mcp-mirror check` lists all tools.")
+                warnings.extend(_find_changes(application, wanted or tool))
                 read = read_arguments(given, _find_schema(application, tool))
                 request = application.gateway.new_call(channel, tool, msgspec.json.encode({**members, **read}))
                 status.state = "running"
@@ -93,6 +95,7 @@ def call(
     for text in list(map(_write_block, answer.content)) or filter(None, [answer.text]):
         # A terminal gets no characters that control it, which an upstream may send.
         print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
+    print_problems(warnings, "warning")
     print_problems(problems)
     if loaded.store.kind in (None, "memory"):
         notes += _explain_lost_values(request, " ".join((arguments, *given.values())), is_error=answer.is_error)
@@ -186,6 +189,15 @@ def _has_tool(application: Application, tool: str) -> bool:
     state = application.gateway.state
     name = complete_name(tool, state.own_tools, state.catalog, state.config.mirror.suffix)
     return name in state.own_tools or name in state.catalog.entries
+
+
+def _find_changes(application: Application, tool: str) -> list[str]:
+    """Return a sentence for each difference of a served tool from the lock file."""
+    catalog = application.gateway.state.catalog
+    if (entry := catalog.entries.get(tool)) is None:
+        return []
+    changes = [one for one in catalog.findings if not one.is_blocked]
+    return [one.sentence for one in changes if (one.change.upstream, one.change.tool) == (entry.upstream, entry.tool)]
 
 
 def _find_schema(application: Application, tool: str) -> Schema:

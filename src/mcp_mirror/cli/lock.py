@@ -81,7 +81,7 @@ class Comparison(msgspec.Struct, frozen=True):
                 return f"{definitions} locked in {file}.{_EFFECT}"
             return f"The lock file {file} does not exist; {definitions} not locked."
         if not count:
-            return f"all is as locked in {file}."
+            return f"all{' that could be compared' if self.problems else ''} is as locked in {file}."
         now, effect = ("now", _EFFECT) if is_written else ("not", "")
         return f"{count} {'difference is' if count == 1 else 'differences are'} {now} in {file}.{effect}"
 

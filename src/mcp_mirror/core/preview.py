@@ -13,6 +13,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.core.changed_files import list_changed_files, show_files
+from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES
 from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
     MAX_LISTED_TEXT,
@@ -36,7 +37,7 @@ from mcp_mirror.core.outlines import (
     outline_value,
     sample_items,
 )
-from mcp_mirror.core.python_literals import translate_first_rows
+from mcp_mirror.core.python_literals import count_rows, translate_first_rows
 from mcp_mirror.core.text_format import DIFF, PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
@@ -255,9 +256,12 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
     parts += [format_count(count, "line")] if count > 1 else []
     parts += [kind] if (kind := find_format(edges)) else []
+    rows = translate_first_rows(head[:_MAX_PRINTED_ROWS]) if kind == PYTHON_LITERAL else None
+    if rows and span.length <= MAX_SEARCHED_BYTES and (known := count_rows(text_start(blob, span, span.length))):
+        parts.append(format_count(known, "row"))
     summary = ", ".join(parts)
     room.take(summary)
-    if kind == PYTHON_LITERAL and (described := _describe_printed_rows(head, room)):
+    if rows and (described := _describe_printed_rows(rows, room)):
         return Preview(summary + described)
     if kind == DIFF and len(files := list_changed_files(blob, span)) > 1:
         counted = f"{summary} of {len(files):,} files"
@@ -271,10 +275,8 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     return Preview(summary, tuple(_show_edges(_cut_lines(first[:_HEAD_LINES]), _cut_lines(last), count, room)))
 
 
-def _describe_printed_rows(head: str, room: TokenBudget) -> str:
-    """The fields of a list of dictionaries as Python prints it, or a first tuple with a text; empty for other texts."""
-    if (rows := translate_first_rows(head[:_MAX_PRINTED_ROWS])) is None:
-        return ""
+def _describe_printed_rows(rows: bytes, room: TokenBudget) -> str:
+    """The fields of dictionaries that Python printed, or the first tuple if it has a text; empty for other rows."""
     fields = _describe_rows(sample_items(rows, trim(rows)), room)
     return f"; fields with first values: {fields}" if fields else _show_header(rows, trim(rows), room)
 

@@ -55,6 +55,11 @@ _JSON_TOKEN: Final = re.compile(
 """A part of JSON, or a number that JSON does not have. A text without an end is one part, in which no other begins."""
 _JSON_NAN: Final = re.compile(r"\s*+[\[{](?s:.*?)[\[:,]\s*+-?(?:NaN|Infinity)\s*+[,\]}]")
 _ROWS: Final = re.compile(r"\s*\[\s*([{(])")
+_SIGN: Final = re.compile(
+    rf"(?P<value>(?:{_STRING}|[^\[\](){{}},'\"]++){{1,{_MAX_PARTS}}}+)"
+    r"|(?P<comma>,)|(?P<open>[\[({])|(?P<close>[\])}])|(?P<other>.)"
+)
+"""A part of a literal for the count of its rows; `other`: a quote that begins no string."""
 _BETWEEN_ROWS: Final = {"{": "}, {", "(": "), ("}
 _MAX_CUTS: Final = 3
 """Ends of rows that are tried as the last one in the beginning of a text: one may be within a string."""
@@ -116,6 +121,24 @@ def translate_first_rows(head: str) -> bytes | None:
         if found := translate_python_literal(f"{head[: end + 1]}]"):
             return found
     return translate_python_literal(head)
+
+
+def count_rows(text: str) -> int:
+    """Count the items of a list of dictionaries or tuples of Python; 0 for any other text."""
+    if not _ROWS.match(text):
+        return 0
+    depth, commas = 0, 0
+    for sign in _SIGN.finditer(text):
+        match sign.lastgroup:
+            case "comma":
+                commas += depth == 1
+            case "open":
+                depth += 1
+            case "close":
+                depth -= 1
+            case "other":
+                return 0
+    return commas + 1 if depth == 0 else 0
 
 
 def _replace_in_json(text: str) -> str:

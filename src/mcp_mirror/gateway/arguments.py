@@ -231,7 +231,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
 
     async def _advise_query(self, call: Call, inputs: CallInputs, error: MisfitError) -> ToolError | None:
         """Return an error that names the query which makes a value that fits of a text; None without one."""
-        text = next((one.blob for one in inputs.values.values() if one.path == error.path and one.kind == "text"), None)
+        kinds = ("text", "binary")
+        text = next((one.blob for one in inputs.values.values() if one.path == error.path and one.kind in kinds), None)
         if text is None or QUERY not in call.own_tools:
             return None
         has_sql = self.services.sql is not None

@@ -331,7 +331,7 @@ class Relay(msgspec.Struct):
         except RefusedError:
             raise
         except UpstreamError as error:
-            if is_shown:
+            if is_shown or error.reason:
                 raise
             message = (
                 f"Upstream {upstream!r} failed to answer {request.what}. Its message is hidden from the model. "

@@ -54,6 +54,8 @@ _OPENING: Final = ("[", "{", "(", "<")
 _CLOSING: Final = re.compile(r"[\"'`>\])}]")
 _OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
 """The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
+_KEY: Final = re.compile(r"[^\W\d][^.\[\]\\#*|]*|[@$:]\w[^.\[\]\\#*|]*")
+"""A key of an object, and not a position in an array or an expression."""
 _SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
 """A range of items, or an item from the end, as Python writes them."""
 _SELECTION: Final = re.compile(r"\.?(?P<items>\[(?:\*|-?\d*:-?\d*|-\d+)\])(?P<rest>(?:\.\w+|\[\d+\])*)")
@@ -140,26 +142,26 @@ def missing_key_error(
     """Return the error of a key that does not exist. Logs do not get the keys that the value has.
 
     `described` is the whole value; if the model may not see parts of it, positions stand for keys. `depth` is the
-    number of tokens before the key, and `miss` the object or array without it. `text` is the JSON text of a text
-    without the key; empty: unknown.
+    number of tokens before the key, and `miss` the object or array without it. `text` is the JSON string of a
+    text without the key, or in an embedded resource without it; empty: unknown.
     """
     if not content.include_keys:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
     include_keys = described.preview
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
-    if miss.kind == "object":
-        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss, "hidden")
-    elif miss.kind == "array":
-        advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
-        if content.advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
-            advice += f" Query this path: the JMESPath expression {expression} selects from its items."
-    elif include_keys and text and (data := describe_embedded_data(text, trim(text))):
+    if include_keys and text and (data := describe_embedded_data(text, trim(text))):
         use = "Use the path itself."
         if content.advise_query:
             expression = _write_expression(path.tokens[depth:])
             use = f"Query the path itself: the JMESPath expression {expression} finds this part."
         advice = f"It is {data.description}. {use}"
+    elif miss.kind == "object":
+        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss, "hidden")
+    elif miss.kind == "array":
+        advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
+        if content.advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
+            advice += f" Query this path: the JMESPath expression {expression} selects from its items."
     else:
         advice = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
@@ -232,7 +234,7 @@ def _write_projection(tokens: Location) -> str:
         return selection["items"] + selection["rest"]
     if first == "*" or _SLICE.fullmatch(first):
         items, rest = f"[{first}]", _write_expression(tokens[1:])
-    elif first.isidentifier():
+    elif _KEY.fullmatch(first):
         items, rest = "[*]", _write_expression(tokens)
     else:
         return ""

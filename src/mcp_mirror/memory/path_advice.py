@@ -9,6 +9,7 @@ import msgspec
 
 from mcp_mirror.core.conversion import Resolved, coerce, fits
 from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.text_format import find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
@@ -153,10 +154,13 @@ class PathAdvice(msgspec.Struct, frozen=True):
 def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_sql: bool) -> str | None:
     """Return a sentence about the query that makes an array of a text that an argument does not accept, if one does.
 
-    `wanted` has the JSON types that the argument accepts. `has_sql`: the queries accept SQL.
+    Of an embedded resource, the text counts. `wanted` has the JSON types that the argument accepts. `has_sql`: the
+    queries accept SQL.
     """
-    if "array" not in wanted:
+    span = find_embedded_text(blob) or trim(blob)
+    if "array" not in wanted or kind_at(blob, span.start) != "text":
         return None
+    blob = memoryview(blob)[span.start : span.stop]
     if has_sql and has_columns(form := find_format(read_edges(blob, trim(blob)))):
         return _SQL_ADVICE.format(form=form, path=path)
     found = find_embedded_json(blob) if len(blob) <= _MAX_PARSED_BYTES else None

@@ -228,7 +228,7 @@ class UpstreamLimiter:
                 self._rate.take()
             await self._limiter.enter(channel.caller.namespace, is_shared=has_others)
         except BusyError as error:
-            raise UpstreamError(str(error), error.reason) from None
+            raise UpstreamError(str(error), error.reason, error.retry_after) from None
 
     def leave(self, channel: ClientChannel | None) -> None:
         """Free the place of a request."""

@@ -32,8 +32,10 @@ _FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
 """Variables of shells whose names look secret; their values are the folders in which a server works."""
 _PARTS: Final = re.compile(r"[\s;,=]+")
 _PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
-_KEY_IN_PATH: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
-"""A segment of a URL's path that may be an API key."""
+_PATH_OF_URL: Final = re.compile(r"[/?#]")
+"""Begins what follows the host of a URL."""
+_KEY_IN_URL: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
+"""A segment of a URL's path, or a user name, that may be an API key."""
 
 
 class Redactor:
@@ -113,6 +115,8 @@ def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iter
     """All values of an upstream's configuration that may be secrets."""
     if isinstance(endpoint, StdioEndpoint):
         yield from (value for name, value in endpoint.env.items() if not endpoint.is_wrapped or _is_secret(name, value))
+        for value in endpoint.env.values():
+            yield from _secrets_of_login(value) if "://" in value else ()
         yield from _secrets_of_arguments(endpoint.args)
     elif isinstance(endpoint, HttpEndpoint):
         for value in endpoint.headers.values():
@@ -142,16 +146,26 @@ def _secrets_of_arguments(args: Iterable[str]) -> Iterator[str]:
             named = True
 
 
+def _secrets_of_login(address: str) -> Iterator[str]:
+    """The password of an address such as `scheme://user:password@host`, and a user name that may be a token."""
+    login, at, _ = _PATH_OF_URL.split(address.partition("://")[2], 1)[0].rpartition("@")
+    if not at:
+        return
+    plain = unquote(login)
+    yield from (login, plain, b64encode(encode_secret(plain)).decode())
+    for user, _, password in (login.partition(":"), plain.partition(":")):
+        yield password
+        # Without a password, the user name is a token.
+        yield from () if password and not _KEY_IN_URL.fullmatch(user) else (user,)
+
+
 def _secrets_of_url(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
     except ValueError:
         yield url
         return
-    login, at, _ = parts.netloc.rpartition("@")
-    if at:
-        plain = unquote(login)
-        yield from (login, plain, b64encode(encode_secret(plain)).decode(), *login.split(":", 1), *plain.split(":", 1))
+    yield from _secrets_of_login(url)
     yield from (parts.query, parts.fragment, *(value for _, value in parse_qsl(parts.query)))
     yield from (part.partition("=")[2] for part in parts.query.split("&"))
-    yield from (segment for segment in parts.path.split("/") if _KEY_IN_PATH.fullmatch(segment))
+    yield from (segment for segment in parts.path.split("/") if _KEY_IN_URL.fullmatch(segment))

@@ -29,6 +29,7 @@ from mcp_mirror.errors import (
     RefusedError,
     StoreError,
     ToolError,
+    UpstreamError,
     drop_tracebacks,
 )
 from mcp_mirror.gateway.arguments import select_header_arguments
@@ -425,8 +426,9 @@ class Handlers(msgspec.Struct):
         """
         if data := handler_exception_to_error_data(error):
             return data
-        if isinstance(error, BusyError):
+        if isinstance(error, BusyError):  # that of an upstream has a record already
             self.gateway.services.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
+        if isinstance(error, BusyError | UpstreamError) and error.retry_after:
             after = {"retryAfter": error.retry_after}
             return types.ErrorData(code=types.INTERNAL_ERROR, message=str(error), data=after)
         if isinstance(error, RefusedError):

@@ -279,7 +279,9 @@ class PayloadMiddleware:
                 message = await receive()
             if timeout.cancelled_caught:
                 reason = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
-                raise _reject(408, types.INVALID_REQUEST, reason)
+                slow = _reject(408, types.INVALID_REQUEST, reason)
+                slow.response.headers["connection"] = "close"  # the rest of the body would keep it open
+                raise slow
             size += len(message.get("body", b""))
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect

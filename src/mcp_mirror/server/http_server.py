@@ -133,6 +133,7 @@ def _allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         allow_origin_regex="|".join(patterns),
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
+        allow_private_network=True,
         expose_headers=("mcp-session-id", "www-authenticate"),
     )
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from mcp_mirror.errors import UpstreamError
+from mcp_mirror.errors import RefusalReason, UpstreamError
 from mcp_mirror.security.rate_limits import Limit
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 
@@ -75,7 +75,8 @@ class ConnectionSlots:
                 raise UpstreamError(
                     f"Upstream {upstream!r} gets no further connection: {limit} connections {scope} are in use. End "
                     "sessions that are not needed, raise the limit, or set `scope: principal` or `scope: shared` for "
-                    "the upstream."
+                    "the upstream.",
+                    RefusalReason.BUSY,
                 )
             with anyio.move_on_after(_CHECK_INTERVAL):
                 await self._freed.wait()
