@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from flow_user import path_in, upstream
 from mcp import Client
 from mcp_types import ElicitResult, EmbeddedResource, TextResourceContents
+from process_tree import offspring
 from tests.end_to_end.conftest import BOUND
 from tests.load import measure_pause, slowness
 
@@ -492,6 +494,22 @@ async def test_a_cancelled_call_ends_its_script_at_once() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await running
             assert (await mirror.run("2")).value == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
+async def test_scripts_compute_at_a_lower_priority_than_the_gateway() -> None:
+    mirror = with_tools()
+
+    @mirror.tool
+    def list_priorities() -> list[int]:
+        workers = [pid for pid, command in offspring(os.getpid()).items() if "monty" in command]
+        threads = [int(path.name) for pid in workers for path in Path(f"/proc/{pid}/task").iterdir()]
+        return [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
+
+    async with mirror:
+        priorities = (await mirror.run("await tools.list_priorities()")).value
+    assert len(priorities) > 1
+    assert set(priorities) == {os.getpriority(os.PRIO_PROCESS, 0) + 5}
 
 
 async def test_a_dead_worker_fails_only_its_own_script() -> None:

@@ -5,6 +5,7 @@ import gc
 import socket
 import weakref
 from asyncio import StreamReader, StreamWriter
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -241,6 +242,53 @@ class Begun:
         self.paths.append(scope["path"])
         self.passes.append(self.current_pass)
         await answer(start(LENGTH), part(b"hi"))(scope, receive, send)
+
+
+def with_chunks(number: int) -> bytes:
+    """A request whose body is divided into chunks of one byte."""
+    return b"POST" + HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * number + b"0\r\n\r\n"
+
+
+async def test_small_chunks_of_all_connections_are_parsed_a_few_in_each_pass() -> None:
+    begun = Begun()
+    sizes: Counter[int] = Counter()
+    bodies: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        size, has_more = 0, True
+        while has_more:
+            message = await receive()
+            size, has_more = size + len(message["body"]), message["more_body"]
+            sizes[begun.current_pass] += len(message["body"])
+        bodies.append(size)
+        await answer(start(LENGTH), part(b"hi"))(scope, receive, send)
+
+    async with serving_many(app, 20) as connections:
+        for _, writer in connections:
+            writer.write(with_chunks(2000))
+        for reader, _ in connections:
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\nhi"), BOUND)
+    assert bodies == [2000] * 20
+    assert max(sizes.values()) <= 512
+
+
+async def test_a_connection_reads_no_more_while_its_small_chunks_wait() -> None:
+    unsent: list[int] = []
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        for _ in range(600):
+            await receive()
+        unsent.extend(writer.transport.get_write_buffer_size() for _, writer in connections)
+        await asyncio.Event().wait()
+
+    request = with_chunks(4_000_000)
+    async with serving_many(app, 4) as connections:
+        for _, writer in connections:
+            writer.write(request)
+        await until(lambda: unsent)
+        for _, writer in connections:
+            writer.transport.abort()
+    assert min(unsent) > len(request) / 2
 
 
 async def test_requests_that_arrive_together_begin_a_few_in_each_pass() -> None:

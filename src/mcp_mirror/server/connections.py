@@ -18,10 +18,10 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from mcp_mirror.server.handover import ConnectionHandover
-from mcp_mirror.server.http_exchange import Exchange
+from mcp_mirror.server.http_exchange import Exchange, HeldFlow
 from mcp_mirror.server.http_parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
 from mcp_mirror.server.rejected_requests import build_busy_response
-from mcp_mirror.server.turns import Turns
+from mcp_mirror.server.turns import ChunkTurns, Turns
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
 
@@ -110,6 +110,7 @@ class Connections:
         self._report = report
         self.policy: TrafficPolicy = policy
         self.turns: Turns = Turns()
+        self.chunk_turns: ChunkTurns = ChunkTurns()
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
         self.idle_deadline: SharedTimer = SharedTimer(_IDLE_TIMEOUT)
         self._capacity = _limit_connections(policy.max_connections)
@@ -177,6 +178,7 @@ class Connections:
         """Forget a connection that is closed or closing."""
         self._open.discard(connection)
         self.turns.remove(connection)
+        self.chunk_turns.remove(connection)
         self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // (len(self._open) or 1))
         self.mark_serving(connection)
 
@@ -212,6 +214,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     app: Any
     cycle: Exchange | None  # type: ignore[assignment]  # None before the first request and after the end
+    flow: HeldFlow
 
     def __init__(self, connections: Connections, *, received: bytes = b"", **keys: Any) -> None:
         """Create a connection; another worker process may have read bytes from it. `keys` are uvicorn's arguments."""
@@ -233,6 +236,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Count the connection, and close or refuse it if there are too many."""
         super().connection_made(transport)
+        self.flow = HeldFlow(transport)
         self._limit_read()
         self.address = _find_network(self.client[0] if self.client else "")
         if not self._connections.add(self):
@@ -287,7 +291,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Begin an exchange, continue it, or give the connection to the worker of the request's session."""
         while not self.transport.is_closing():
             if self._requests.is_in_body:
-                if (body := self._requests.read_body()) is None:
+                if (body := self._connections.chunk_turns.read_body(self, self._requests)) is None:
                     return
                 self._add_body(body)
             elif self._is_serving:
@@ -375,7 +379,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def resume(self) -> None:
         """Handle the received bytes, which had to wait."""
         if not self.transport.is_closing():
-            self.flow.resume_reading()
+            self.flow.release()
             self._handle_received()
             if self._has_ended and not self.flow.read_paused:  # paused: the bytes still wait
                 self.transport.close()

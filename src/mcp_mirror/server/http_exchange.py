@@ -7,12 +7,34 @@ from functools import lru_cache
 from typing import Any, Final
 
 from starlette.types import Message, Receive
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 _HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
 BODY_FOLLOWS: Final = "mcp_mirror.body_follows"
 """The key in an ASGI start of a response whose body follows at once, so nothing has to write the head before it."""
 _WITHOUT_BODY: Final = (204, 304)
+
+
+class HeldFlow(FlowControl):
+    """uvicorn's flow control of a connection, which can be held: no part of the program resumes reading then."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        """Pause reading until `release`."""
+        self.pause_reading()
+        self.is_held = True
+
+    def release(self) -> None:
+        """Resume reading."""
+        self.is_held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Resume reading if the connection is not held."""
+        if not self.is_held:
+            super().resume_reading()
 
 
 class Exchange(RequestResponseCycle):

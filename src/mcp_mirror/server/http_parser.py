@@ -6,6 +6,7 @@ the bytes of one request only: those after it stay unparsed, so that another wor
 """
 
 import re
+import sys
 from typing import Final
 
 import msgspec
@@ -97,7 +98,10 @@ class RequestParser:
         self._is_complete = False
         self._keeps_alive = False
         self._body: list[bytes] = []
-        self._is_chunked = False
+        self.is_chunked: bool = False
+        """Whether the body of the last head is divided into chunks."""
+        self.chunks: int = 0
+        """The number of chunks that begin in the last part of a body."""
         self.missing: int = 0
         """The number of missing bytes of the body, or of the present chunk with the end of its line."""
 
@@ -130,13 +134,15 @@ class RequestParser:
         self._parse_head(size, target)
         return self._check_head(method.decode(), target, version.decode())
 
-    def read_body(self) -> bytes | None:
+    def read_body(self, max_chunks: int = sys.maxsize) -> bytes | None:
         """Parse a part of the body, which may be empty; return None if more bytes are needed.
+
+        At most `max_chunks` chunks begin in the part.
 
         Raises:
             InvalidRequestError: The body is not valid.
         """
-        size, is_end = self._measure_chunks() if self._is_chunked else self._measure_part()
+        size, is_end = self._measure_chunks(max_chunks) if self.is_chunked else self._measure_part()
         if not size:
             return None
         self._parse(size)
@@ -158,13 +164,14 @@ class RequestParser:
         self.missing -= size
         return size, not self.missing
 
-    def _measure_chunks(self) -> tuple[int, bool]:
+    def _measure_chunks(self, most: int) -> tuple[int, bool]:
         """Return the number of received bytes that belong to the body, without a part of a line, and whether it ends.
 
         llhttp parses the lines too; here they only show where the body ends.
         """
         received, (at, _) = self.received, self._measure_part()
-        while at < len(received):
+        self.chunks = 0
+        while at < len(received) and self.chunks < most:
             line = _CHUNK_LINE.match(received, at)
             if line is None:
                 size, end = 0, -1
@@ -180,6 +187,7 @@ class RequestParser:
                 break
             if not size:
                 return end + len(_EMPTY_LINE), True
+            self.chunks += 1
             end += size + len(_LINE_END)
             self.missing = max(0, end - len(received))
             at = min(end, len(received))
@@ -219,14 +227,14 @@ class RequestParser:
             raise InvalidRequestError
         if hosts > 1 or not (hosts or is_old):
             raise InvalidRequestError("The request must have one Host header.")
-        self.missing, self._is_chunked = 0, False
+        self.missing, self.chunks, self.is_chunked = 0, 0, False
         if b"content-length" in names:
             self.missing = int(headers[names.index(b"content-length")][1])
         elif b"transfer-encoding" in names:
             codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
             if codings != [b"chunked"] or is_old:
                 raise InvalidRequestError
-            self._is_chunked = True
+            self.is_chunked = True
         expects_continue = b"expect" in names and headers[names.index(b"expect")][1].lower() == b"100-continue"
         self._headers = []  # for the fields of a trailer
         self.is_in_body = not self._is_complete

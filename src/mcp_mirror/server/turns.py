@@ -1,12 +1,18 @@
-"""The order in which connections begin requests: a few in each pass of the event loop."""
+"""The order in which connections begin requests and parse chunks: a few in each pass of the event loop."""
 
 import asyncio
 from typing import Final, Protocol
+
+from mcp_mirror.server.http_exchange import HeldFlow
+from mcp_mirror.server.http_parser import RequestParser
 
 _BEGUN_AT_ONCE: Final = 4
 """Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
 _SHORT_FIRST: Final = 3
 """Requests that begin before one that may be a handshake."""
+_CHUNKS_AT_ONCE: Final = 256
+"""Chunks of bodies that all connections parse in a pass of the event loop. A chunk takes a microsecond and may have one
+byte: without a limit, 20 connections would occupy each pass for 100 ms."""
 
 
 class _Connection(Protocol):
@@ -17,6 +23,15 @@ class _Connection(Protocol):
     @property
     def may_be_handshake(self) -> bool:
         """Whether the request that has arrived may be a handshake, which takes as long as several others."""
+
+    def resume(self) -> None: ...
+
+
+class _ReadingConnection(Protocol):
+    """What parsing a body needs of a connection."""
+
+    loop: asyncio.AbstractEventLoop
+    flow: HeldFlow
 
     def resume(self) -> None: ...
 
@@ -69,3 +84,47 @@ class Turns:
             connection = next(iter(self._handshakes if is_handshake else self._short))
             self.remove(connection)
             connection.resume()  # one that is closing takes no turn
+
+
+class ChunkTurns:
+    """Lets all connections together parse a few chunks of bodies in each pass of the event loop.
+
+    The others parse in later passes, in the order in which they asked.
+    """
+
+    def __init__(self) -> None:
+        self.left: int = _CHUNKS_AT_ONCE
+        """Chunks that can be parsed in this pass."""
+        self._is_spent = False
+        """Whether some of them were parsed."""
+        self._waiting: dict[_ReadingConnection, None] = {}
+
+    def read_body(self, connection: _ReadingConnection, requests: RequestParser) -> bytes | None:
+        """Parse a part of a connection's body; return None if more bytes, or a later pass, are needed.
+
+        Without a turn, the connection reads no more bytes until its `resume` is called.
+
+        Raises:
+            InvalidRequestError: The body is not valid.
+        """
+        if requests.is_chunked and requests.received and not self.left:
+            connection.flow.hold()
+            self._waiting[connection] = None
+            return None
+        body = requests.read_body(self.left)
+        if requests.chunks and not self._is_spent:
+            self._is_spent = True
+            connection.loop.call_soon(self._begin_pass)
+        self.left -= requests.chunks
+        return body
+
+    def remove(self, connection: _ReadingConnection) -> None:
+        """Forget a connection that is closed or closing."""
+        self._waiting.pop(connection, None)
+
+    def _begin_pass(self) -> None:
+        self.left, self._is_spent = _CHUNKS_AT_ONCE, False
+        while self.left and self._waiting:
+            connection = next(iter(self._waiting))
+            self.remove(connection)
+            connection.resume()
