@@ -223,6 +223,7 @@ TYPED = [{"id": 7, "big": "9007199254740993", "price": "1.10", "on": "True", "of
         ("[?end == null]", "The value is text there, not null: write 'null'."),
         ("[?id > `6` && id == '7']", "a number there, not text: write `7`."),
         ("[?n == 'null']", "null there, not text: write `null`."),
+        ("[?big == '9007199254740993' && id == '7']", "a number there, not text: write `7`."),
         ("[?big == id || id == to_string(id)]", "It compares a text with a number: convert one of them"),
     ],
 )
@@ -231,7 +232,10 @@ def test_a_comparison_with_another_type_names_the_right_one(expression: str, adv
         select(json.dumps(TYPED).encode(), expression)
 
 
-@pytest.mark.parametrize("expression", ["[?id == '8']", "[?big == `9007199254740992`]", "[?id == '7' && on == 'x']"])
+@pytest.mark.parametrize(
+    "expression",
+    ["[?id == '8']", "[?big == `9007199254740992`]", "[?id == '7' && on == 'x']", "[?n == `true`]", "[?id == `[7]`]"],
+)
 def test_a_comparison_with_another_value_finds_nothing(expression: str) -> None:
     assert select(json.dumps(TYPED).encode(), expression) == b"[]"
 
