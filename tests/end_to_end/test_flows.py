@@ -28,6 +28,8 @@ from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.cli.main import app
 from mcp_mirror.config import load_config
+from mcp_mirror.errors import StoreError
+from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Provenance
 
@@ -286,6 +288,20 @@ async def test_an_error_does_not_say_how_large_a_hidden_result_is(desk: Any) -> 
         text = await user.refused("crm_say_mirrored", result=result)
         assert "could not be stored" in text
         assert "1,234,5" not in text
+
+
+async def test_a_small_hidden_result_that_cannot_be_stored_is_not_shown(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_args: Any, **_options: Any) -> None:
+        raise StoreError("The store has failed.")
+
+    result = json.dumps({"content": [{"type": "text", "text": SECRET + " and some words" * 300}]})
+    async with desk(STRICT, flows=HIDING) as user:
+        monkeypatch.setattr(MemoryStore, "put", fail)
+        assert SECRET in await user.text("web_say_mirrored", result=result)
+        text = await user.refused("crm_say_mirrored", result=result)
+        assert "could not be stored. Ask the user to read the gateway's log." in text
 
 
 async def test_without_a_store_calls_with_hidden_results_are_refused(configured: Configured, tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_all_items_of_the_latest_model_turn_of_responses_are_kept() -> None:
         [thought, message, call("b"), call("c")],
         [call("b"), message, call("c")],
         [call("b"), call("c"), message],
+        [call("b"), thought, call("c")],
     ):
         pruned = prune([user("x"), *first_turn, *latest, *done], 0, "openai-responses")
         assert [cut.message for cut in pruned.cuts] == [1]
@@ -158,7 +159,8 @@ def test_parts_that_fit_again_are_restored() -> None:
     assert [cut.message for cut in pruned.cuts] == [4]
 
 
-def test_a_budget_is_met_with_an_estimate_that_is_not_additive() -> None:
+@pytest.mark.parametrize("power", [0.99, 1.01])
+def test_a_budget_is_met_with_an_estimate_that_is_not_additive(power: float) -> None:
     blocks = [{"type": "tool_use", "id": f"c{n}", "name": "look", "input": {"n": n}} for n in range(9)]
     answers = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": LONG} for n in range(9)]
     messages: list[Message] = [
@@ -169,15 +171,18 @@ def test_a_budget_is_met_with_an_estimate_that_is_not_additive() -> None:
     ]
 
     def estimate(message: Message) -> int:
-        """Every part beyond the first costs more."""
-        parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
-        return sum(len(json.dumps(part)) for part in parts) + len(parts) ** 3
+        return int(len(json.dumps(message)) ** power)
 
-    total = sum(map(estimate, messages))
+    total, smallest = sum(map(estimate, messages)), prune_messages(messages, 0, "anthropic", estimate=estimate).tokens
     for budget in range(total, 0, -97):
         pruned = prune_messages(messages, budget, "anthropic", estimate=estimate)
         assert pruned.tokens == sum(map(estimate, pruned.messages))
-        assert pruned.fits == (pruned.tokens <= budget)
+        assert pruned.fits == (pruned.tokens <= budget) == (smallest <= budget)
+        for cut in pruned.cuts if pruned.fits else ():
+            content = list(pruned.messages[2]["content"])
+            content[int(cut.where[1])] = answers[int(cut.where[1])]
+            before = estimate(pruned.messages[2])
+            assert pruned.tokens - before + estimate({"role": "user", "content": content}) > budget
 
 
 def test_a_part_is_restored_only_if_its_whole_message_fits() -> None:
@@ -367,6 +372,7 @@ CACHED = {"cache_control": {"type": "ephemeral"}}
         (ROWS, ROWS),
         ([{"type": "text", "text": ROWS}], ROWS),
         ([{"type": "text", "text": LONG, **CACHED}], json.dumps(LONG)),
+        ([{"type": "text", "text": LONG, "title": "x"}], json.dumps(LONG)),
         ([{"type": "text", "text": LONG}, {"type": "text", "text": "b"}], json.dumps([LONG, "b"])),
         ([{"type": "text", "text": "a"}, IMAGE], json.dumps(["a", IMAGE])),
         ([IMAGE], json.dumps([IMAGE])),
@@ -469,7 +475,8 @@ def test_signed_cited_and_provider_executed_parts_are_kept(provider: ChatFormat)
 
 
 def test_text_with_unsigned_metadata_is_pruned() -> None:
-    part = {"type": "text", "text": LONG, "providerOptions": {"google": {"thoughtSignature": ""}, "x": 1}}
+    options = {"google": {"thoughtSignature": "", "region": "eu"}, "x": 1}
+    part = {"type": "text", "text": LONG, "providerOptions": options}
     messages = [user("x"), {"role": "assistant", "content": [part]}, assistant("done")]
     pruned, _ = kept(messages, "vercel")
     assert pruned.messages[1]["content"][0]["providerOptions"] is part["providerOptions"]
@@ -521,6 +528,16 @@ def test_results_of_the_ai_sdk(result: Message, stub: Message | None) -> None:
     kept(messages, "vercel")
 
 
+def test_the_last_of_several_results_of_the_ai_sdk_is_pruned_last() -> None:
+    outputs = ({"type": "json", "value": LONG}, {"type": "text", "value": LONG}, {"type": "error-text", "value": LONG})
+    messages = vercel()
+    parts = [{**messages[2]["content"][0], "toolCallId": str(at), "output": one} for at, one in enumerate(outputs)]
+    messages[2] = {"role": "tool", "content": parts}
+    cuts = prune(messages, 0, "vercel").cuts
+    assert [cut.where[1] for cut in cuts] == [0, 1, 2]
+    assert [cut.phase for cut in cuts] == ["tool results", "tool results", "last tool result"]
+
+
 def test_calls_of_the_ai_sdk_in_both_spellings_are_pruned() -> None:
     for name in ("input", "args"):
         messages = [*vercel(result="ok"), *vercel(result="ok")[1:]]
@@ -535,8 +552,9 @@ def test_arguments_that_are_not_json_are_not_a_stub() -> None:
     assert [cut.message for cut in prune(messages, 0).cuts] == [1]
 
 
-def test_an_empty_text_is_not_the_latest() -> None:
-    messages = [user("x"), assistant(LONG), user("y"), assistant("", ("a", "{}")), tool("a", "ok")]
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_an_empty_text_is_not_the_latest(text: str) -> None:
+    messages = [user("x"), assistant(LONG), user("y"), assistant(text, ("a", "{}")), tool("a", "ok")]
     assert prune(messages, 0).cuts == ()
     assert [cut.message for cut in prune([*messages, assistant("done")], 0).cuts] == [1]
 

@@ -88,6 +88,21 @@ def test_a_patch_changes_only_the_bytes_of_its_targets(operations: Any, changed:
         assert found == PRETTY.replace(old, new, 1)
 
 
+@pytest.mark.parametrize(
+    ("blob", "operations", "changed"),
+    [
+        (b'{"a":1,"b":2}', [op("move", "/c", **{"from": "/a"})], b'{"b":2,"c":1}'),
+        (b'{"a":1,"b":2}', [op("move", "/a", **{"from": "/a"})], b'{"a":1,"b":2}'),
+        (b'{"a":1,"b":{}}', [op("move", "/b/c", **{"from": "/a"})], b'{"b":{"c":1}}'),
+        (b'{"a":1,"b":2}', [op("remove", "/a"), op("add", "/a", 3)], b'{"b":2,"a":3}'),
+        (b"[0,1 , 2,3,4]", [op("replace", "/3", 9), op("replace", "/1", 8), op("remove", "/0")], b"[8 , 2,9,4]"),
+        (b"[0,1 , 2,3]", [op("replace", "/2", 9)], b"[0,1 , 9,3]"),
+    ],
+)
+def test_a_patch_after_another_finds_moved_and_changed_parts(blob: bytes, operations: Any, changed: bytes) -> None:
+    assert patched(blob, *operations) == changed
+
+
 def test_copied_containers_are_independent() -> None:
     found = patched(b'{"a":[1,2]}', op("add", "/a/0", 0), op("copy", "/b", **{"from": "/a"}), op("add", "/b/-", 3))
     assert found == b'{"a":[0,1,2],"b":[0,1,2,3]}'

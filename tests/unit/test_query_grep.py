@@ -67,6 +67,8 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         ("a\nb\nc\n", "[ab]", {"context": 1}, "0: a\n1: b\n2- c"),
         ("a\nb\nc\n", "b", {"context": 3}, "0- a\n1: b\n2- c"),
         ("a\nb\n\n", "b", {"context": 3}, "0- a\n1: b\n2- "),
+        ("a\nb\n", "b", {"context": 3}, "0- a\n1: b"),
+        ({"a": "x\ny\nz"}, "x", {"context": 1}, "p/a line 0: x\nline 1- y"),
         ("a\nb\n" + "x\n" * 40_000, "b", {"context": 1}, "0- a\n1: b\n2- x"),
         ("x" * 200 + "y", "y", {}, f"0: {'x' * 200}y"),
         ("a\nb", "$", {}, "0: a\n1: b"),
@@ -182,6 +184,8 @@ def test_at_the_time_limit_the_hits_and_the_next_offset_are_shown(value: Any, lo
     assert re.fullmatch(r"\.\.\. the time limit was reached; next: offset=\d+", last)
     with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
         Search("hit", 0, 0, 10, WIDE)(blob, lambda: True)
+    with pytest.raises(ToolError, match=r"memory_tools\.timeout"):
+        Search("[h]it", 0, 0, 10, WIDE)(blob, lambda: True)
 
 
 def test_at_the_time_limit_the_count_of_further_hits_is_a_minimum() -> None:

@@ -48,6 +48,8 @@ def written(value: Any) -> list[Any] | None:
         ({}, None),
         ([[1, 2]], None),
         (b'{"a":1}\n{"a":2}\n', None),
+        (b'{"a":{"x":1},"b":{"x":2}}\n{"a":{"x":3},"b":{"x":4}}', None),
+        ({"columns": ["a"], "note": "[[", "rows": [[1]]}, [{"a": 1}]),
         (b'{"columns":["a"],"rows":[[' + b"[" * 300_000 + b"]" * 300_000 + b"]]}", None),
         (b'{"columns":["a"],"rows":[[1],[' + b"[" * 300_000 + b"]" * 300_000 + b"]]}", None),
     ],

@@ -94,6 +94,8 @@ def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None
         ("rows[?t == true]", "`true`"),
         ("rows[?n > 10]", "`10`"),
         ("rows.0.n", r"\[0\]"),
+        ("rows t", "jmespath.org"),
+        ("contains(t)", "jmespath.org"),
     ],
 )
 def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, advice: str) -> None:
@@ -109,6 +111,7 @@ def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, ad
         ("length(rows[?nothing == null])", "3"),
         ("rows[?k == 'c']", "[]"),
         ('rows[?contains(`["a"]`, k)].k', '["a"]'),
+        ("not_null(t, nothing)", "true"),
     ],
 )
 def test_an_expression_compares_with_keys_of_the_value(expression: str, found: str) -> None:
@@ -155,6 +158,8 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
         (WRAPPED["data"], "[0]", 'begin with "all orders".edges.'),
         ({"ok": True, "data": {"rows": [{"id": 1}], "count": 1}}, "length([?id])", "begin with data.rows."),
         ({"ok": True, "data": {"ids": [1, 2]}}, "[0]", "begin with values(@)."),
+        ({"none": [], "data": {"rows": [{"id": 1}]}}, "[].id", "begin with data.rows."),
+        ({"ok": True, "data": {"id": 1}}, "ok && id", "is within other values: begin with data.id."),
         ({"a": {"rows": [{"b": 1}]}, "b": {"rows": [{"b": 1}]}}, "[].b", "begin with values(@)."),
         ({"a": {"r" * 81: [{"b": 1}]}}, "[].b", "begin with values(@)."),
         ({"a" * 70: {"b" * 70: {"c" * 70: [{"b": 1}]}}}, "[].b", "begin with values(@)."),
@@ -218,6 +223,7 @@ TYPED = [{"id": 7, "big": "9007199254740993", "price": "1.10", "on": "True", "of
         ("[?end == null]", "The value is text there, not null: write 'null'."),
         ("[?id > `6` && id == '7']", "a number there, not text: write `7`."),
         ("[?n == 'null']", "null there, not text: write `null`."),
+        ("[?big == '9007199254740993' && id == '7']", "a number there, not text: write `7`."),
         ("[?big == id || id == to_string(id)]", "It compares a text with a number: convert one of them"),
     ],
 )
@@ -226,7 +232,10 @@ def test_a_comparison_with_another_type_names_the_right_one(expression: str, adv
         select(json.dumps(TYPED).encode(), expression)
 
 
-@pytest.mark.parametrize("expression", ["[?id == '8']", "[?big == `9007199254740992`]", "[?id == '7' && on == 'x']"])
+@pytest.mark.parametrize(
+    "expression",
+    ["[?id == '8']", "[?big == `9007199254740992`]", "[?id == '7' && on == 'x']", "[?n == `true`]", "[?id == `[7]`]"],
+)
 def test_a_comparison_with_another_value_finds_nothing(expression: str) -> None:
     assert select(json.dumps(TYPED).encode(), expression) == b"[]"
 

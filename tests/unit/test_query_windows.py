@@ -13,7 +13,7 @@ from mcp_mirror.core.outlines import join_lines
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.indexes import index_text
-from mcp_mirror.query.texts import TextPiece, count_characters, decode_string, find_text, split_text
+from mcp_mirror.query.texts import PIECE, TextPiece, count_characters, decode_string, find_text, split_text
 from mcp_mirror.query.windows import Budget, Unit, Window
 from mcp_mirror.tokens import estimate_tokens
 
@@ -38,6 +38,8 @@ def read(value: Any, by: Unit | None = None, offset: int = 0, limit: int | None 
 
 PRINTED = "text, as Python prints it. Leave `by` out, or query it with the JMESPath expression"
 LINES = "one\ntwo\nthree\nfour"
+LONG = "x\n" * 600_000
+"""Longer than a piece of `split_text`."""
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])
@@ -59,6 +61,7 @@ def test_a_text_longer_than_a_piece_is_decoded(ascii_only: bool) -> None:  # noq
         ("hello", {"offset": -99}, "hello"),
         ("hello", {"offset": 5}, "(nothing more)"),
         ({"type": "resource", "resource": {"uri": "u", "text": "hello"}}, {"by": "chars", "offset": 2}, "llo"),
+        ({"type": "resource", "resource": {"uri": "u", "text": "x"}}, {"by": "keys", "offset": 2}, "(nothing more)"),
         ("", {}, "(nothing more)"),
         ("h\u00e9\U0001f600llo", {"offset": 1, "limit": 2}, "\u00e9\U0001f600\n... next: by=chars, offset=3"),
         (b'"a\\n\\u00e9\\ud83d\\ude00\\/b"', {"offset": 1}, "\n\u00e9\U0001f600/b"),
@@ -93,6 +96,8 @@ def test_a_text_longer_than_a_piece_is_decoded(ascii_only: bool) -> None:  # noq
         ({"a": 1}, {"offset": 1}, "(nothing more)"),
         ({"a": 1, "b": 2}, {"by": "items", "offset": 1}, '"/b": 2'),
         ([1, 2], {"by": "keys", "limit": 1}, "0: 1\n... next: by=items, offset=1; last: offset=-1"),
+        (LONG, {"offset": PIECE - 3, "limit": 6}, "\nx\nx\nx\n... next: by=chars, offset=1048579"),
+        (LONG, {"by": "lines", "offset": PIECE // 2 - 1, "limit": 3}, "x\nx\nx\n... next: by=lines, offset=524290"),
     ],
 )
 def test_a_window_shows_the_requested_part_and_the_next_offset(value: Any, arguments: Any, expected: str) -> None:
@@ -146,6 +151,7 @@ def test_a_window_ends_at_its_budget() -> None:
     assert read(lines, by="lines", budget=NARROW) == (
         "0123456789\n0123456789\n... next: by=lines, offset=2; last: offset=-1"
     )
+    assert read("x" * 100, budget=Budget(96, 10_000, len)).startswith(f"{'x' * 30}\n... next: by=chars, offset=30")
     assert read(["0123456789"] * 5, budget=NARROW) == '0: "0123456789"\n... next: by=items, offset=1; last: offset=-1'
 
 

@@ -194,7 +194,7 @@ def find_slots(messages: Sequence[Message], provider: ChatFormat) -> Iterator[Sl
         selectors = [(key, str(message.get(key))) for key in ("role", "type")]
         rules = [rule for pair in selectors for rule in _RULES[provider].get(pair, ())]
         found = [slot for rule in rules for slot in _find_slots_of_rule(rule, at, message)]
-        yield from sorted(found, key=lambda slot: _sort_key(message, slot.where)) if len(found) > 1 else found
+        yield from sorted(found, key=lambda slot: _sort_key(message, slot.where))
 
 
 def is_from_model(message: Message) -> bool:
@@ -222,19 +222,18 @@ def _find_slots_of_rule(rule: FormatRule, at: int, message: Message) -> Iterator
         yield Slot(rule.kind, at, (*where, *rule.value), form, value, call if isinstance(call, str) else None, item)
 
 
-def _list_items(message: Message, key: str | None) -> Iterator[tuple[Location, Message]]:
+def _list_items(message: Message, key: str | None) -> Iterator[tuple[Location, Any]]:
     if key is None:
         yield (), message
         return
     listed = message.get(key)
     for index, item in enumerate(listed if isinstance(listed, list) else ()):
-        if isinstance(item, dict):
-            yield (key, index), item
+        yield (key, index), item
 
 
 def _sort_key(message: Message, where: Location) -> tuple[int, Location]:
-    """The sort key of a part within its message: the index of its member, then of its item."""
-    return list(message).index(str(where[0])), where[1:2]
+    """The sort key of a part within its message: the index of its member, then the location in it."""
+    return list(message).index(str(where[0])), where
 
 
 def _contains_signature(metadata: Any) -> bool:

@@ -105,10 +105,9 @@ class TokenLedger:
         self._costs[at] = cost
 
     def _isolate(self, slot: Slot) -> Message:
-        """A message that contains only this part."""
+        """A message that contains only this part. Messages without a role have one part at most, not in a list."""
         message, key, item = self._given[slot.at], str(slot.where[0]), _find_item_index(slot)
-        says = "role" if "role" in message else "type"
-        return {says: message[says], key: message[key] if item is None else [message[key][item]]}
+        return {"role": message["role"], key: message[key] if item is None else [message[key][item]]}
 
 
 def _find_item_index(slot: Slot) -> int | None:

@@ -67,11 +67,7 @@ def _select_prunable(slots: Sequence[Slot] | Iterator[Slot]) -> list[Slot]:
 def _find_latest_turn(messages: Sequence[Message], last: int) -> frozenset[int]:
     """The indices of the latest assistant message; if calls are items, of all items that the model made together."""
     first = last
-    while (
-        first > 0
-        and is_from_model(messages[first - 1])
-        and not all("role" in messages[at] for at in (first - 1, first))
-    ):
+    while first > 0 and is_from_model(messages[first - 1]):
         first -= 1
     return frozenset(range(first, last + 1))
 
@@ -187,8 +183,6 @@ def _restore_fitting(trials: Iterator[_Trial], ledger: TokenLedger, budget: int)
     """Restore parts that still fit, and return the others; all if the budget cannot be met."""
     pruned = list(trials)
     ledger.recount()
-    if not ledger.meets(budget):
-        return pruned
     return [trial for trial in pruned[::-1] if not ledger.restore(trial.slot, trial.cut.tokens, budget)][::-1]
 
 

@@ -76,7 +76,7 @@ class Text(msgspec.Struct, frozen=True):
 
     def find(self, value: str) -> Stub | None:
         """The stub that the whole text is."""
-        match = _TEXT.fullmatch(value) if len(value) <= _MAX_STUB else None
+        match = _TEXT.fullmatch(value)
         return Stub(match["words"] or match["lost"], match["path"]) if match else None
 
     def unpack(self, value: str, domain: Domain, blob: Buffer) -> str:  # noqa: ARG002  # the stub has no part of the text
@@ -139,7 +139,7 @@ class Blocks(msgspec.Struct, frozen=True):
             return Text().pack(value[0]["text"])
         is_plain = [block["type"] == self.text and list(block) == ["type", "text"] for block in value]
         blob = _pack_json([block["text"] if plain else block for block, plain in zip(value, is_plain, strict=True)])
-        return ("blocks", blob) if blob and value else None
+        return ("blocks", blob) if blob else None
 
     def put(self, value: list[Any], stub: Stub) -> list[Any]:
         """One text block with the members that belong to the request."""

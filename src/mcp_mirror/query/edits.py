@@ -300,7 +300,7 @@ class Replace(msgspec.Struct, frozen=True):
         span = locate_text(blob)
         most = _MAX_REPLACED if self.replaces_all else 2
         new, found = self.new, find_text(blob, span, self.old.encode(), most, is_over)
-        if not found and "\n" in self.old and "\r" not in self.old:  # models do not see carriage returns
+        if not found and "\n" in self.old:  # models do not see carriage returns
             found = find_text(blob, span, _use_windows_ends(self.old).encode(), most, is_over)
             new = _use_windows_ends(self.new)
         self._check_count(len(found))

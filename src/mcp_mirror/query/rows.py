@@ -34,13 +34,13 @@ def write_rows(blob: Buffer) -> bytes | None:
     if value_stop(blob, span.start, span.stop) != span.stop:
         return None
     known = members(blob, span)
-    with suppress(msgspec.DecodeError, RecursionError):
+    with suppress(msgspec.DecodeError, RecursionError):  # a member is not an object, or a row not an array
         return _write_records(blob, known) or _write_cells(blob, known)
     return None
 
 
 def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
-    if not sample_records(blob, known) or any(kind_at(blob, one.span.start) != "object" for one in known):
+    if not sample_records(blob, known):
         return None
     view = memoryview(blob)
     records = [view[one.span.start : one.span.stop] for one in known]
@@ -70,15 +70,9 @@ def _join_rows(blob: Buffer, table: Span, names: Sequence[str]) -> bytes | None:
     rows: list[bytes] = []
     left = _MAX_WRITTEN
     for row in items(blob, table):
-        cells = _decode_cells(blob, row)
+        cells = _CELLS.decode(memoryview(blob)[row.start : row.stop])
         rows.append(b"{%b}" % b",".join(key + bytes(cell) for key, cell in zip(keys, cells, strict=False)))
         left -= len(rows[-1]) + 1
         if len(cells) != len(keys) or left < 0:
             return None
     return b"\n".join(rows)
-
-
-def _decode_cells(blob: Buffer, row: Span) -> Sequence[msgspec.Raw]:
-    """The items of an array; nothing for any other value."""
-    is_row = kind_at(blob, row.start) == "array"
-    return _CELLS.decode(memoryview(blob)[row.start : row.stop]) if is_row else ()

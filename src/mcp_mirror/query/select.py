@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import jmespath
 import msgspec
-from jmespath.exceptions import JMESPathError, JMESPathTypeError, ParseError
+from jmespath.exceptions import ArityError, JMESPathError, JMESPathTypeError, ParseError
 
 from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
@@ -138,7 +138,8 @@ def _search(compiled: Any, value: object, blob: Buffer) -> object:
 
 def _advise(error: JMESPathError) -> str:
     """The next step after an error."""
-    if isinstance(error, ParseError) and error.token_type == "NUMBER":  # noqa: S105
+    # An ArityError has no token.
+    if isinstance(error, ParseError) and not isinstance(error, ArityError) and error.token_type == "NUMBER":  # noqa: S105
         return f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
     if isinstance(error, JMESPathTypeError) and error.actual_type == "null":
         return "Select the items that have a value first: [?KEY != null]."

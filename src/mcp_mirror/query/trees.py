@@ -95,7 +95,7 @@ class Array(msgspec.Struct):
             if isinstance(found, Span):
                 split = _split_run(part, index - first, found)
                 self.parts[at : at + 1] = split
-                return at + (isinstance(split[0], _Run) and index > first)
+                return at + (index > first)
             first += found
         return len(self.parts) if first == index else None
 
@@ -209,8 +209,7 @@ def _parse_object(leaf: Leaf) -> Object:
     parts: list[NodeRef] = []
     end = span.start + 1
     for start, (key, value) in members_with_offsets(blob, span):
-        lead = bytes(blob[end:start]) if parts else None
-        parts.append(NodeRef(Leaf(blob, value), lead, key, bytes(blob[start : value.start])))
+        parts.append(NodeRef(Leaf(blob, value), bytes(blob[end:start]), key, bytes(blob[start : value.start])))
         end = value.stop
     if not parts:
         return Object(b"{", b"}", b",", b":")

@@ -73,7 +73,7 @@ def _is_written(node: Node) -> bool:
 def _find_pair(sides: list[Any], literal: list[bool]) -> _Pair | None:
     """The two sides of a comparison if they differ in their types only."""
     for at, (text, other) in enumerate((sides, sides[::-1])):
-        if isinstance(text, str) and not isinstance(other, str) and _is_written_alike(text, other):
+        if isinstance(text, str) and _is_written_alike(text, other):
             written = "text" if literal[at] else "other" if literal[1 - at] else None
             return _Pair(text, other, written)
     return None
@@ -82,5 +82,5 @@ def _find_pair(sides: list[Any], literal: list[bool]) -> _Pair | None:
 def _is_written_alike(text: str, other: Any) -> bool:
     if other is None or isinstance(other, bool):
         return text.lower() == json.dumps(other)
-    is_number = isinstance(other, int | float) and len(text) <= _MAX_TEXT and _NUMBER.fullmatch(text)
+    is_number = len(text) <= _MAX_TEXT and _NUMBER.fullmatch(text)
     return bool(is_number and json.loads(text) == other)

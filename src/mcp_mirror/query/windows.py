@@ -75,8 +75,8 @@ class Budget(msgspec.Struct, frozen=True):
 
     def after(self, text: str) -> "Budget":
         """The rest of the budget after a text and a line break."""
-        tokens = max(self.tokens - self.estimate(text.encode()) - 1, 0)
-        return Budget(tokens, max(self.characters - len(text) - 1, 0), self.estimate)
+        tokens = self.tokens - self.estimate(text.encode()) - 1
+        return Budget(tokens, self.characters - len(text) - 1, self.estimate)
 
 
 class Window(msgspec.Struct, frozen=True):
