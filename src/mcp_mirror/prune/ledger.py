@@ -105,9 +105,10 @@ class TokenLedger:
         self._costs[at] = cost
 
     def _isolate(self, slot: Slot) -> Message:
-        """A message that contains only this part. Messages without a role have one part at most, not in a list."""
+        """A message that contains only this part."""
         message, key, item = self._given[slot.at], str(slot.where[0]), _find_item_index(slot)
-        return {"role": message["role"], key: message[key] if item is None else [message[key][item]]}
+        says = "role" if "role" in message else "type"
+        return {says: message[says], key: message[key] if item is None else [message[key][item]]}
 
 
 def _find_item_index(slot: Slot) -> int | None:

@@ -65,7 +65,7 @@ def _select_prunable(slots: Sequence[Slot] | Iterator[Slot]) -> list[Slot]:
 
 
 def _find_latest_turn(messages: Sequence[Message], last: int) -> frozenset[int]:
-    """The indices of the latest assistant message; if calls are items, of all items that the model made together."""
+    """The indices of the messages or items that the model made last, in a row."""
     first = last
     while first > 0 and is_from_model(messages[first - 1]):
         first -= 1
