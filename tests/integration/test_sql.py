@@ -513,6 +513,8 @@ def test_types_are_found_in_all_rows_so_that_no_late_value_changes() -> None:
         ([1, 2], [{"json": 1}, {"json": 2}]),
         (["10:00", "11:5"], [{"json": "10:00"}, {"json": "11:5"}]),
         ([[1, 2], [3]], [{"json": [1, 2]}, {"json": [3]}]),
+        ([["id", "city"], [1, "Bonn"], [2]], [{"id": 1, "city": "Bonn"}, {"id": 2, "city": None}]),
+        ({"range": "A1:B2", "values": [["id", "city"], ["01", "Bonn"]]}, [{"id": "01", "city": "Bonn"}]),
         ([1, {"a": 1}], [{"json": 1}, {"json": {"a": 1}}]),
         ([{"json": 1}], [{"json": 1}]),
         ([None, {"a": 1}], [{"a": None}, {"a": 1}]),

@@ -1,16 +1,19 @@
-"""Writes objects that hold a table in another form as rows. Pure.
+"""Writes values that hold a table in another form as rows. Pure.
 
-These forms are like objects by key, and rows of cells with the names of their columns.
+These forms are like objects by key, and rows of cells with the names of their columns beside them or in the first row.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.core.main_parts import find_column_names, sample_records
+from mcp_mirror.core.outlines import sample_items
 from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, skip_space, trim, value_stop
 from mcp_mirror.types import Buffer, Member, Span
 
@@ -19,22 +22,31 @@ _MAX_BYTES: Final = 1 << 25
 _MAX_WRITTEN: Final = 1 << 28
 """Bytes of the rows, which repeat the names of the cells."""
 _CELLS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_NAMES: Final = msgspec.json.Decoder(list[str])
+_TYPED: Final = re.compile(rb'"?[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?%?"?|true|false')
+"""A number, also in a text as spreadsheets send them, or a boolean."""
+_EMPTY: Final = (b"null", b'""')
 
 
 def write_rows(blob: Buffer) -> bytes | None:
-    """Write the rows of an object, JSON text or JSON lines, as JSON objects; None for other or very large values.
+    """Write the rows of a value, JSON text or JSON lines, as JSON objects; None for other or very large values.
 
     It has a row for each of its members if these are objects with the same keys: the field `key`, or `_key` if the
     objects have such a field, then the fields of the object. Or one of its members is an array of arrays, the rows, and
-    another one has the names of their cells: texts, or objects with a `name`. Many databases answer so.
+    another one has the names of their cells: texts, or objects with a `name`. Many databases answer so. Without such
+    names, also for an array of arrays by itself, the first row has them if it is a header, as in spreadsheets.
     """
     span = trim(blob)
-    if span.length > _MAX_BYTES or kind_at(blob, span.start) != "object":
+    kind = kind_at(blob, span.start)
+    is_sheet = kind == "array" and kind_at(blob, skip_space(blob, span.start + 1)) == "array"
+    if span.length > _MAX_BYTES or not (is_sheet or kind == "object"):
         return None
     if value_stop(blob, span.start, span.stop) != span.stop:
         return None
-    known = members(blob, span)
     with suppress(msgspec.DecodeError, RecursionError):  # a member is not an object, or a row not an array
+        if is_sheet:
+            return _write_sheet(blob, span)
+        known = members(blob, span)
         return _write_records(blob, known) or _write_cells(blob, known)
     return None
 
@@ -62,17 +74,38 @@ def _write_cells(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     if len(tables) != 1:
         return None
     names = find_column_names(blob, known, tables[0])
-    return _join_rows(blob, tables[0], names) if names else None
+    return _join_rows(blob, items(blob, tables[0]), names) if names else _write_sheet(blob, tables[0])
 
 
-def _join_rows(blob: Buffer, table: Span, names: Sequence[str]) -> bytes | None:
+def _write_sheet(blob: Buffer, table: Span) -> bytes | None:
+    """Write the rows of an array of arrays below its header; None without one. Rows may lack cells at their end."""
+    sampled = sample_items(blob, table)
+    names = _NAMES.decode(sampled[0]) if sampled else []
+    if len(names) != len(set(map(str.casefold, names)) - {""}):
+        return None
+    rows = [_CELLS.decode(row) for row in sampled[1:]]
+    if not any(_is_heading(name, [bytes(row[at]) for row in rows if at < len(row)]) for at, name in enumerate(names)):
+        return None
+    return _join_rows(blob, islice(items(blob, table), 1, None), names, may_lack_cells=True)
+
+
+def _is_heading(name: str, cells: Sequence[bytes]) -> bool:
+    """Whether a column has only numbers or booleans below a text that is neither."""
+    known = [cell for cell in cells if cell not in _EMPTY]
+    is_typed = bool(known) and all(map(_TYPED.fullmatch, known))
+    return is_typed and not _TYPED.fullmatch(json.dumps(name).encode())
+
+
+def _join_rows(
+    blob: Buffer, table: Iterable[Span], names: Sequence[str], *, may_lack_cells: bool = False
+) -> bytes | None:
     keys = [f"{json.dumps(name)}:".encode() for name in names]
     rows: list[bytes] = []
     left = _MAX_WRITTEN
-    for row in items(blob, table):
+    for row in table:
         cells = _CELLS.decode(memoryview(blob)[row.start : row.stop])
         rows.append(b"{%b}" % b",".join(key + bytes(cell) for key, cell in zip(keys, cells, strict=False)))
         left -= len(rows[-1]) + 1
-        if len(cells) != len(keys) or left < 0:
+        if len(cells) > len(keys) or (len(cells) < len(keys) and not may_lack_cells) or left < 0:
             return None
     return b"\n".join(rows)
