@@ -27,6 +27,7 @@ from mcp_mirror.paths import (
     parse_path,
     parse_uri,
     parse_wrapped_path,
+    read_steps,
     slug_of,
     slug_of_near_miss,
     strip_wrapping,
@@ -321,6 +322,8 @@ def test_a_part_in_another_syntax_is_read(part: str, tokens: tuple[str, ...]) ->
 )
 def test_an_expression_at_the_end_of_a_part_is_its_last_key(part: str, tokens: tuple[str, ...]) -> None:
     assert parse_wrapped_path(f"{BASE}{part}") == MemoryPath(BASE, tokens)
+    assert read_steps(part) == ()
+    assert read_steps(".rows[0]") == ("rows", "0")
 
 
 @pytest.mark.parametrize("part", [".length()", ".", ".a b", ".a" * 200, "[*] and more", "[1:2", f"[*].{'a' * 300}"])
