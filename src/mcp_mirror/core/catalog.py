@@ -73,7 +73,7 @@ class Catalog:
 
     entries: Mapping[str, CatalogEntry]
     slugs: frozenset[str]
-    """The slugs of this gateway's memory paths, and those of the served names, which models write in their place."""
+    """The slugs of this gateway's memory paths."""
     problems: tuple[str, ...] = ()
     """Problems of tools, one sentence each, for an operator."""
     quarantined: Mapping[str, Finding] = field(default_factory=dict)
@@ -188,12 +188,11 @@ class Catalog:
     def _without(self, hidden: frozenset[str]) -> "Catalog":
         """The catalog without these names and without the slugs that only their tools have."""
         entries = {name: entry for name, entry in self.entries.items() if name not in hidden}
-        hidden_slugs = {tool_slug(one) for name in hidden for one in (name, self.origins[name][1])}
-        kept_slugs = {tool_slug(one) for entry in entries.values() for one in (entry.name, entry.tool)}
+        hidden_slugs = {tool_slug(self.origins[name][1]) for name in hidden}
         return replace(
             self,
             entries=entries,
-            slugs=self.slugs - (hidden_slugs - kept_slugs),
+            slugs=self.slugs - (hidden_slugs - {tool_slug(entry.tool) for entry in entries.values()}),
             quarantined={name: finding for name, finding in self.quarantined.items() if name not in hidden},
             hidden_names=hidden,
             origins={name: origin for name, origin in self.origins.items() if name not in hidden},
@@ -265,7 +264,6 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     quarantined: dict[str, Finding] = {}
     origins: dict[str, Origin] = {}
     required: dict[str, frozenset[str]] = {}
-    slugs: set[str] = set()
     names = NameAllocator(rules.reserved, rules.owned_names)
     for is_twin in rules.kinds:
         named = yield from _name_tools(found, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
@@ -275,16 +273,17 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
                 continue  # an original would show its results
             name = named[one.origin]
             origins[name] = one.origin
-            slugs.update(map(tool_slug, (one.examined.name, name)))
             if scopes := one.policy.scopes_of(one.examined.name):
                 required[name] = scopes
             if one.finding and one.finding.is_blocked:
                 quarantined[name] = one.finding
             else:
                 entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
+    slugs: set[str] = set()
     findings: list[Finding] = []
     for one in found:
         yield
+        slugs.add(tool_slug(one.examined.name))
         findings += (one.finding,) if one.finding else ()
     return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, tuple(findings), required, origins=origins)
 

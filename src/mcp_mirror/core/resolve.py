@@ -65,6 +65,8 @@ _CONTAINERS: Final = frozenset(("array", "object"))
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
 _TEXT_OR_NULL: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|null')
+_TWIN: Final = "mirrored"
+"""The end of a twin's name (the default of `mirror.suffix`), folded. Models write this name in place of the tool's."""
 _LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
 
 
@@ -418,7 +420,10 @@ def _parse_pointer(text: str, span: Span, at: Location, known: frozenset[str]) -
 
 
 def _is_known(slug: str, known: frozenset[str]) -> bool:
-    return slug in known or fold_slug(slug) in _fold_slugs(known)
+    if slug in known:
+        return True
+    folded = fold_slug(slug)
+    return not {folded, folded.removesuffix(_TWIN)}.isdisjoint(_fold_slugs(known))
 
 
 @lru_cache(maxsize=8)
