@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.run import add_run
 from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN, SLUGS, TOOLS, explain_unserved, own_tools
+from mcp_mirror.memory.tools.tool import Arguments
 from mcp_mirror.settings.policies import MemoryToolsPolicy
 
 WEEK = 7 * 86_400.0
@@ -142,6 +143,19 @@ def test_texts_with_a_number_are_accepted_as_numbers(tool: str, arguments: bytes
 def test_json_is_kept_as_it_is_written(tool: str, argument: str, written: bytes, kept: bytes) -> None:
     parsed = TOOLS[tool].read_arguments(b'{"memory_path":"p","%b":%b}' % (argument.encode(), written))
     assert parsed.json(argument) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        *(("```python\nx = 1\n\nx\n```", "x = 1\n\nx"), ("\n``` \r\nx```\n", "x"), ("```sql\n```", "")),
+        *(("x", "x"), ("```", "```"), ("```x```", "```x```"), ("```x y\nz\n```", "```x y\nz\n```")),
+        *(("```\nx", "```\nx"), ("```\n" + " " * 300_000 + "x", "```\n" + " " * 300_000 + "x")),
+    ],
+)
+def test_code_is_read_without_a_fence_around_it(text: str, code: str) -> None:
+    """A pattern with white space before the closing fence would take minutes for the last text."""
+    assert Arguments({"code": text}, b"").code("code") == code
 
 
 @pytest.mark.parametrize(

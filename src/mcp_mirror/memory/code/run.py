@@ -23,7 +23,7 @@ from mcp_mirror.memory.code.inputs import (
     read_text_container,
 )
 from mcp_mirror.memory.code.progress import Progress
-from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Limits, Outcome, Script, Settled
+from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
@@ -127,8 +127,12 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
     if outcome.failure is None:
         return outcome
-    known = tools or name_tools(await scripts.tools.list_tools())
-    return Outcome(failure=await run_fairly(call.namespace, explain_unknown_names, outcome.failure, known, code))
+    failure, listed = outcome.failure, await scripts.tools.list_tools()
+
+    def explain() -> Failure:
+        return explain_unknown_names(failure, name_tools(listed), code)
+
+    return Outcome(failure=await run_fairly(call.namespace, explain))
 
 
 async def _call_tool(

@@ -30,7 +30,8 @@ from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.sql import SqlWorkers
 
-_CODE_BLOCK: Final = re.compile(r"\s*```\w*[ \t\r]*\n(?P<code>.*?)\s*```\s*", re.DOTALL)
+_FENCE: Final = "```"
+_OPENING: Final = re.compile(rf"{_FENCE}\w*[ \t\r]*\n")
 
 Content = tuple[Segments, ...]
 """The content blocks of a result, JSON text."""
@@ -123,8 +124,9 @@ class Arguments:
     def code(self, name: str) -> str:
         """Return a string argument without the Markdown fence that models write around code."""
         text = self.text(name)
-        block = _CODE_BLOCK.fullmatch(text)
-        return block["code"] if block else text
+        block = text.strip()
+        opening = _OPENING.match(block) if block.endswith(_FENCE) else None
+        return block[opening.end() : -len(_FENCE)].rstrip() if opening else text
 
     def number(self, name: str) -> int:
         """Return an integer argument; 0 if the call does not have it."""
