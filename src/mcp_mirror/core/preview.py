@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.changed_files import list_changed_files, show_files
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES
 from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
@@ -38,7 +37,8 @@ from mcp_mirror.core.outlines import (
     sample_items,
 )
 from mcp_mirror.core.python_literals import count_rows, translate_first_rows
-from mcp_mirror.core.text_format import DIFF, PYTHON_LITERAL, find_format, read_edges
+from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
+from mcp_mirror.core.text_outlines import outline_text, show_outline
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
@@ -263,10 +263,10 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     room.take(summary)
     if rows and (described := _describe_printed_rows(rows, room)):
         return Preview(summary + described)
-    if kind == DIFF and len(files := list_changed_files(blob, span)) > 1:
-        counted = f"{summary} of {len(files):,} files"
+    if outline := outline_text(blob, span, kind):
+        counted = f"{summary} {outline.counted}"
         room.exchange(summary, counted)
-        return Preview(counted, tuple(show_files(_split_lines(head)[0], files, room.take)))
+        return Preview(counted, tuple(show_outline(outline, room.take)))
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first = _split_lines(head)
