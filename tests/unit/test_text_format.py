@@ -187,6 +187,7 @@ def read(text: str) -> Edges:
         ("{\n}\n", ""),
         (MARKDOWN, "Markdown"),
         ("# Only a heading\n", ""),
+        ("# Rules\n# of the **filter**\n# and its words\n- one\n- two\n", ""),
         ("# Title\n\n- **one**\n- two\n\n```yaml\na: 1\nb: 2\nc:\n  d: 3\n  e: 4\n```\n", "Markdown"),
         ('<p align="center">\n  <img src="logo.png">\n</p>\n\n' + MARKDOWN, "Markdown"),
         ("<!DOCTYPE html>\n<pre>\n" + MARKDOWN + "</pre>\n", "HTML"),

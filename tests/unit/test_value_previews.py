@@ -59,7 +59,7 @@ def test_a_diff_shows_its_heading_and_the_changed_files() -> None:
     assert shown.lines == ("commit 1", *(f"f{n} +2 -1" for n in range(12)))
     long = preview("".join(files), len)
     assert long.summary.endswith(", diff of 60 files")
-    assert long.lines == (*(f"f{n} +2 -1" for n in range(8)), "... 52 more files")
+    assert long.lines == (*(f"f{n} +2 -1" for n in range(7)), "... 53 more files")
     assert preview(files[0] * 20_000).summary.endswith(", diff")
     for one in (files[0], f"{files[0]}{files[1]}+\ud800\n"):
         assert preview(one).lines[0] == "diff --git a/f0 b/f0"

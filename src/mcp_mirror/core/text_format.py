@@ -19,6 +19,7 @@ PYTHON_LITERAL: Final = "Python literal"
 """The format of a list or a dictionary as Python prints it."""
 DIFF: Final = "diff"
 MARKDOWN: Final = "Markdown"
+CODE: Final = "source code"
 _EDGE_BYTES: Final = 1 << 12
 """Bytes of a text that are decoded at each end."""
 _WIDE_BYTES: Final = 1 << 15
@@ -99,6 +100,8 @@ _MARKDOWN: Final = (
     re.compile(r"\[[^\[\]\n]+\]\([^)\s]{1,500}\)|\*\*[^*\n]+\*\*"),
     re.compile(r"^\|.*\|[ \t\r]*\n\|[-: |]+\|[ \t\r]*$", re.MULTILINE),
 )
+_COMMENT_LINES: Final = re.compile(r"^#(?!#)[^\n]*\n(?=#(?!#))", re.MULTILINE)
+"""A line that begins as a heading of the first level, before another one: comments, as those of YAML."""
 _CODE: Final = re.compile(
     r"\s*(?:#!|#include\b|#define\b|@\w+|def \w|class \w|import [\w{*.\"']|from \S+ import\b"
     r"|(?:package|using|func|fn|const|let|var|val|type|interface|enum|struct) \w|function\b"
@@ -259,7 +262,7 @@ def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:
     yield _detect_rows(lines) or _detect_table(edges, 0)
     yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
     yield MARKDOWN if _is_markdown(head, lines) else ""
-    yield "source code" if has_lines and _is_code(head, lines) else ""
+    yield CODE if has_lines and _is_code(head, lines) else ""
 
 
 def measure_heading(edges: Edges) -> int:
@@ -438,7 +441,8 @@ def _is_markdown(head: str, lines: Sequence[str]) -> bool:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
     is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings > 0)
-    return is_marked and not _is_code(head, lines) and not _is_yaml(lines)
+    are_comments = 2 * len(_COMMENT_LINES.findall(head)) > headings
+    return is_marked and not are_comments and not _is_code(head, lines) and not _is_yaml(lines)
 
 
 def _is_yaml(lines: Sequence[str]) -> bool:
