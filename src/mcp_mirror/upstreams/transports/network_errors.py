@@ -90,9 +90,7 @@ LOST_SESSION: Final = (
     "opened it"
 )
 """What to try if the server does not know the gateway's session."""
-CUT_STREAM: Final = (
-    "try again in a moment. If it does so after the same time, raise the timeout of the proxy in front of it"
-)
+CUT_STREAM: Final = ". If it does so after the same time, raise the timeout of the proxy in front of it"
 """What to try if an event stream ends without the response."""
 _NOT_TLS: Final = f"If the server uses TLS, use https:// in `url`. {_ELSEWHERE}"
 _CREDENTIALS_ADVICE: Final = (
