@@ -93,7 +93,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("hear_mirrored", {"x": "{cut}"}, 'The path is not exact: call again with "{path}"'),
     ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "which has no keys"),
     ("retrieve_final_answer_from_memory", {"memory_path": "nothing of the kind"}, "No value is stored under"),
-    ("retrieve_final_answer_from_memory", {"path": "{path}"}, "Did you mean 'memory_path'?"),
+    ("retrieve_final_answer_from_memory", {"value": "{path}"}, "Did you mean 'memory_path'?"),
     (
         "retrieve_final_answer_from_memory",
         {"memory_path": 5},
