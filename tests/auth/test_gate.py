@@ -231,7 +231,7 @@ async def test_a_stream_ends_when_its_token_expires(configured: Configured, tmp_
         serving_gateway(configured({}, auth={"issuers": issuers})) as served,
         httpx2.AsyncClient(timeout=BOUND) as client,
     ):
-        token = bearer(KEY.sign(ISSUER, exp=int(time.time()) + 6))
+        token = bearer(KEY.sign(ISSUER, exp=int(time.time() + 6 * slowness())))
         session = await session_of(served.url, token)
         async with client.stream("GET", served.url, headers=HEADERS | session | token) as stream:
             assert stream.status_code == 200

@@ -287,6 +287,20 @@ async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
         assert grepped == "1998- line 1998\n1999: line 1999"
 
 
+async def test_a_search_that_is_written_for_another_grep_ignores_case(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store_text(client, "An ERROR\nno\nAn error\n" * 200)
+        for ignores in ({"-i": True}, {"ignore_case": "true"}, {"case_sensitive": False}):
+            found = await client.text("memory_grep", {"path": path, "pattern": "error$", "head_limit": 2, **ignores})
+            assert found.startswith("0: An ERROR\n2: An error\n")
+        for respects in ({}, {"-i": False}, {"case_sensitive": True}):
+            found = await client.text("memory_grep", {"memory_path": path, "pattern": "error$", **respects})
+            assert found.startswith("2: An error\n5: An error\n")
+
+
 @pytest.mark.parametrize("bound", [{"mirror": {"read_budget": 300}}, {"memory_tools": {"read_characters": 900}}])
 async def test_no_window_is_over_the_budget(
     bound: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.conftest import Configured, OpenLines, Run, Serve
 
-GONE = 5.0
-"""Seconds after which no child may be left."""
+GONE = 30.0
+"""Seconds after which no child may be left, on a busy machine too; less than the drain."""
+DRAIN = {"drain": 60}
 NOISY = """
 import os, sys
 from mcp_mirror.cli import main as cli
@@ -93,7 +94,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("hear_mirrored", {"x": "{cut}"}, 'The path is not exact: call again with "{path}"'),
     ("retrieve_final_answer_from_memory", {"memory_path": "{path}/data/0/x"}, "which has no keys"),
     ("retrieve_final_answer_from_memory", {"memory_path": "nothing of the kind"}, "No value is stored under"),
-    ("retrieve_final_answer_from_memory", {"path": "{path}"}, "Did you mean 'memory_path'?"),
+    ("retrieve_final_answer_from_memory", {"value": "{path}"}, "Did you mean 'memory_path'?"),
     (
         "retrieve_final_answer_from_memory",
         {"memory_path": 5},
@@ -159,7 +160,7 @@ async def test_no_child_process_survives_the_gateway(
     way: Any, behaviour: str, configured: Configured, raw: Any, tmp_path: Path
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
-    config = configured({"raw": raw(behaviour, "--name", marker)})
+    config = configured({"raw": raw(behaviour, "--name", marker)}, server=DRAIN)
     process = await start_command("serve", "--config", str(config), stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -195,7 +196,7 @@ async def test_http_shuts_down_gracefully_with_connected_clients(
     number: signal.Signals, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
-    async with serve(configured({"raw": raw("ok", "--name", marker)})) as served:
+    async with serve(configured({"raw": raw("ok", "--name", marker)}, server=DRAIN)) as served:
         async with httpx2.AsyncClient(timeout=BOUND) as client:
             session = await open_session(client, served.url)
             async with client.stream("GET", served.url, headers=HEADERS | session):
