@@ -226,10 +226,10 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     from mcp_mirror.system.forward_proxies import ForwardProxyError  # noqa: PLC0415
     from mcp_mirror.system.http_connections import (  # noqa: PLC0415
         CLOSED_EARLY,
-        LARGE_HEAD,
         NO_AUTHORITIES,
         SLOW_HANDSHAKE,
     )
+    from mcp_mirror.system.http_heads import LARGE_HEAD  # noqa: PLC0415
 
     advice = {
         PRIVATE: "If this is intended, set `allow_private: true` for this upstream",
