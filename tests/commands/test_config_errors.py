@@ -97,7 +97,10 @@ BAD_KEYS = [
     ("overrides: {r: {inline_budget: -1}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a negative number"),
     (
         "args: ['${NONE}']",
-        "upstreams.a.args.0: the environment variable NONE is not set; set it, or write a default: ${NONE:-...}",
+        (
+            "upstreams.a.args.0: the environment variable NONE is not set; set it, or NONE_FILE to a file with its "
+            "value, or write a default: ${NONE:-...}"
+        ),
     ),
     ("args: ['${input:k}']", f"upstreams.a.args.0: {INPUT}"),
     ("args: ['${A:-${B}}']", f"upstreams.a.args.0: {VARIABLE}"),

@@ -1,0 +1,54 @@
+"""The variables of a configuration: environment variables, and files that environment variables name.
+
+`NAME_FILE` is the convention of container images for secrets, which an environment variable would show to every program
+that may read the process's environment. No message contains a value or the path of a file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from mcp_mirror.errors import ConfigError
+
+FILE_SUFFIX: Final = "_FILE"
+MAX_VARIABLE_BYTES: Final = 1 << 20
+
+
+class Variables:
+    """The variables for one reading of a configuration; a file is read once, when the first variable needs it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._read: dict[str, str] = {}
+
+    def get(self, name: str) -> str | None:
+        """Return the variable `name`; if it is unset or empty, the text of the file that `name_FILE` names.
+
+        The text has no line breaks at its end, which editors and `echo` add. None if neither variable is set.
+
+        Raises:
+            ConfigError: The file cannot be used.
+        """
+        named = self._environ.get(f"{name}{FILE_SUFFIX}")
+        if self._environ.get(name) or not named:
+            return self._environ.get(name)
+        if name not in self._read:
+            self._read[name] = _read_file(Path(named), f"{name}{FILE_SUFFIX}")
+        return self._read[name]
+
+
+def _read_file(path: Path, variable: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_VARIABLE_BYTES + 1)
+        text = data.decode()
+        problem = "is not text" if "\0" in text else ""
+    except UnicodeDecodeError:
+        problem = "is not UTF-8"
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read: {getattr(error, 'strerror', None) or 'not a usable path'}"
+    if not problem and len(data) > MAX_VARIABLE_BYTES:
+        problem = f"is larger than {MAX_VARIABLE_BYTES} bytes"
+    if problem:
+        raise ConfigError(f"the file that the environment variable {variable} names {problem}")
+    return text.rstrip("\r\n")
