@@ -53,6 +53,7 @@ _SYNTAX: Final = (
     ),
     ("could not find expected ':'", "a key without a colon; write 'key: value', or put the text in quotes"),
     ("end of stream", "a quote or bracket is not closed"),
+    ("but got '{'", "a comma is missing inside { } or [ ], or quotes around text with ${VAR}"),
     ("or ']'", "a list in [ ] lacks a comma or the closing bracket"),
     ("or '}'", "a mapping in { } lacks a comma or the closing brace"),
     ("<stream end>", "a bracket is not closed"),
