@@ -4,6 +4,7 @@
 that may read the process's environment. No message contains a value or the path of a file.
 """
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -33,22 +34,32 @@ class Variables:
         if self._environ.get(name) or not named:
             return self._environ.get(name)
         if name not in self._read:
-            self._read[name] = _read_file(Path(named), f"{name}{FILE_SUFFIX}")
+            text = _read_file(Path(named), f"the file that the environment variable {name}{FILE_SUFFIX} names")
+            self._read[name] = text.rstrip("\r\n")
         return self._read[name]
 
 
-def _read_file(path: Path, variable: str) -> str:
+def _read_file(path: Path, called: str) -> str:
+    """Return the text of a file; a ConfigError names it as `called`."""
+    data = b""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_VARIABLE_BYTES + 1)
+        is_regular = stat.S_ISREG(path.stat().st_mode)
+        if is_regular:  # a pipe could wait forever, and has nothing left at a reload
+            with path.open("rb") as file:
+                data = file.read(MAX_VARIABLE_BYTES + 1)
         text = data.decode()
-        problem = "is not text" if "\0" in text else ""
     except UnicodeDecodeError:
-        problem = "is not UTF-8"
+        raise ConfigError(f"{called} is not UTF-8") from None
     except (OSError, ValueError) as error:
-        problem = f"cannot be read: {getattr(error, 'strerror', None) or 'not a usable path'}"
-    if not problem and len(data) > MAX_VARIABLE_BYTES:
-        problem = f"is larger than {MAX_VARIABLE_BYTES} bytes"
-    if problem:
-        raise ConfigError(f"the file that the environment variable {variable} names {problem}")
-    return text.rstrip("\r\n")
+        reason = getattr(error, "strerror", None) or "not a usable path"
+        raise ConfigError(f"{called} cannot be read: {reason}") from None
+    problems = {
+        "is not a regular file": not is_regular,
+        f"is larger than {MAX_VARIABLE_BYTES} bytes": len(data) > MAX_VARIABLE_BYTES,
+        "is empty": not text.rstrip("\r\n"),
+        "is not text": "\0" in text,
+    }
+    for problem, has_problem in problems.items():
+        if has_problem:
+            raise ConfigError(f"{called} {problem}")
+    return text
