@@ -363,6 +363,21 @@ async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(
         assert "hear_mirrored" in names(await client.request("tools/list"))
 
 
+@pytest.mark.posix
+async def test_a_hangup_reads_the_file_of_a_variable_again(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("_before\n")
+    monkeypatch.setenv("SUFFIX_FILE", str(secret))
+    async with open_lines(configured({"one": raw()}, mirror={"suffix": "${SUFFIX}"})) as client:
+        await client.greet()
+        await until_listed(client, "hear_before")
+        secret.write_text("_after\n")
+        client.process.send_signal(signal.SIGHUP)
+        await until_listed(client, "hear_after")
+
+
 @pytest.mark.parametrize("section", [{"mirror": {"suffix": "_twin"}}, {"limits": {"spool_bytes": 4096}}])
 async def test_a_watched_file_is_reloaded_when_it_changes(
     section: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
