@@ -7,8 +7,8 @@ import msgspec
 
 from mcp_mirror.types import Segments
 
-_TRY_AGAIN: Final = "try again in a moment"
-_CHECK_EFFECTS: Final = "it may have had effects: check them before you repeat it"
+TRY_AGAIN: Final = "try again in a moment"
+CHECK_EFFECTS: Final = "it may have had effects: check them before you repeat it"
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     @property
     def after_loss(self) -> str:
         """What to do if the server got the request, and its response is lost."""
-        return _CHECK_EFFECTS if self.method == "tools/call" else _TRY_AGAIN
+        return CHECK_EFFECTS if self.method == "tools/call" else TRY_AGAIN
 
     def with_params(self, **params: Any) -> "UpstreamRequest":
         """Return a copy with these parameters added; None values are left out."""
