@@ -34,6 +34,14 @@ NO_TEXT = "No match in the texts of this value. Keys and numbers are not searche
 TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
 
 
+@pytest.mark.parametrize("pattern", ["(?<=a)b", "a(?=b)", "a(?!b)", "(?<!a)b", r"(a)\1", "(?P<x>a)(?P=x)", "a(?>b)"])
+def test_the_error_of_a_pattern_that_only_backtracking_matches_says_so(pattern: str) -> None:
+    with pytest.raises(
+        ToolError, match=r"RE2 has no look-around and no back references: match the text beside it too\."
+    ):
+        grep(TEXT, pattern)
+
+
 @pytest.mark.parametrize(
     ("value", "pattern", "keys", "expected"),
     [
@@ -156,7 +164,7 @@ def test_groups_of_a_pattern_take_no_time() -> None:
 
 
 def test_an_invalid_pattern_is_refused() -> None:
-    for pattern in ("(", "(?=x)", "[z-a]"):
+    for pattern in ("(", "*x", "[z-a]"):
         with pytest.raises(ToolError, match=r"`pattern` is not a valid RE2 expression: .+ Escape"):
             grep("x", pattern)
     with pytest.raises(ToolError, match=r"missing \): \(one\$\. Escape"):
