@@ -56,6 +56,13 @@ def open_mirror() -> SyncMirror:
         )
 
     @mirror.tool
+    def read_page() -> str:
+        steps = ("Install", "Configure", "Run", "Update")
+        return "# Handbook\n\nFor **operators**.\n\n" + "".join(
+            f"## {step}\n\n" + "- One step after the other, as it is described here.\n" * 60 for step in steps
+        )
+
+    @mirror.tool
     def get_prices(symbol: str) -> dict[str, Any]:
         days = [f"2025-{month:02}-{day:02}" for month in range(1, 13) for day in range(1, 29)]
         return {"symbol": symbol, "daily": {day: {"open": 17.2, "close": 17.4} for day in days}}
@@ -73,6 +80,7 @@ def open_mirror() -> SyncMirror:
         ("list_orders", {}),
         ("read_log", {}),
         ("get_diff", {}),
+        ("read_page", {}),
         ("get_prices", {"symbol": "ACME"}),
         ("get_city", {"name": "Bonn"}),
     ],

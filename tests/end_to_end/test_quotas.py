@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import signal
 import sys
 import uuid
 from contextlib import asynccontextmanager
@@ -29,7 +30,10 @@ HASHES = {name: f"sha256:{hashlib.sha256(token.encode()).hexdigest()}" for name,
 AUTH = {"tokens": HASHES, "principals": {"bot": {"calls_per_day": 5, "calls_per_month": "none"}}}
 NEAR_MIDNIGHT = 60
 """Seconds before the end of a day in which no test begins."""
-USED_UP = "This client has made the 3 calls that it may make today (`calls_per_day`). It can call again from "
+USED_UP = (
+    "The principal of this client has made the 3 calls that it may make today with all its clients (`calls_per_day`). "
+    "It can call again from "
+)
 
 
 @asynccontextmanager
@@ -87,7 +91,7 @@ async def test_each_principal_has_a_quota_which_a_restart_keeps(
         assert (await alice.list_tools()).tools
         errors = await call(bot, 6)
         assert errors[:5] == 5 * [""]
-        assert "the 5 calls that it may make today (`calls_per_day`)" in errors[5]
+        assert "the 5 calls that it may make today with all its clients (`calls_per_day`)" in errors[5]
     if store["kind"] == "memory":
         return
     async with serve(config) as served:
@@ -104,11 +108,34 @@ async def test_a_quota_of_the_month_counts_scripts_and_names_its_end(
     async with serve(config) as served, connect_as("alice", served) as alice, connect_as("bot", served) as bot:
         result = await alice.call_tool("memory_run", {"code": code})
         assert result.is_error
-        assert "the 3 calls that it may make this month (`calls_per_month`)" in str(result.content)
+        assert "the 3 calls that it may make this month with all its clients (`calls_per_month`)" in str(result.content)
         now = datetime.now(UTC)
         year, month = divmod(12 * now.year + now.month, 12)
         assert f"It can call again from {year}-{month + 1:02}-01 00:00 UTC" in (await call(alice))[0]
         assert await call(bot, 5) == 5 * [""]
+
+
+@pytest.mark.posix
+async def test_a_reload_adds_and_raises_quotas_in_open_sessions(serve: Serve, configured: Configured, raw: Any) -> None:
+    settings: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        (AUTH | {"principals": {}}, {"calls_per_day": 3}),
+        (AUTH | {"principals": {"bot": {"calls_per_day": 5}}}, {"calls_per_day": 4}),
+        (AUTH | {"principals": {}}, {"calls_per_minute": 1}),
+    )
+    config = configured({"raw": raw()}, auth=AUTH | {"principals": {}})
+    async with serve(config) as served, connect_as("alice", served) as alice, connect_as("bot", served) as bot:
+        refused: list[tuple[int, int]] = []
+        for number, (auth, limits) in enumerate(settings, 1):
+            configured({"raw": raw()}, auth=auth, limits=limits)
+            served.process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(BOUND):
+                while b"".join(served.stderr).count(b"was reloaded.") < number:  # noqa: ASYNC110  # as in `until`
+                    await asyncio.sleep(0.01)
+            errors = await call(alice, 4), await call(bot, 4)
+            refused.append((sum(map(bool, errors[0])), sum(map(bool, errors[1]))))
+        assert "`limits.calls_per_minute` (1)" in errors[0][-1]
+    assert refused == [(1, 1), (3, 2), (3, 3)]
+    assert b"takes effect at the next start" not in b"".join(served.stderr)
 
 
 async def test_replicas_on_one_redis_share_the_quotas(

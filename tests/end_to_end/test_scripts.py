@@ -1037,7 +1037,7 @@ SAY = f"x = await tools.crm_say_mirrored(result={json.dumps({'content': [], 'str
     ("code", "limits", "expected"),
     [
         (f"{SAY}await tools.mail_hear_mirrored(x=x['a'])", {}, "may not go to upstream 'mail'"),
-        (f"{SAY}await tools.mail_hear_mirrored(x=1)", {"calls_per_day": 1}, "This client has made the 1 calls"),
+        (f"{SAY}await tools.mail_hear_mirrored(x=1)", {"calls_per_day": 1}, "has made the 1 call that it may"),
     ],
 )
 async def test_a_script_that_the_gateway_refuses_is_not_to_be_corrected(

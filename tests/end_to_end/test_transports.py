@@ -59,6 +59,7 @@ BAD_LINES: list[tuple[str | bytes, int | str | None]] = [
     ('{"jsonrpc":"2.0","id":506,"method":"no/such"}', 506),
     ('{"jsonrpc":"1.0","id":507,"method":"tools/list"}', 507),
     ('{"jsonrpc":"2.0","id":508,"method":7}', 508),
+    ('{"jsonrpc":"2.0","id":null,"method":"ping"}', None),
     ('{"id":509,"jsonrpc":"2.0","method":"tools/call","params":{"name":"x","arguments":' + DEEP + "}}", 509),
     ('{"jsonrpc":"2.0","method":"tools/call","params":' + " " * 70_000 + '{"name":"x"},"id":510}', 510),
 ]  # fmt: skip
@@ -76,6 +77,7 @@ async def test_an_invalid_line_gets_an_error_and_the_connection_continues(
             assert answer["error"]["message"]
         await client.send("\r\n\n")
         await client.send('{"jsonrpc":"2.0","method":"notifications/unknown"}')
+        await client.send('{"jsonrpc":"2.0","id":null,"method":"notifications/unknown"}')
         await client.send('{"jsonrpc":"2.0","id":9999,"result":{}}')
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
 
@@ -342,6 +344,8 @@ async def test_a_repeated_call_does_not_get_the_response_to_the_one_before(
         ("{}", None, "not a JSON-RPC request"),
         ('{"jsonrpc":"2.0","id":7}', 7, "not a JSON-RPC request"),
         ('{"jsonrpc":"1.0","id":8,"method":"tools/list"}', 8, "not a JSON-RPC request"),
+        ('{"jsonrpc":"2.0","id":null,"method":"tools/list"}', None, "`id` is null"),
+        ('{"id":null,"jsonrpc":"2.0","method":"tools/call","params":{"name":"x"}}', None, "`id` is null"),
         (
             f'{{"jsonrpc":"2.0","id":9,"method":"ping","params":{{"_meta":{"[" * 300}{"]" * 300}}}}}',
             9,

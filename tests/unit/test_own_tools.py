@@ -31,7 +31,7 @@ def test_files_are_out_of_reach_where_no_root_is_named() -> None:
 
 @pytest.mark.parametrize("has_sql", [True, False])
 def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_tokens: Callable[[str], int]) -> None:
-    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql, has_run=True))
+    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql, has_run=True), has_tools=True)
     shown = [{key: tool.advert[key] for key in ("name", "description", "inputSchema")} for tool in tools.values()]
     assert 0 < count_tokens(msgspec.json.encode(shown).decode()) <= 600
 
@@ -39,11 +39,18 @@ def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_token
 def test_one_tool_has_the_example_of_a_join() -> None:
     without_run = own_tools(MemoryToolsPolicy(), WEEK, has_sql=True)
     assert "JOIN drivers" in without_run[QUERY].description
-    with_both = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=True, has_run=True))
+    with_both = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=True, has_run=True), has_tools=True)
     assert next(iter(with_both)) == RUN
     assert "names[t[...]]" in with_both[RUN].description
     assert "JOIN" not in with_both[QUERY].description
     assert "inputs" in with_both[QUERY].description
+
+
+def test_the_script_tool_names_tools_only_where_there_are_any() -> None:
+    own = own_tools(MemoryToolsPolicy(), WEEK, has_run=True)
+    with_tools, alone = (add_run(own, has_tools=has_tools)[RUN].description for has_tools in (True, False))
+    assert with_tools == f"{alone}\nTools: await tools.name(argument=...)."
+    assert "tools." not in alone
 
 
 STANDARD = {RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit"}

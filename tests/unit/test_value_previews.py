@@ -59,10 +59,20 @@ def test_a_diff_shows_its_heading_and_the_changed_files() -> None:
     assert shown.lines == ("commit 1", *(f"f{n} +2 -1" for n in range(12)))
     long = preview("".join(files), len)
     assert long.summary.endswith(", diff of 60 files")
-    assert long.lines == (*(f"f{n} +2 -1" for n in range(8)), "... 52 more files")
+    assert long.lines == (*(f"f{n} +2 -1" for n in range(7)), "... 53 more files")
     assert preview(files[0] * 20_000).summary.endswith(", diff")
     for one in (files[0], f"{files[0]}{files[1]}+\ud800\n"):
         assert preview(one).lines[0] == "diff --git a/f0 b/f0"
+
+
+def test_markdown_shows_its_headings_with_the_numbers_of_their_lines() -> None:
+    parts = "".join(f"## Part {n}\n\n- **words**\n\n" for n in range(40))
+    shown = preview(f"# Title\n\n{parts}")
+    assert shown.summary.endswith("162 lines, Markdown with 41 headings")
+    assert shown.lines[:3] == ("0: # Title", "2: ## Part 0", "6: ## Part 1")
+    assert shown.lines[-1] == f"... {41 - len(shown.lines) + 1} more headings"
+    prose = preview("Words.\n\n# A\n## B\n### C\u202e\n\n- **words**\n")
+    assert prose.lines == ("Words.", "2: # A", "3: ## B", "4: ### C\\u202e")
 
 
 def test_a_short_text_is_shown_without_a_gap() -> None:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.changed_files import list_changed_files, show_files
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES
 from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
@@ -38,7 +37,8 @@ from mcp_mirror.core.outlines import (
     sample_items,
 )
 from mcp_mirror.core.python_literals import count_rows, translate_first_rows
-from mcp_mirror.core.text_format import DIFF, PYTHON_LITERAL, find_format, read_edges
+from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
+from mcp_mirror.core.text_outlines import outline_text, show_outline
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
@@ -252,21 +252,19 @@ def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
 def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
     edges = read_edges(blob, span)
     head, end, is_whole = edges[:3]
-    parts = ["text", format_bytes(text.size)]
+    sizes = ["text", format_bytes(text.size)]
     count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
-    parts += [format_count(count, "line")] if count > 1 else []
-    parts += [kind] if (kind := find_format(edges)) else []
+    sizes += [format_count(count, "line")] if count > 1 else []
+    parts = [*sizes, kind] if (kind := find_format(edges)) else sizes
     rows = translate_first_rows(head[:_MAX_PRINTED_ROWS]) if kind == PYTHON_LITERAL else None
     if rows and span.length <= MAX_SEARCHED_BYTES and (known := count_rows(text_start(blob, span, span.length))):
-        parts.append(format_count(known, "row"))
+        parts += [format_count(known, "row")]
     summary = ", ".join(parts)
     room.take(summary)
     if rows and (described := _describe_printed_rows(rows, room)):
         return Preview(summary + described)
-    if kind == DIFF and len(files := list_changed_files(blob, span)) > 1:
-        counted = f"{summary} of {len(files):,} files"
-        room.exchange(summary, counted)
-        return Preview(counted, tuple(show_files(_split_lines(head)[0], files, room.take)))
+    if outline := outline_text(blob, span, kind):
+        return Preview(", ".join((*sizes, outline.counted)), tuple(show_outline(outline, room.take)))
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
     first = _split_lines(head)

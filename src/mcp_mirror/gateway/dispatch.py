@@ -42,8 +42,8 @@ from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
-from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.requests import RawResponse
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _logger = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.registry import Upstream
-from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _RESOURCE_KINDS: Final[tuple[ItemKind, ...]] = ("resources", "templates")
 """The lists that can name the upstream of a resource, in the order in which they are fetched."""
