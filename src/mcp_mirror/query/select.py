@@ -66,6 +66,8 @@ _OBJECT: Final = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
 """The beginning of an object, or of an array of objects."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
+_OPERATORS: Final[Mapping[str, str]] = {"=": "==", "and": "&&", "or": "||"}
+"""Operators of other languages, and those of JMESPath."""
 _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 """Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
 
@@ -143,9 +145,12 @@ def _search(compiled: Any, value: object, blob: Buffer) -> object:
 
 def _advise(error: JMESPathError) -> str:
     """The next step after an error."""
-    # An ArityError has no token.
-    if isinstance(error, ParseError) and not isinstance(error, ArityError) and error.token_type == "NUMBER":  # noqa: S105
-        return f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
+    if isinstance(error, ParseError) and not isinstance(error, ArityError):  # an ArityError has no token
+        token = str(error.token_value)
+        if error.token_type == "NUMBER":  # noqa: S105
+            return f"Write a number in backticks (`{token}`) and an index in brackets ([0])."
+        if operator := _OPERATORS.get(token.lower()):
+            return f"Write `{operator}` in place of `{token}`."
     if isinstance(error, JMESPathTypeError) and error.actual_type == "null":
         return "Select the items that have a value first: [?KEY != null]."
     if isinstance(error, UnknownFunctionError):
