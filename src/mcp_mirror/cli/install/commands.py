@@ -166,8 +166,8 @@ def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
     for number, plan in enumerate(plans, 1):
         scope = ", of this folder" if plan.target.place.scope == "project" else ""
         print_note(f"  {number}. {plan.target.title}{scope}: {', '.join(plan.changed) or 'the memory tools'}")
-        for name, reason in plan.left:
-            print_note(f"       {name} stays as it is: {reason}")
+        for line in plan.left:
+            print_note(f"       {line}")
     answer = typer.prompt("Which to install for? Numbers, `all` or `none`", default="all", err=True).strip().lower()
     if answer in ("all", "none"):
         return list(plans) if answer == "all" else []
@@ -268,8 +268,8 @@ def _print_plan(plan: Plan) -> None:
     print_note(f"  wrapped: {', '.join(plan.changed) or 'no further server'}")
     if plan.adds_memory:
         print_note("  added: the memory tools")
-    for name, reason in plan.left:
-        print_note(f"  left: {name}: {reason}")
+    for line in plan.left:
+        print_note(f"  {line}")
 
 
 def _print_diff(plan: Plan) -> None:
