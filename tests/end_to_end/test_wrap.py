@@ -343,6 +343,17 @@ async def test_options_choose_suffix_capture_and_budget(command: Wrap) -> None:
         assert path_of(await client.text("say_kept", long_result("word " * 30))).startswith("say-")
 
 
+async def test_the_error_of_a_limit_names_an_option_that_raises_it(command: Wrap) -> None:
+    async with command("wrap", "--set", "max_request_bytes=1KB", *server("raw.py", "ok")) as client:
+        await client.greet()
+        refused = await client.text("hear", {"text": "x" * 2000})
+        assert "takes 1,000 (`max_request_bytes`)" in refused
+        assert "raise the setting: `mcp-mirror wrap --set max_request_bytes=BYTES`." in refused
+    async with command("wrap", "--set", "max_request_bytes=1MB", *server("raw.py", "ok")) as client:
+        await client.greet()
+        assert "x" * 2000 in await client.text("hear", {"text": "x" * 2000})
+
+
 async def test_resources_are_the_server_s_alone(command: Wrap) -> None:
     async with command("wrap", *server("raw.py", "ok", "--shelf")) as client:
         greeting = await client.greet()
