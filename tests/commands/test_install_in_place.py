@@ -797,7 +797,7 @@ def test_without_a_client_a_script_must_say_all_and_yes(write: Write) -> None:
     assert f"{broken} cannot be read as JSON" in ran.stderr
     assert parse(file)["mcpServers"]["files"]["command"] == PROGRAM
     assert "Name a client, or write --all. Installed: cursor." in run("uninstall").stderr
-    assert run("uninstall", "--all").exit_code == 0
+    assert run("uninstall", "--all", "--yes").exit_code == 0
     assert file.read_bytes() == before
 
 

@@ -281,7 +281,7 @@ async def test_commands_read_values_of_wrapped_servers_without_a_configuration(
     for words in (("values", "list"), ("stats",), ("usage", "--by", "tool"), ("values", "lineage", path)):
         ended = await run_own(*words)
         assert ended.code == 0, ended.err
-        assert "no configuration was found; reading the values of wrapped servers" in ended.err
+        assert "no configuration was found; using the values of wrapped servers" in ended.err
         assert "say" in ended.out or words == ("stats",), ended.out
     store = tmp_path / "data" / "mcp-mirror" / "store"
     shown = await run_own("values", "show", path, "--store", str(store))
