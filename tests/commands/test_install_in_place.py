@@ -342,6 +342,21 @@ def test_what_cannot_be_wrapped_is_left_with_its_reason(case: str, write: Write)
         assert case == "the gateway" or line.search(run("status").stdout)
 
 
+@pytest.mark.parametrize(
+    "entry", [{"command": "npx", "args": ["x"]}, {"url": "http://localhost/", "headers": {"A": "b"}}]
+)
+def test_settings_of_a_wrapped_entry_stay_until_it_is_unwrapped(entry: dict[str, Any], write: Write) -> None:
+    file = write(".cursor/mcp.json", json.dumps({"mcpServers": {"it": entry}}))
+    assert run("install", "cursor").exit_code == 0
+    settings = '"wrap", "--set", "memory_tools.allow=[]", "--set", "mirror.answer_budget=9"'
+    file.write_text(file.read_text().replace('"wrap"', settings))
+    edited = file.read_text()
+    assert run("install", "cursor").exit_code == 0
+    assert file.read_text() == edited
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file)["mcpServers"]["it"] == entry
+
+
 def test_a_server_that_is_wrapped_already_is_named_as_such(write: Write) -> None:
     write(".cursor/mcp.json", json.dumps({"mcpServers": {"it": {"command": "npx"}}}))
     assert run("install", "cursor").exit_code == 0

@@ -219,6 +219,21 @@ async def test_a_model_reads_the_rest_of_a_preview_without_the_memory_server(com
         assert "`mcp-mirror memory` serves it" in refused
 
 
+async def test_a_server_beside_the_memory_server_may_have_no_memory_tools(command: Wrap) -> None:
+    alone = ("--set", "memory_tools.allow=[]")
+    async with command("wrap", *alone, *server("raw.py", "ok")) as client, command("memory") as memory:
+        instructions = (await client.greet())["instructions"]
+        await memory.greet()
+        assert not {RETRIEVE, "memory_read"} & set(await tool_names(client))
+        assert "memory_read" not in instructions
+        path = path_in(await client.text("say", long_result()))
+        assert "line 399" in await memory.text("memory_read", {"memory_path": path, "offset": -1, "by": "lines"})
+        heard = path_of(await client.text("hear", {"text": path}))
+        assert await memory.text(RETRIEVE, {"memory_path": f"{heard}/params/arguments/text"}) == LONG
+        unserved = await client.text("memory_read", {"memory_path": path})
+        assert "`mcp-mirror memory` serves" in unserved
+
+
 def path_of(notice: str) -> str:
     return notice.splitlines()[0].strip('"')
 
