@@ -35,10 +35,11 @@ from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter
-from mcp_mirror.upstreams.session import Mode, UpstreamRequest, UpstreamSession
+from mcp_mirror.upstreams.session import Mode, UpstreamSession
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
 BOUND = 60

@@ -49,7 +49,7 @@ class StageDependencies(msgspec.Struct, frozen=True):
     recorder: EventRecorder | None = None
     """Writes the event log; None without one."""
     quotas: CallQuotas | None = None
-    """Counts calls; None without quotas."""
+    """Counts calls against quotas; None without an event log."""
     telemetry: TelemetryStage | None = None
     """Measures and traces calls; None without metrics and traces."""
 
@@ -66,7 +66,7 @@ def build_stages(
         shared.telemetry,
         ReportStage(services.audit, recorder, services.path_hasher, shared.clock),
         UsageStage(services.usage_counter, estimate) if has_memory else None,
-        shared.quotas if recorder else None,
+        shared.quotas if recorder and config.has_call_quotas else None,
         ConcurrencyStage(shared.limiter),
         ContextBudgetStage(msgspec.structs.replace(shared.budgets, capacity=capacity), estimate)
         if has_memory and capacity is not None

@@ -46,13 +46,13 @@ from mcp_mirror.upstreams.session import (
     ConnectionLostError,
     Mode,
     SessionLostError,
-    UpstreamRequest,
     UpstreamSession,
     open_session,
 )
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 if TYPE_CHECKING:
     from mcp_mirror.upstreams.transports.http import HttpTransport

@@ -28,6 +28,7 @@ from mcp_mirror.upstreams.transports.network_errors import (
     read_mark,
 )
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
+from mcp_mirror.upstreams.upstream_request import CHECK_EFFECTS, TRY_AGAIN
 
 STABLE_AFTER: Final = 10.0
 """Seconds after which a connection counts as stable: backoff starts again from the first delay."""
@@ -192,7 +193,9 @@ def _shorten(reason: str, name: str) -> str:
     if not reason.startswith(begin):
         return reason
     shortened = f"It {reason.removeprefix(begin)}".removesuffix(f" {_TRY_AGAIN}")
-    return shortened.replace("; try again in a moment.", ".")
+    for advice in (TRY_AGAIN, CHECK_EFFECTS):
+        shortened = shortened.replace(f"; {advice}.", ".")
+    return shortened
 
 
 def _find_kind(cause: BaseException) -> type[UpstreamError]:
