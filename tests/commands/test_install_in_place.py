@@ -279,9 +279,9 @@ def test_cline_servers_with_a_transport_are_left_for_the_same_reasons(write: Wri
     }
     file = write(FILES["cline"][0], json.dumps({"mcpServers": servers}))
     left = run("install", "cline").stderr
-    for reason in ("off, because it is disabled", "web, because the client signs in", "mine, because it is mcp-mirror"):
+    for reason in ("off, because it is disabled", "web, because the client signs in", "odd, because it has neither"):
         assert f"not wrapped: {reason}" in left
-    assert "not wrapped: odd, because it has neither" in left
+    assert "  memory tools: mine\n" in left
     assert parse(file)["mcpServers"] == servers
     assert run("uninstall", "cline").exit_code == 0
     assert sorted(parse(file)["mcpServers"]) == ["odd", "off", "web"]

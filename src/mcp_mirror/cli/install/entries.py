@@ -176,6 +176,8 @@ class Entry(msgspec.Struct, frozen=True):
 
     def describe_state(self, reason: str) -> str:
         """Return a line about an entry that `install` leaves as it is for this reason."""
+        if self.is_memory:
+            return f"memory tools: {self.label}"
         return f"wrapped already: {self.label}" if self.is_wrapped else f"not wrapped: {self.label}, because {reason}"
 
     def wrap(self, program: Sequence[str]) -> list[Edit]:
