@@ -213,7 +213,7 @@ clean: ## remove everything that make created
 	rm -rf $(VENV) $(HELM) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOWEST) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
-	@echo "Installing the dependencies into $(VENV) (about a minute) ..."
+	@echo "Installing the dependencies into $(VENV) (one to three minutes) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

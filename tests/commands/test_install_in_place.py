@@ -190,7 +190,7 @@ def test_a_remote_server_is_wrapped_without_secrets_in_arguments(name: str, writ
 def test_a_goose_server_with_variables_in_headers_is_left(write: Write) -> None:
     text = "extensions:\n  a:\n    type: streamable_http\n    uri: https://e.com/mcp\n    headers: {A: Bearer $TOKEN}\n"
     file = write(".config/goose/config.yaml", text)
-    assert "left: a: the client replaces the variables in its headers" in run("install", "goose").stderr
+    assert "not wrapped: a, because the client replaces the variables in its headers" in run("install", "goose").stderr
     assert file.read_text() == text
 
 
@@ -279,8 +279,9 @@ def test_cline_servers_with_a_transport_are_left_for_the_same_reasons(write: Wri
     }
     file = write(FILES["cline"][0], json.dumps({"mcpServers": servers}))
     left = run("install", "cline").stderr
-    for reason in ("off: it is disabled", "web: the client signs in", "mine: it is mcp-mirror", "odd: it has neither"):
-        assert f"left: {reason}" in left
+    for reason in ("off, because it is disabled", "web, because the client signs in", "odd, because it has neither"):
+        assert f"not wrapped: {reason}" in left
+    assert "  memory tools: mine\n" in left
     assert parse(file)["mcpServers"] == servers
     assert run("uninstall", "cline").exit_code == 0
     assert sorted(parse(file)["mcpServers"]) == ["odd", "off", "web"]
@@ -308,8 +309,8 @@ def test_streamable_http_at_a_path_that_ends_with_sse_is_kept(write: Write) -> N
 
 LEFT: dict[str, tuple[dict[str, Any], str]] = {
     "web socket": ({"type": "ws", "url": "wss://e.com"}, "WebSocket"),
-    "an input": ({"command": "x", "env": {"K": "${input:key}"}}, "asks a person"),
-    "disabled": ({"command": "x", "disabled": True}, "it is disabled"),
+    "an input": ({"command": "x", "env": {"K": "${input:key}"}}, "asks a person for ${input:...}; write ${env:NAME}"),
+    "disabled": ({"command": "x", "disabled": True}, "it is disabled; enable it in the client"),
     "not enabled": ({"command": "x", "enabled": False}, "it is disabled"),
     "an extension": ({"source": "extension", "settings": {}}, "part of the client"),
     "nothing": ({}, "neither a command nor an address"),
@@ -322,7 +323,6 @@ LEFT: dict[str, tuple[dict[str, Any], str]] = {
     "no header value": ({"url": "http://localhost/", "headers": {"A": None}}, "its headers have an unknown form"),
     "a wrong header name": ({"url": "http://localhost/", "headers": {"A=B": "c"}}, "its headers have an unknown form"),
     "the gateway": ({"command": "uvx", "args": ["mcp-mirror@latest", "serve"]}, "mcp-mirror itself (serve)"),
-    "wrapped": ({"command": "python", "args": ["-m", "mcp_mirror", "wrap", "--", "x"]}, "wrapped already"),
 }
 
 
@@ -337,7 +337,32 @@ def test_what_cannot_be_wrapped_is_left_with_its_reason(case: str, write: Write)
     assert found["files"]["args"] == [*PREFIX, "npx"]
     if reason:
         assert found["it"] == entry
-        assert re.search(rf"left: it: .*{re.escape(reason)}", ran.stderr)
+        line = re.compile(rf"^  not wrapped: it, because .*{re.escape(reason)}", re.MULTILINE)
+        assert line.search(ran.stderr)
+        assert case == "the gateway" or line.search(run("status").stdout)
+
+
+@pytest.mark.parametrize(
+    "entry", [{"command": "npx", "args": ["x"]}, {"url": "http://localhost/", "headers": {"A": "b"}}]
+)
+def test_settings_of_a_wrapped_entry_stay_until_it_is_unwrapped(entry: dict[str, Any], write: Write) -> None:
+    file = write(".cursor/mcp.json", json.dumps({"mcpServers": {"it": entry}}))
+    assert run("install", "cursor").exit_code == 0
+    settings = '"wrap", "--set", "memory_tools.allow=[]", "--set", "mirror.answer_budget=9"'
+    file.write_text(file.read_text().replace('"wrap"', settings))
+    edited = file.read_text()
+    assert run("install", "cursor").exit_code == 0
+    assert file.read_text() == edited
+    assert run("uninstall", "cursor").exit_code == 0
+    assert parse(file)["mcpServers"]["it"] == entry
+
+
+def test_a_server_that_is_wrapped_already_is_named_as_such(write: Write) -> None:
+    write(".cursor/mcp.json", json.dumps({"mcpServers": {"it": {"command": "npx"}}}))
+    assert run("install", "cursor").exit_code == 0
+    ran = run("install", "cursor")
+    assert "  wrapped already: it\n" in ran.stderr
+    assert "not wrapped" not in ran.stderr
 
 
 def test_a_named_server_is_wrapped_even_if_it_may_need_a_sign_in(write: Write) -> None:
@@ -345,7 +370,7 @@ def test_a_named_server_is_wrapped_even_if_it_may_need_a_sign_in(write: Write) -
     file = write(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
     ran = run("install", "cursor", "--server", "web")
     assert ran.exit_code == 0
-    assert "left: files: it was not chosen" in ran.stderr
+    assert "not wrapped: files, because it was not chosen" in ran.stderr
     found = parse(file)["mcpServers"]
     assert found["web"]["args"] == ["wrap", "--name", "web", "--url", "https://e.com/mcp"]
     assert found["files"] == {"command": "npx"}
@@ -358,8 +383,8 @@ def test_a_server_that_is_written_twice_is_left(write: Write) -> None:
     )
     file = write(".cursor/mcp.json", text)
     ran = run("install", "cursor")
-    assert "left: a: the key 'a' appears twice" in ran.stderr
-    assert "left: b: the key 'args' appears twice" in ran.stderr
+    assert "not wrapped: a, because the key 'a' appears twice" in ran.stderr
+    assert "not wrapped: b, because the key 'args' appears twice" in ran.stderr
     assert file.read_text() == text
 
 
@@ -397,7 +422,7 @@ def test_files_too_deep_to_compare_are_left(path: str, text: str, write: Write) 
     file = write(path, text)
     ran = run("install", str(file))
     assert ran.exit_code == 0, ran.output
-    assert "left: a: the text has a form that cannot be edited safely" in ran.stderr
+    assert "not wrapped: a, because the text has a form that cannot be edited safely" in ran.stderr
     assert file.read_text() == text
 
 
@@ -434,7 +459,7 @@ def test_a_codex_server_whose_tables_are_apart_is_left(write: Write) -> None:
     file = write(".codex/config.toml", text)
     ran = run("install", "codex")
     assert (ran.exit_code, file.read_text()) == (0, text), ran.output
-    assert "left: web: the text has a form that cannot be edited safely" in ran.stderr
+    assert "not wrapped: web, because the text has a form that cannot be edited safely" in ran.stderr
 
 
 APART = "\n[z.a]\nx = 1\n\n[[array]]\nx = 0\n\n[z.b]\nx = 1\n"
@@ -446,7 +471,7 @@ def test_a_file_whose_servers_are_all_left_does_not_change(write: Write) -> None
     file = write(".codex/config.toml", text)
     ran = run("install", "codex", "--memory")
     assert ran.exit_code == 0, ran.output
-    assert "left: a: the text has a form that cannot be edited safely" in ran.stderr
+    assert "not wrapped: a, because the text has a form that cannot be edited safely" in ran.stderr
     assert file.read_text() == text
     assert not file.with_name(file.name + BACKUP_SUFFIX).exists()
 
@@ -561,7 +586,7 @@ def test_servers_are_wrapped_where_the_memory_tools_cannot_be_added(write: Write
     file = write(".codex/config.toml", 'mcp_servers = { a = { command = "x", args = [] } }\n')
     ran = run("install", "codex", "--memory")
     assert ran.exit_code == 0, ran.output
-    assert "left: the memory tools: the text has a form" in ran.stderr
+    assert "not added: the memory tools, because the text has a form" in ran.stderr
     assert parse(file)["mcp_servers"]["a"]["command"] == PROGRAM
 
 
@@ -787,7 +812,7 @@ def test_without_a_client_a_script_must_say_all_and_yes(write: Write) -> None:
     assert f"{broken} cannot be read as JSON" in ran.stderr
     assert parse(file)["mcpServers"]["files"]["command"] == PROGRAM
     assert "Name a client, or write --all. Installed: cursor." in run("uninstall").stderr
-    assert run("uninstall", "--all").exit_code == 0
+    assert run("uninstall", "--all", "--yes").exit_code == 0
     assert file.read_bytes() == before
 
 
@@ -831,7 +856,7 @@ def test_the_list_of_clients_asks_which_to_change(write: Write, monkeypatch: pyt
     assert ran.exit_code == 0, ran.output
     assert f"1. Claude Code ({project}), of this folder: files" in ran.stderr
     assert f"2. Cursor ({cursor}): files" in ran.stderr
-    assert "off stays as it is: it is disabled" in ran.stderr
+    assert "not wrapped: off, because it is disabled" in ran.stderr
     assert list(parse(cursor)["mcpServers"]) == ["mcp-mirror", "files", "off"]
     assert gemini.read_text() == project.read_text() == texts
 
@@ -841,7 +866,7 @@ def test_an_unchanged_file_does_not_contain_a_path_of_this_machine(entry: Any, w
     write("project/.mcp.json", json.dumps({"mcpServers": {"files": entry}}))
     ran = run("install", ".mcp.json")
     assert ran.exit_code == 0
-    assert "left: files: " in ran.stderr
+    assert re.search(r"  (not wrapped: files, because|wrapped already: files)", ran.stderr)
     assert "path of this machine" not in ran.stderr
 
 

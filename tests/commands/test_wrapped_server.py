@@ -67,6 +67,13 @@ def test_an_address_that_is_no_url_is_an_error() -> None:
         (["wrap", "--name", "a b", "--", "x"], "--name: expected a name"),
         (["wrap", "--suffix", "a b", "--", "x"], "--suffix: expected"),
         (["wrap", "--", "\0"], "the command: "),
+        (["wrap", "--set", "max_request_bytes", "--", "x"], "--set must be KEY=VALUE"),
+        (["wrap", "--set", "max_request_bytes=much", "--", "x"], "--set max_request_bytes: expected"),
+        (["wrap", "--set", "max_request_byte=1", "--", "x"], "--set max_request_byte: unknown key"),
+        (["wrap", "--set", "mirror.answer_budgets=1", "--", "x"], "--set mirror.answer_budgets: unknown key"),
+        (["wrap", "--set", "store=disk", "--set", "store.ttl=1d", "--", "x"], "--set store.ttl: "),
+        (["wrap", "--set", "mirror.preview=no", "--name", "a b", "--", "x"], "--name: expected a name"),
+        (["memory", "--set", "nothing.here=1"], "--set nothing.here: unknown key"),
         (["wrap"], "Give the server's command"),
     ],
 )
@@ -84,6 +91,17 @@ def test_an_error_names_the_option_and_answers_the_client(words: list[str], opti
 def test_the_first_listing_waits_while_a_server_is_installed() -> None:
     config = build_wrap_config("any", {"command": "npx"}, {"capture": "auto"}, None, {})
     assert (config.mirror.startup_wait, config.mirror.capture) == (25, "auto")
+
+
+def test_settings_are_keys_of_the_server_or_of_a_section() -> None:
+    of_server = ["max_request_bytes=32MiB", "overrides.*.timeout=5"]
+    of_sections = ["mirror.answer_budget=${BUDGET}", "mirror.preview=false", 'memory_tools.deny=["memory_*"]']
+    given = [*of_server, *of_sections]
+    config = build_wrap_config("any", {"command": "npx"}, {}, None, {"BUDGET": "9000"}, given)
+    [upstream] = config.upstreams
+    assert (upstream.max_request_bytes, upstream.tool_policy("build").timeout) == (32 << 20, 5)
+    assert (config.mirror.answer_budget, config.mirror.preview) == (9000, False)
+    assert (config.memory_tools.set, config.memory_tools.deny) == ("minimal", ("memory_*",))
 
 
 @pytest.mark.parametrize("server", [{"command": "npx"}, {"url": "http://x/mcp"}])

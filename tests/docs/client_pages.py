@@ -137,7 +137,8 @@ claude mcp add files -- mcp-mirror wrap -- npx -y @modelcontextprotocol/server-f
     "vscode": """\
 `install` wraps the servers in the user's `mcp.json`, in the `mcp.json` of profiles and under `mcp.servers` in
 `settings.json`. For a workspace, name the file: `mcp-mirror install .vscode/mcp.json`. Servers
-with `${input:...}` stay as they are.""",
+with `${input:...}` are not wrapped. Write `${env:NAME}` in place of the input, set that variable, and install again:
+VS Code replaces it in the `env` of the wrapped entry.""",
     "codex": """\
 Codex passes only a few variables of its environment to servers. `install` adds the variables of headers to `env_vars`.
 With `required = true` in a server's table, the first request waits for the server.""",

@@ -193,7 +193,7 @@ async def test_a_few_of_many_other_namespaces_are_named(tmp_path: Path, run: Run
 
 async def test_a_media_type_does_not_control_the_terminal(tmp_path: Path, run: Run) -> None:
     known = Descriptor(
-        "t-1", "binary", 2, 1, (), time.time(), time.time() + 9, Provenance("u", "t", ""), "image/png\x1b[2J"
+        "t-1", "binary", 2, 1, (), time.time(), time.time() + 900, Provenance("u", "t", ""), "image/png\x1b[2J"
     )
     async with DiskStore(StorePolicy(), time.time, tmp_path / "store") as store:
         await store.put("local", known, (b"{}",))

@@ -219,6 +219,21 @@ async def test_a_model_reads_the_rest_of_a_preview_without_the_memory_server(com
         assert "`mcp-mirror memory` serves it" in refused
 
 
+async def test_a_server_beside_the_memory_server_may_have_no_memory_tools(command: Wrap) -> None:
+    alone = ("--set", "memory_tools.allow=[]")
+    async with command("wrap", *alone, *server("raw.py", "ok")) as client, command("memory") as memory:
+        instructions = (await client.greet())["instructions"]
+        await memory.greet()
+        assert not {RETRIEVE, "memory_read"} & set(await tool_names(client))
+        assert "memory_read" not in instructions
+        path = path_in(await client.text("say", long_result()))
+        assert "line 399" in await memory.text("memory_read", {"memory_path": path, "offset": -1, "by": "lines"})
+        heard = path_of(await client.text("hear", {"text": path}))
+        assert await memory.text(RETRIEVE, {"memory_path": f"{heard}/params/arguments/text"}) == LONG
+        unserved = await client.text("memory_read", {"memory_path": path})
+        assert "`mcp-mirror memory` serves" in unserved
+
+
 def path_of(notice: str) -> str:
     return notice.splitlines()[0].strip('"')
 
@@ -281,7 +296,7 @@ async def test_commands_read_values_of_wrapped_servers_without_a_configuration(
     for words in (("values", "list"), ("stats",), ("usage", "--by", "tool"), ("values", "lineage", path)):
         ended = await run_own(*words)
         assert ended.code == 0, ended.err
-        assert "no configuration was found; reading the values of wrapped servers" in ended.err
+        assert "no configuration was found; using the values of wrapped servers" in ended.err
         assert "say" in ended.out or words == ("stats",), ended.out
     store = tmp_path / "data" / "mcp-mirror" / "store"
     shown = await run_own("values", "show", path, "--store", str(store))
@@ -341,6 +356,17 @@ async def test_options_choose_suffix_capture_and_budget(command: Wrap) -> None:
         assert "Tools whose name ends with _kept" in greeting["instructions"]
         assert "say_kept" in await tool_names(client)
         assert path_of(await client.text("say_kept", long_result("word " * 30))).startswith("say-")
+
+
+async def test_the_error_of_a_limit_names_an_option_that_raises_it(command: Wrap) -> None:
+    async with command("wrap", "--set", "max_request_bytes=1KB", *server("raw.py", "ok")) as client:
+        await client.greet()
+        refused = await client.text("hear", {"text": "x" * 2000})
+        assert "takes 1,000 (`max_request_bytes`)" in refused
+        assert "raise the setting: `mcp-mirror wrap --set max_request_bytes=BYTES`." in refused
+    async with command("wrap", "--set", "max_request_bytes=1MB", *server("raw.py", "ok")) as client:
+        await client.greet()
+        assert "x" * 2000 in await client.text("hear", {"text": "x" * 2000})
 
 
 async def test_resources_are_the_server_s_alone(command: Wrap) -> None:

@@ -1,7 +1,9 @@
 """The memory tools as clients see them: their list, their sizes and their descriptions."""
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.run import add_run
 from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN, SLUGS, TOOLS, explain_unserved, own_tools
 from mcp_mirror.memory.tools.tool import Arguments
-from mcp_mirror.settings.policies import MemoryToolsPolicy
+from mcp_mirror.settings.policies import MemoryToolSet, MemoryToolsPolicy
 
 WEEK = 7 * 86_400.0
 ROOTED = MemoryToolsPolicy("all", roots=("/exchange",))
@@ -44,6 +46,27 @@ def test_one_tool_has_the_example_of_a_join() -> None:
     assert "names[t[...]]" in with_both[RUN].description
     assert "JOIN" not in with_both[QUERY].description
     assert "inputs" in with_both[QUERY].description
+
+
+def test_the_guide_has_the_tokens_of_the_sets(count_tokens: Callable[[str], int]) -> None:
+    def count(kind: MemoryToolSet, *, has_sql: bool = False, has_run: bool = False) -> int:
+        tools = own_tools(MemoryToolsPolicy(kind), WEEK, has_sql=has_sql, has_run=has_run)
+        tools = add_run(tools, has_tools=True) if has_run else tools
+        shown = [{key: one.advert[key] for key in ("name", "description", "inputSchema")} for one in tools.values()]
+        return count_tokens(msgspec.json.encode(shown).decode())
+
+    guide = (Path(__file__).parents[2] / "docs/guides/memory-tools.md").read_text(encoding="utf-8")
+    written = re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\| (\d+)(?:, with `memory_run` (\d+))? \|$", guide, re.MULTILINE)
+    assert written == [
+        ("minimal", str(count("minimal")), ""),
+        ("standard", str(count("standard")), str(count("standard", has_run=True))),
+        ("all", str(count("all")), str(count("all", has_run=True))),
+    ]
+    alone, beside = (
+        count("standard", has_sql=True, has_run=has_run) - count("standard", has_run=has_run)
+        for has_run in (False, True)
+    )
+    assert f"`memory_query` has {alone} tokens more, or {beside} beside `memory_run`" in guide
 
 
 def test_the_script_tool_names_tools_only_where_there_are_any() -> None:

@@ -27,7 +27,7 @@ def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0)
         return load_quietly(path, verbosity)
     configure_logging(verbosity)
     if store is None:
-        print_note("mcp-mirror: no configuration was found; reading the values of wrapped servers.")
+        print_note("mcp-mirror: no configuration was found; using the values of wrapped servers.")
         return Config()
     folder = store.expanduser().absolute()
     _check_folder(folder)

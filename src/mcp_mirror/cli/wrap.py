@@ -11,6 +11,17 @@ from mcp_mirror.cli.main import import_lazily
 from mcp_mirror.cli.options import StoreOption, VerboseOption
 from mcp_mirror.system.early_program import end_early, start_early
 
+_SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Another key of the configuration, such as mirror.answer_budget=40000, or a key of the server, such as "
+        "max_request_bytes=32MiB. Repeatable.",
+        metavar="KEY=VALUE",
+        show_default=False,
+    ),
+]
+
 
 def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
     command: Annotated[
@@ -59,6 +70,7 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
         int, typer.Option(help="Tokens up to which the model sees a result whole.", metavar="TOKENS")
     ] = 2_500,
     store: StoreOption = None,
+    setting: _SetOption = None,
     verbose: VerboseOption = 0,
 ) -> None:
     """Serve one MCP server in its place, and store its large results.
@@ -80,16 +92,16 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
             headers = (*(header or ()), *wrapped_server.name_variables(header_env or ()))
         server = wrapped_server.WrappedServer(tuple(command or ()), url or "", headers, sse)
         mirror = {"suffix": suffix, "capture": capture, "inline_budget": inline_budget}
-        wrapped_server.serve_wrapped(server, name, mirror, store, verbose)
+        wrapped_server.serve_wrapped(server, name, mirror, store, setting or (), verbose)
     finally:
         end_early()
 
 
-def memory(store: StoreOption = None, verbose: VerboseOption = 0) -> None:
+def memory(store: StoreOption = None, setting: _SetOption = None, verbose: VerboseOption = 0) -> None:
     """Serve only the memory tools, beside wrapped servers.
 
     They read, search and change the values that wrapped servers store. Add them to the client as one more server.
 
     Example: mcp-mirror memory
     """
-    import_lazily("mcp_mirror.cli.wrapped_server").serve_memory(store, verbose)
+    import_lazily("mcp_mirror.cli.wrapped_server").serve_memory(store, setting or (), verbose)

@@ -1,5 +1,6 @@
 """The configurations of `wrap` and `memory`, which are made of options, and their serving."""
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from mcp_mirror.cli.run import answering_client, print_waiting
 from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.config import read_config
 from mcp_mirror.config.loading import find_token_file
+from mcp_mirror.config.shape import list_keys
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
@@ -72,26 +74,31 @@ def name_variables(headers: Sequence[str]) -> list[str]:
 
 
 def serve_wrapped(
-    server: WrappedServer, name: str | None, mirror: Mapping[str, Any], store: Path | None, verbosity: int
+    server: WrappedServer,
+    name: str | None,
+    mirror: Mapping[str, Any],
+    store: Path | None,
+    settings: Sequence[str],
+    verbosity: int,
 ) -> None:
     """Serve one server to a client on standard input and output, until the client leaves; then raise typer.Exit.
 
     Without a name, it is derived from the command or the address. `mirror` is that section of the configuration.
-    `store` is the folder of the store; None: the user's.
+    `store` is the folder of the store; None: the user's. `settings` are other keys, `KEY=VALUE` each.
     """
     with answering_client():
         if bool(server.command) == bool(server.url):
             raise ConfigError("Give the server's command after `--`, or its address with --url.")
         chosen = name or derive_name(server)
-        config = build_wrap_config(chosen, _describe_server(server, chosen), mirror, store, os.environ)
+        config = build_wrap_config(chosen, _describe_server(server, chosen), mirror, store, os.environ, settings)
     _serve(config, verbosity)
 
 
-def serve_memory(store: Path | None, verbosity: int) -> None:
+def serve_memory(store: Path | None, settings: Sequence[str], verbosity: int) -> None:
     """Serve the memory tools to a client on standard input and output; see `serve_wrapped`."""
     with answering_client():
-        content = {"upstreams": {}, "memory_tools": "all", "store": _describe_store(store)}
-        config = read_config(content, "mcp-mirror memory", os.environ, _name_option)
+        content = {"upstreams": {}, "memory_tools": {"set": "all"}, "store": _describe_store(store)}
+        config = _read_config(content, "mcp-mirror memory", os.environ, _place_settings(settings, ()))
     _serve(replace(config, mirror=replace(config.mirror, suffix="")), verbosity)
 
 
@@ -102,21 +109,26 @@ def _serve(config: Config, verbosity: int) -> None:
     serving.run(serving.print_line)
 
 
-def build_wrap_config(
-    name: str, server: Mapping[str, Any], mirror: Mapping[str, Any], store: Path | None, environ: Mapping[str, str]
+def build_wrap_config(  # the options of the command
+    name: str,
+    server: Mapping[str, Any],
+    mirror: Mapping[str, Any],
+    store: Path | None,
+    environ: Mapping[str, str],
+    settings: Sequence[str] = (),
 ) -> Config:
     """Return the configuration of a gateway that replaces one server in the client; ConfigError for a bad option.
 
     `server` and `mirror` are sections of a configuration. `store` is the folder of the store; None: the user's. A
-    program gets the whole `environ`.
+    program gets the whole `environ`. `settings` are other keys, `KEY=VALUE` each.
     """
     content = {
         "upstreams": {name: {**server, "overrides": {"*": {"timeout": _CALL_TIMEOUT}}}},
         "mirror": {"startup_wait": _STARTUP_WAIT, **mirror},
-        "memory_tools": "minimal",
+        "memory_tools": {"set": "minimal"},
         "store": _describe_store(store),
     }
-    config = read_config(content, "mcp-mirror wrap", environ, _name_option)
+    config = _read_config(content, "mcp-mirror wrap", environ, _place_settings(settings, ("upstreams", name)))
     [upstream] = config.upstreams
     endpoint = upstream.endpoint
     if isinstance(endpoint, StdioEndpoint):
@@ -127,6 +139,50 @@ def build_wrap_config(
         config.server, wraps=name, awaits_start=AWAIT_VARIABLE in environ, answer_timeout=_CALL_TIMEOUT
     )
     return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=server_policy)
+
+
+def _place_settings(settings: Sequence[str], server: tuple[str, ...]) -> dict[tuple[str, ...], str]:
+    """Return `KEY=VALUE` settings by their places in the configuration.
+
+    A key that does not begin with a section's name belongs to the server, whose section is at `server`.
+    """
+    sections = {one.path[0] for one in list_keys(Config)} - {"upstreams"}
+    placed: dict[tuple[str, ...], str] = {}
+    for setting in settings:
+        key, equals, _ = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set must be KEY=VALUE, such as mirror.answer_budget=40000, not {setting!r}.")
+        place = tuple(key.split("."))
+        placed[place if place[0] in sections else (*server, *place)] = setting
+    return placed
+
+
+def _read_config(
+    content: dict[str, Any], called: str, environ: Mapping[str, str], settings: Mapping[tuple[str, ...], str]
+) -> Config:
+    """Read a configuration with settings, JSON or a text each; errors name the option of each value."""
+    for place, setting in settings.items():
+        key, _, value = setting.partition("=")
+        *outer, last = place
+        section = content
+        for name in outer:
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"--set {key}: {name!r} has a value already. Give one of them.")
+        try:
+            section[last] = json.loads(value)
+        except (ValueError, RecursionError):
+            section[last] = value
+
+    def name_option(keys: Sequence[str]) -> str:
+        at = tuple(keys)
+        for place, setting in settings.items():
+            is_outer = len(at) > (2 if at[:1] == ("upstreams",) else 0) and place[: len(at)] == at
+            if is_outer or at[: len(place)] == place:
+                return f"--set {setting.partition('=')[0]}"
+        return _name_option(keys)
+
+    return read_config(content, called, environ, name_option)
 
 
 def _name_option(keys: Sequence[str]) -> str:

@@ -203,9 +203,11 @@ class ServerUpstream:
         """
         if self._request_limit is not None and (size := request.size) > self._request_limit:
             # Some servers exit at a message that is too large for them.
+            how = ": `mcp-mirror wrap --set max_request_bytes=BYTES`" if self.policy.is_wrapped else ""
             raise UpstreamError(
                 f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {self._request_limit:,} "
-                "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting."
+                f"(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting"
+                f"{how}."
             )
         self._waiting += 1
         try:

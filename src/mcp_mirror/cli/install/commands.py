@@ -24,6 +24,7 @@ _UNCHANGED: Final = "Nothing was changed, because of --dry-run."
 _DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the changes, including secrets near them, and write nothing.")
 ]
+_YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
 _AllOption = Annotated[bool, typer.Option("--all", help="Every client that is found, except files of a project.")]
 
 
@@ -40,7 +41,7 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
         typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME", show_default=False),
     ] = None,
     every: _AllOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    yes: _YesOption = False,
     memory: Annotated[
         bool | None,
         typer.Option(
@@ -166,8 +167,8 @@ def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
     for number, plan in enumerate(plans, 1):
         scope = ", of this folder" if plan.target.place.scope == "project" else ""
         print_note(f"  {number}. {plan.target.title}{scope}: {', '.join(plan.changed) or 'the memory tools'}")
-        for name, reason in plan.left:
-            print_note(f"       {name} stays as it is: {reason}")
+        for line in plan.left:
+            print_note(f"       {line}")
     answer = typer.prompt("Which to install for? Numbers, `all` or `none`", default="all", err=True).strip().lower()
     if answer in ("all", "none"):
         return list(plans) if answer == "all" else []
@@ -268,8 +269,8 @@ def _print_plan(plan: Plan) -> None:
     print_note(f"  wrapped: {', '.join(plan.changed) or 'no further server'}")
     if plan.adds_memory:
         print_note("  added: the memory tools")
-    for name, reason in plan.left:
-        print_note(f"  left: {name}: {reason}")
+    for line in plan.left:
+        print_note(f"  {line}")
 
 
 def _print_diff(plan: Plan) -> None:
@@ -281,6 +282,7 @@ def _print_diff(plan: Plan) -> None:
 def uninstall(
     client: Annotated[str | None, typer.Argument(metavar="[CLIENT|FILE]", help=_CLIENT, show_default=False)] = None,
     every: _AllOption = False,
+    yes: _YesOption = False,
     dry_run: _DryRunOption = False,
 ) -> None:
     """Restore the servers that `install` wrapped or moved.
@@ -290,6 +292,7 @@ def uninstall(
 
     Example: mcp-mirror uninstall claude-code
     """
+    del yes  # accepted, as by `install`: nothing is asked
     targets = _find_all_installed(is_everything=every) if client is None else _find_installed(client)
 
     def carry_out(target: Target) -> None:

@@ -34,6 +34,9 @@ _SSE: Final = "sse"
 _PROGRAMS: Final = frozenset({"mcp-mirror", "mcp_mirror"})
 _SUBCOMMANDS: Final = frozenset({"serve", "wrap", "memory"})
 _ASKED: Final = "${input:"
+_INPUT: Final = (
+    "the client asks a person for ${input:...}; write ${env:NAME} in its place, set that variable, then install again"
+)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _HEADER_NAME: Final = re.compile(r"[^=:\s]+")
 """As `wrap --header-env` reads it."""
@@ -171,6 +174,12 @@ class Entry(msgspec.Struct, frozen=True):
         """Return why the entry is left as it is; None if it can be wrapped. `is_chosen`: the user named the server."""
         return _find_reason(flatten(self.settings or self.value), self.shape, is_chosen=is_chosen) or self.problem
 
+    def describe_state(self, reason: str) -> str:
+        """Return a line about an entry that `install` leaves as it is for this reason."""
+        if self.is_memory:
+            return f"memory tools: {self.label}"
+        return f"wrapped already: {self.label}" if self.is_wrapped else f"not wrapped: {self.label}, because {reason}"
+
     def wrap(self, program: Sequence[str]) -> list[Edit]:
         """Return the edits that wrap an entry for which `find_reason` has no reason."""
         entry, server = self.value, _read_server(self.value, self.shape)
@@ -237,8 +246,8 @@ def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | No
     if kind in shape.builtin_types or entry.get("source") == "extension":
         return "it is part of the client"
     if entry.get("disabled") is True or entry.get("enabled") is False or entry.get("isActive") is False:
-        return "it is disabled"
-    return "the client asks a person for ${input:...}" if _contains(entry, _ASKED) else None
+        return "it is disabled; enable it in the client, then install again"
+    return _INPUT if _contains(entry, _ASKED) else None
 
 
 def _read_type(entry: Mapping[str, Any]) -> str:

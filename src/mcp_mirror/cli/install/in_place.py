@@ -45,13 +45,13 @@ def plan_wrapping(
     after, failures = _edit_each(document, edits)
     reasons |= failures
     changed = [entry.label for entry in entries if reasons[entry.at] is None]
-    left = [(entry.label, reason) for entry in entries if (reason := reasons[entry.at]) is not None]
+    left = [entry.describe_state(reason) for entry in entries if (reason := reasons[entry.at]) is not None]
     wrapped = after
     if with_memory and (changed or any(entry.is_wrapped for entry in entries)):
         try:
             after = _add_memory(after, target, program)
         except ConfigError as error:
-            left.append(("the memory tools", str(error)))
+            left.append(f"not added: the memory tools, because {error}")
     adds_memory = after.data != wrapped.data
     return Plan(target, document.data, after.data, restored, tuple(changed), tuple(left), adds_memory=adds_memory)
 

@@ -34,8 +34,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The file without mcp-mirror: the backup."""
     changed: tuple[str, ...]
     """The servers that the plan wraps, unwraps or moves."""
-    left: tuple[tuple[str, str], ...] = ()
-    """Other servers, with the reason why they stay as they are."""
+    left: tuple[str, ...] = ()
+    """A line for each other server, with the reason why it stays as it is."""
     config: GatewayFile | None = None
     """None: the servers are wrapped in their place."""
     adds_memory: bool = False

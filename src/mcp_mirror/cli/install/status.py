@@ -61,7 +61,7 @@ def _describe_rest(entries: list[Entry], target: Target) -> list[str]:
         if reason is None:
             new.append(entry)
         elif not (entry.is_wrapped or entry.is_gateway or entry.is_memory):
-            lines.append(f"left: {entry.label}: {reason}")
+            lines.append(entry.describe_state(reason))
     if new and is_merged(target, entries):
         lines.append(f"not wrapped: {_join(new)} (add them to the configuration of the gateway)")
     elif new:

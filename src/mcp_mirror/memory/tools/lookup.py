@@ -46,7 +46,8 @@ async def retrieve(call: ToolInput) -> Content:
             size = format_bytes(await count_shown_bytes(call, found_value))
             raise ToolError(
                 f"{found_value.quoted_path} is {found_value.kind} of {size}, "
-                f"about {tokens:,} tokens; answers are limited to {budget:,} (`answer_budget`). {_advise(found_value)}"
+                f"about {tokens:,} tokens; answers are limited to {budget:,} (`mirror.answer_budget`). "
+                f"{_advise(found_value)}"
             )
     if found_value.kind == "binary" and is_small:
         return ((found_value.blob,),)
