@@ -1,5 +1,6 @@
 """The preview of a value that is too large to be shown whole."""
 
+import base64
 import json
 from collections.abc import Callable
 from datetime import date
@@ -79,6 +80,40 @@ def test_one_long_line_shows_its_beginning_and_its_end() -> None:
     assert shown.lines[1].startswith("...x")
     assert shown.lines[1].endswith(" end")
     assert preview("short") == Preview("text, 5 B", ("short",))
+
+
+@pytest.mark.parametrize("size", [170, 5_000, 200_000])
+def test_one_long_line_of_base64_has_no_more_than_its_room(size: int) -> None:
+    def estimate(text: Buffer) -> int:  # as many tokens as base64 has
+        return len(text)
+
+    shown = preview("iVBORw0K" * (size // 8), estimate)
+    assert len(shown.lines) == 2
+    assert sum(map(len, (shown.summary, *shown.lines))) <= MAX_PREVIEW_TOKENS
+    assert not preview("iVBORw0K" * size, lambda text: 40 * len(text)).lines
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\3\x20\0\0\2\x58" + bytes(3_000)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        (PNG, "text, 4.03 kB, base64 of image/png, 800x600, 3.02 kB"),
+        (f"data:image/png;base64,{PNG}", "text, 4.05 kB, base64 of image/png, 800x600, 3.02 kB"),
+        (f"data:text/csv;charset=utf-8;base64,{'YSxi' * 900}", "text, 3.63 kB, base64 of text/csv, 2.7 kB"),
+        ("JVBERi0x" * 500, "text, 4 kB, base64 of application/pdf, 3 kB"),
+    ],
+)
+def test_base64_is_described_as_the_file_that_it_is(text: str, summary: str) -> None:
+    assert preview(text) == Preview(summary)
+
+
+@pytest.mark.parametrize(
+    "text", ["QUJD" * 900, PNG + "!", "data:image/png," + PNG, PNG[:60], "data:a/b;base64,-" + PNG]
+)
+def test_other_long_words_show_their_beginning_and_their_end(text: str) -> None:
+    assert preview(text).summary == f"text, {format_bytes(len(text))}"
 
 
 def test_long_lines_are_cut_and_the_rest_left_out() -> None:

@@ -26,7 +26,7 @@ from mcp_mirror.core.main_parts import (
     find_path,
     find_text_at,
 )
-from mcp_mirror.core.media import Media, find_embedded_text, read_media
+from mcp_mirror.core.media import Media, find_base64, find_embedded_text, read_media
 from mcp_mirror.core.outlines import (
     MAX_COUNTED_BYTES,
     MAX_SHOWN_VALUE,
@@ -38,21 +38,19 @@ from mcp_mirror.core.outlines import (
     sample_items,
 )
 from mcp_mirror.core.python_literals import count_rows, translate_first_rows
+from mcp_mirror.core.text_edges import show_edges, show_ends, split_lines
 from mcp_mirror.core.text_format import DIFF, PYTHON_LITERAL, find_format, read_edges
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
-from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, show_characters, strip_invisible
+from mcp_mirror.security.sanitize import as_json_string, show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span, TextSize
 
 MAX_PREVIEW_TOKENS: Final = 150
 """Maximum expected tokens of a preview."""
 
-_MAX_LINE: Final = 160
-"""Bytes of a line."""
-_HEAD_LINES: Final = 5
-_TAIL_LINES: Final = 3
+_FIRST_ITEMS: Final = 5
 _MAX_FIELDS: Final = 30
 _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in the line of an item."""
@@ -266,72 +264,18 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     if kind == DIFF and len(files := list_changed_files(blob, span)) > 1:
         counted = f"{summary} of {len(files):,} files"
         room.exchange(summary, counted)
-        return Preview(counted, tuple(show_files(_split_lines(head)[0], files, room.take)))
+        return Preview(counted, tuple(show_files(split_lines(head)[0], files, room.take)))
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
-        return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
-    first = _split_lines(head)
-    last = first if is_whole else _split_lines(end)
-    last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
-    return Preview(summary, tuple(_show_edges(_cut_lines(first[:_HEAD_LINES]), _cut_lines(last), count, room)))
+        if media := find_base64(blob, span):
+            return Preview(f"{summary}, base64 of {describe_media(media)}")
+        return Preview(summary, tuple(show_ends(head, end, room.take)))
+    return Preview(summary, tuple(show_edges(head, None if is_whole else end, count, room.take)))
 
 
 def _describe_printed_rows(rows: bytes, room: TokenBudget) -> str:
     """The fields of dictionaries that Python printed, or the first tuple if it has a text; empty for other rows."""
     fields = _describe_rows(sample_items(rows, trim(rows)), room)
     return f"; fields with first values: {fields}" if fields else _show_header(rows, trim(rows), room)
-
-
-def _split_lines(text: str) -> list[str]:
-    return sanitize_to_lines(text).rstrip("\n").split("\n")
-
-
-def _cut_lines(lines: Sequence[str]) -> list[str]:
-    return [cut(line, _MAX_LINE) for line in lines]
-
-
-def _show_ends(head: str, end: str) -> Iterator[str]:
-    """The beginning and the end of one long line."""
-    yield cut(head, _MAX_LINE)
-    if len(head.encode()) > _MAX_LINE:
-        yield "..." + end.encode()[-_MAX_LINE // 2 :].decode(errors="ignore")
-
-
-def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: TokenBudget) -> Iterator[str]:
-    """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
-
-    `count` is the number of all lines; 0: unknown.
-    """
-    room.take("... 1,000 lines ...")
-    heads: list[str] = []
-    tails: list[str] = []
-    is_short = 0 < count <= _HEAD_LINES + _TAIL_LINES  # each line counts: the last one may be all of the data
-    for at in range(_HEAD_LINES):
-        if at < len(first) and not _append_line(first[at], heads, room, is_short=is_short):
-            break
-        if at < len(last) and not _append_line(last[-1 - at], tails, room, is_short=is_short):
-            break
-    yield from heads
-    if not count:
-        yield "..."
-    elif (left := count - len(heads) - len(tails)) > 0:
-        yield f"... {format_count(left, 'line')} ..."
-    yield from reversed(tails)
-
-
-def _append_line(line: str, lines: list[str], room: TokenBudget, *, is_short: bool) -> bool:
-    """Append a line if there is room; return whether another one may follow.
-
-    The first line, and each line of a text with a few lines, is shortened if the whole line has no room.
-    """
-    if room.take(line):
-        lines.append(line)
-        return True
-    if is_short or not lines:
-        shorter = cut(line, _MAX_LINE // 4)
-        if room.take(shorter):
-            lines.append(shorter)
-            return is_short
-    return False
 
 
 def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItems, path: str) -> Preview:
@@ -426,7 +370,7 @@ def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str,
 def _list_first_items(blob: Buffer, span: Span, room: TokenBudget) -> Sequence[str]:
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
-    for one in islice(items(blob, span), _HEAD_LINES):
+    for one in islice(items(blob, span), _FIRST_ITEMS):
         if kind_at(blob, one.start) == "array" or not room.take(cell := _format_cell(blob, one)):
             break
         shown.append(cell)
