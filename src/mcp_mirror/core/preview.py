@@ -13,7 +13,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.core.changed_files import list_changed_files, show_files
-from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES
+from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
     MAX_LISTED_TEXT,
@@ -24,7 +24,9 @@ from mcp_mirror.core.main_parts import (
     Records,
     find_listed_items,
     find_path,
+    find_table,
     find_text_at,
+    read_levels,
 )
 from mcp_mirror.core.media import Media, find_base64, find_embedded_text, read_media
 from mcp_mirror.core.outlines import (
@@ -38,8 +40,8 @@ from mcp_mirror.core.outlines import (
     sample_items,
 )
 from mcp_mirror.core.python_literals import count_rows, translate_first_rows
-from mcp_mirror.core.text_edges import show_edges, show_ends, split_lines
-from mcp_mirror.core.text_format import DIFF, PYTHON_LITERAL, find_format, read_edges
+from mcp_mirror.core.text_edges import show_around_json, show_edges, show_ends, split_lines
+from mcp_mirror.core.text_format import DIFF, PYTHON_LITERAL, Edges, find_format, read_edges
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
@@ -62,6 +64,8 @@ _MAX_BESIDE_TOKENS: Final = 50
 """Tokens of the lines about such members."""
 _MAX_HEADER_BYTES: Final = 1 << 12
 """Bytes of the first row of an array of arrays that is shown."""
+_MAX_DATA_BYTES: Final = 1 << 18
+"""Bytes of a text in which a preview looks for JSON."""
 _MAX_PRINTED_ROWS: Final = 1 << 12
 """Characters of a list of Python in which its first rows are read."""
 _WORD: Final = re.compile(r"[\w.$@/:-]+")
@@ -181,12 +185,9 @@ def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str
     keys = main.keys
     named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
     room.take(f'"{named}" has , and 1,000 more keys')
-    fields = (f"{_format_key(key)} {_outline_member(blob, span)}" for key, span in main.members[:_MAX_FIELDS])
-    shown = tuple(takewhile(room.take, fields))
-    left = len(main.members) - len(shown)
+    fields = _list_fields(blob, main.members, room)
     named = (find_path(path, keys) if len(keys) > 1 else None) or named
-    more = (f"and {format_count(left, 'more key')}",) if left else ()
-    return f'"{named}" has {", ".join((*shown, *more))}' if shown else ""
+    return f'"{named}" has {fields}' if fields else ""
 
 
 def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> tuple[str, ...]:
@@ -265,11 +266,47 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
         counted = f"{summary} of {len(files):,} files"
         room.exchange(summary, counted)
         return Preview(counted, tuple(show_files(split_lines(head)[0], files, room.take)))
+    if kind != PYTHON_LITERAL and (data := _find_data(blob, span)):
+        return _preview_data(summary, data, edges, room)
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         if media := find_base64(blob, span):
             return Preview(f"{summary}, base64 of {describe_media(media)}")
         return Preview(summary, tuple(show_ends(head, end, room.take)))
     return Preview(summary, tuple(show_edges(head, None if is_whole else end, count, room.take)))
+
+
+def _find_data(blob: Buffer, span: Span) -> bytes | None:
+    """The object or array in a text that is mostly JSON, as memory tools query it; None for any other text."""
+    return find_embedded_json(blob[span.start : span.stop]) if span.length <= _MAX_DATA_BYTES else None
+
+
+def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:
+    """The preview of a text with JSON: what the JSON contains, and the lines before and after it."""
+    before, after = show_around_json(edges.head, edges.end, room.take)
+    span = trim(data)
+    is_array = kind_at(data, span.start) == "array"
+    inner = _preview_array(data, span, room, count_items, "") if is_array else _preview_object(data, span, room)
+    between = inner.lines or (("...",) if before or after else ())
+    return Preview(f"{summary}, contains JSON: {inner.summary}", (*before, *between, *after))
+
+
+def _preview_object(blob: Buffer, span: Span, room: TokenBudget) -> Preview:
+    """The keys of an object and, if it has a table, the fields of its rows."""
+    known = members(blob, span)
+    keys = _list_fields(blob, known, TokenBudget(room.estimate, room.left // 2))
+    room.take(keys)
+    table = find_table(blob, read_levels(blob, known))
+    fields = describe_table(blob, table, room) if table else ""
+    return Preview("; ".join(filter(None, (f"object with {keys}" if keys else "object", fields))))
+
+
+def _list_fields(blob: Buffer, known: Sequence[Member], room: TokenBudget) -> str:
+    """The keys of an object, each with its value or its shape, and the number of further keys; empty without room."""
+    fields = (f"{_format_key(key)} {_outline_member(blob, span)}" for key, span in known[:_MAX_FIELDS])
+    shown = tuple(takewhile(room.take, fields))
+    left = len(known) - len(shown)
+    more = (f"and {format_count(left, 'more key')}",) if left else ()
+    return ", ".join((*shown, *more)) if shown else ""
 
 
 def _describe_printed_rows(rows: bytes, room: TokenBudget) -> str:

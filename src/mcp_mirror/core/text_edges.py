@@ -1,6 +1,7 @@
 """Lines of the beginning and the end of a text, as far as there is room for them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 from mcp_mirror.core.amounts import format_count
@@ -59,6 +60,20 @@ def show_edges(head: str, end: str | None, count: int, take: Take) -> Iterator[s
     elif (left := count - len(heads) - len(tails)) > 0:
         yield f"... {format_count(left, 'line')} ..."
     yield from reversed(tails)
+
+
+def show_around_json(head: str, end: str, take: Take) -> tuple[Sequence[str], Sequence[str]]:
+    """The lines before and after the JSON in a text while there is room: a sentence, or how to get more rows."""
+    first = takewhile(lambda line: not line.lstrip().startswith(("[", "{")), split_lines(head)[:_TAIL_LINES])
+    ends = reversed(split_lines(end or head)[-_TAIL_LINES:])
+    last = takewhile(lambda line: not line.rstrip(" ,").endswith(("]", "}")), ends)
+    return _take_lines(first, take), _take_lines(last, take)[::-1]
+
+
+def _take_lines(lines: Iterable[str], take: Take) -> Sequence[str]:
+    """The lines for which there is room, without empty ones and the marks of code blocks."""
+    texts = (line for line in lines if line.strip() and not line.lstrip().startswith("```"))
+    return [*filter(take, (cut(line, _MAX_LINE) for line in texts))]
 
 
 def _append_line(line: str, lines: list[str], take: Take, *, is_short: bool) -> bool:
