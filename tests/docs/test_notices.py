@@ -1,5 +1,6 @@
 """The notices that the documentation shows are those that the gateway writes."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -35,6 +36,18 @@ server.run("stdio")
 """
 
 
+def add_tools_with_texts(mirror: SyncMirror) -> None:
+    @mirror.tool
+    def get_issue(number: int) -> dict[str, Any]:
+        body = "# Steps\n\n" + "".join(f"## Step {step}\n\n" + "- Open the page.\n" * 130 for step in range(4))
+        return {"number": number, "title": "Login fails", "body": body, "open": True}
+
+    @mirror.tool
+    def search_people() -> str:
+        rows = [{"id": str(number), "who": "Grace", "n": number} for number in range(300)]
+        return f"Found 300 people:\n{json.dumps(rows, indent=2)}\n\nMore: page=2\n"
+
+
 def open_mirror() -> SyncMirror:
     mirror = SyncMirror()
 
@@ -56,6 +69,13 @@ def open_mirror() -> SyncMirror:
         )
 
     @mirror.tool
+    def read_page() -> str:
+        steps = ("Install", "Configure", "Run", "Update")
+        return "# Handbook\n\nFor **operators**.\n\n" + "".join(
+            f"## {step}\n\n" + "- One step after the other, as it is described here.\n" * 60 for step in steps
+        )
+
+    @mirror.tool
     def get_prices(symbol: str) -> dict[str, Any]:
         days = [f"2025-{month:02}-{day:02}" for month in range(1, 13) for day in range(1, 29)]
         return {"symbol": symbol, "daily": {day: {"open": 17.2, "close": 17.4} for day in days}}
@@ -64,6 +84,7 @@ def open_mirror() -> SyncMirror:
     def get_city(name: str) -> dict[str, Any]:
         return {"name": name, "population": 330000}
 
+    add_tools_with_texts(mirror)
     return mirror
 
 
@@ -73,6 +94,9 @@ def open_mirror() -> SyncMirror:
         ("list_orders", {}),
         ("read_log", {}),
         ("get_diff", {}),
+        ("read_page", {}),
+        ("get_issue", {"number": 17}),
+        ("search_people", {}),
         ("get_prices", {"symbol": "ACME"}),
         ("get_city", {"name": "Bonn"}),
     ],

@@ -186,6 +186,28 @@ async def test_both_paths_give_the_same_messages_over_http(version: str, prepare
         assert direct.count("text/event-stream") == 2 * (len(METAS) - 1)  # the calls with messages before the result
 
 
+WRONG: Final[dict[str, Any]] = {
+    "`arguments`: Input should be an object": {"name": "text_mirrored", "arguments": ["Oslo"]},
+    "`name`: Input should be a valid string": {"name": 5},
+    "`cursor`: Input should be a valid string": {"cursor": 5},
+}
+"""Parameters that the protocol does not have, by what their error says."""
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+async def test_an_error_says_which_parameters_are_wrong(
+    version: str, prepared: Path, open_lines: Callable[..., Any]
+) -> None:
+    async with open_lines(prepared) as lines:
+        if version == OLD:
+            await lines.greet()
+        for cause, params in WRONG.items():
+            *_, answer = await exchange_lines(lines, {**params, "_meta": ENVELOPE if version == NEW else {}})
+            assert answer["error"]["code"] == -32602
+            advice = "Correct the parameters and send the request again."
+            assert answer["error"]["message"] == f"The request is not valid: {cause}. {advice}"
+
+
 async def test_the_first_call_of_a_session_takes_the_direct_path(prepared: Path, serve: Serve) -> None:
     async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
         headers = HEADERS | await open_session(http, served.url, CAPABILITIES)

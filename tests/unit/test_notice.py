@@ -160,8 +160,9 @@ def file_beside(*texts: str) -> bytes:
 def test_the_notice_of_a_text_after_a_sentence_names_the_path_of_the_text() -> None:
     lines = notice_of(file_beside("downloaded a file")).splitlines()
     assert lines[0] == f'"{BASE}/1"'
-    assert lines[1] == "This path stands for the result. Preview, not the result: text, 15.3 kB, 900 lines, source code"
-    assert lines[2] == "| def first(): ..."
+    described = "text, 15.3 kB, 900 lines, source code with 900 definitions"
+    assert lines[1] == f"This path stands for the result. Preview, not the result: {described}"
+    assert lines[2] == "| 0: def first(): ..."
     assert lines[-2:] == ['The result also has "downloaded a file".', USE_OF_PREVIEW]
     assert read_notice_path("\n".join(lines)) == MemoryPath(BASE, ("1",))
     rows = "id,name\n" + "1,Ann\n" * 400
@@ -298,7 +299,7 @@ def test_the_long_texts_of_an_object_have_their_lines_and_formats() -> None:
     assert notice.splitlines()[1] == (
         'This path stands for object: "ok" true, '
         f'"diff" text 2.4 kB at "{BASE}/diff" (240 lines, diff of 40 files), '
-        f'"file" text 3.51 kB at "{BASE}/file" (363 lines, source code), "log" text 400 B, '
+        f'"file" text 3.51 kB at "{BASE}/file" (363 lines, source code with 90 definitions), "log" text 400 B, '
         f'"lines" text 600 B at "{BASE}/lines" (100 lines).'
     )
 

@@ -187,6 +187,10 @@ def read(text: str) -> Edges:
         ("{\n}\n", ""),
         (MARKDOWN, "Markdown"),
         ("# Only a heading\n", ""),
+        ("# Rules\n# of the **filter**\n# and its words\n- one\n- two\n", ""),
+        ("# Title\n\n- **one**\n- two\n\n```yaml\na: 1\nb: 2\nc:\n  d: 3\n  e: 4\n```\n", "Markdown"),
+        ('<p align="center">\n  <img src="logo.png">\n</p>\n\n' + MARKDOWN, "Markdown"),
+        ("<!DOCTYPE html>\n<pre>\n" + MARKDOWN + "</pre>\n", "HTML"),
         ("# Words of the license,\n# and more.\n\n- release: [A]\n  text:\n    brief: B.\n  flags:\n  - a\n", ""),
         ("# Issue\n\n- State: open\n- Author: **Ann**\n- Labels: [bug](https://example.org)\n", "Markdown"),
         (CODE, "source code"),
@@ -205,6 +209,15 @@ def test_a_line_that_is_cut_does_not_count() -> None:
     assert find_format(whole("a,b\n1,2\n3,4\n5,6\n7")) == ""
     assert find_format(Edges("only one line that is cut", "", is_whole=False)) == ""
     assert find_format(whole("a,b\n" * 100 + "x")) == "CSV, 2 columns"
+
+
+def test_a_document_that_begins_with_a_table_is_not_a_table() -> None:
+    table = "| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 50
+    assert (
+        find_format(Edges(table, "3 |\n" + "| 1 | 2 |\n" * 9 + "\n(59 rows)\n", is_whole=False)) == "table, 2 columns"
+    )
+    assert find_format(Edges(table, "words.\n\n" + PARAGRAPHS, is_whole=False)) == ""
+    assert find_format(Edges(MARKDOWN + table, PARAGRAPHS, is_whole=False)) == "Markdown"
 
 
 def test_a_python_literal_ends_with_its_bracket() -> None:

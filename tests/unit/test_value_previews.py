@@ -60,10 +60,20 @@ def test_a_diff_shows_its_heading_and_the_changed_files() -> None:
     assert shown.lines == ("commit 1", *(f"f{n} +2 -1" for n in range(12)))
     long = preview("".join(files), len)
     assert long.summary.endswith(", diff of 60 files")
-    assert long.lines == (*(f"f{n} +2 -1" for n in range(8)), "... 52 more files")
+    assert long.lines == (*(f"f{n} +2 -1" for n in range(7)), "... 53 more files")
     assert preview(files[0] * 20_000).summary.endswith(", diff")
     for one in (files[0], f"{files[0]}{files[1]}+\ud800\n"):
         assert preview(one).lines[0] == "diff --git a/f0 b/f0"
+
+
+def test_markdown_shows_its_headings_with_the_numbers_of_their_lines() -> None:
+    parts = "".join(f"## Part {n}\n\n- **words**\n\n" for n in range(40))
+    shown = preview(f"# Title\n\n{parts}")
+    assert shown.summary.endswith("162 lines, Markdown with 41 headings")
+    assert shown.lines[:3] == ("0: # Title", "2: ## Part 0", "6: ## Part 1")
+    assert shown.lines[-1] == f"... {41 - len(shown.lines) + 1} more headings"
+    prose = preview("Words.\n\n# A\n## B\n### C\u202e\n\n- **words**\n")
+    assert prose.lines == ("Words.", "2: # A", "3: ## B", "4: ### C\\u202e")
 
 
 def test_a_short_text_is_shown_without_a_gap() -> None:
@@ -124,20 +134,66 @@ def test_long_lines_are_cut_and_the_rest_left_out() -> None:
 
 @pytest.mark.parametrize("rows", [100, 500, 1500, 1900, 2000, 5000])
 def test_no_line_is_shown_twice(rows: int) -> None:
-    data = json.dumps([f"row {number}" for number in range(rows)])
-    shown = preview(f"The script returned:\n```json\n{data}\n```\nDone.")
+    data = "; ".join(f"row {number}" for number in range(rows))
+    shown = preview(f"The script returned:\n```text\n{data}\n```\nDone.")
     assert shown.summary.endswith("5 lines")
-    assert [line[:9] for line in shown.lines] == ["The scrip", "```json", '["row 0",', "```", "Done."]
+    assert [line[:9] for line in shown.lines] == ["The scrip", "```text", "row 0; ro", "```", "Done."]
 
 
 def test_a_long_line_after_a_few_long_ones_shows_its_beginning() -> None:
-    table = json.dumps([["region", "amount"], *([f"region {number}", number] for number in range(900))])
+    table = " / ".join(f"region {number}: {number}" for number in range(900))
     heading = ["[Sheet: Sales]", "[To change cells: " + "use edit with a range, " * 20 + "]", ""]
     for footer in ((), ("done",)):
         shown = preview("\n".join((*heading, table, *footer)), lambda text: len(text) // 2)
         assert shown.lines[0] == heading[0]
-        assert shown.lines[3].startswith('[["region", "amount"], ["region 0"')
+        assert shown.lines[3].startswith("region 0: 0 / region 1")
         assert shown.lines[4:] == footer
+
+
+USERS = [{"id": number, "name": "Zo\u00eb"} for number in range(300)]
+FIELDS = 'array of 300 objects, {}; fields with first values: id 0, name "Zo\u00eb"'
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("above", "below"), [("Found 300:\n", ""), ("```json\n", "\n```\n\nNext: page=2\n"), ("", "\nEnd.")]
+)
+def test_a_text_that_contains_json_shows_its_fields(above: str, below: str, indent: int | None) -> None:
+    data = json.dumps(USERS, indent=indent, ensure_ascii=False)
+    shown = preview(f"{above}{data}{below}")
+    assert shown.summary.partition(", contains JSON: ")[2] == FIELDS.format(format_bytes(len(data.encode())))
+    around = [line for line in (above.strip("`\njson"), "...", below.strip("\n`")) if line]
+    assert [*shown.lines] == around
+
+
+def test_a_text_that_contains_an_object_shows_its_keys_and_rows() -> None:
+    page = {"users": USERS, "next": "b2Zmc2V0", "total": 900}
+    shown = preview(f"The page:\n{json.dumps(page)}")
+    assert shown.summary.endswith(
+        'contains JSON: object with users array[300] of object, next "b2Zmc2V0", total 900; '
+        'fields of "users", with first values: id 0, name "Zo\u00eb"'
+    )
+    assert shown.lines == ("The page:", "...")
+    assert preview('Sums:\n{"a": 1.5,\n"b": 2}').summary.endswith("contains JSON: object with a 1.5, b 2")
+    assert preview('Sums:\n{"a": 1.5,\n"b": 2}', lambda _: 999).summary.endswith("contains JSON: object")
+
+
+def test_a_text_that_contains_an_array_shows_its_first_items() -> None:
+    names = json.dumps(["Ada", "Bob"] * 200)
+    shown = preview(f"Names:\n{names}\n2 of them\n")
+    assert shown.summary.endswith("contains JSON: array[400], 2.8 kB")
+    assert shown.lines == ("Names:", 'first: "Ada", "Bob", "Ada", "Bob", "Ada"', "2 of them")
+
+
+@pytest.mark.parametrize("below", ["", "\n300 rows"])
+def test_the_lines_around_data_that_python_printed_are_shown(below: str) -> None:
+    shown = preview("Rows:\n" + str([{"id": number, "name": None} for number in range(300)]) + below)
+    assert shown.summary.endswith("array of 300 objects, 7.99 kB; fields with first values: id 0, name null")
+    assert shown.lines == ("Rows:", "...", *([below.strip()] if below else []))
+
+
+def test_json_in_a_very_large_text_is_not_looked_for() -> None:
+    assert "JSON" not in preview("Rows:\n" + json.dumps(USERS * 40, indent=4)).summary
 
 
 def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.changed_files import list_changed_files, show_files
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
@@ -40,8 +39,9 @@ from mcp_mirror.core.outlines import (
     sample_items,
 )
 from mcp_mirror.core.python_literals import count_rows, translate_first_rows
-from mcp_mirror.core.text_edges import show_around_json, show_edges, show_ends, split_lines
-from mcp_mirror.core.text_format import DIFF, PYTHON_LITERAL, Edges, find_format, read_edges
+from mcp_mirror.core.text_edges import show_around_data, show_edges, show_ends
+from mcp_mirror.core.text_format import PYTHON_LITERAL, Edges, find_format, read_edges
+from mcp_mirror.core.text_outlines import outline_text, show_outline
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
@@ -251,23 +251,21 @@ def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
 def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
     edges = read_edges(blob, span)
     head, end, is_whole = edges[:3]
-    parts = ["text", format_bytes(text.size)]
+    sizes = ["text", format_bytes(text.size)]
     count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
-    parts += [format_count(count, "line")] if count > 1 else []
-    parts += [kind] if (kind := find_format(edges)) else []
+    sizes += [format_count(count, "line")] if count > 1 else []
+    parts = [*sizes, kind] if (kind := find_format(edges)) else sizes
     rows = translate_first_rows(head[:_MAX_PRINTED_ROWS]) if kind == PYTHON_LITERAL else None
     if rows and span.length <= MAX_SEARCHED_BYTES and (known := count_rows(text_start(blob, span, span.length))):
-        parts.append(format_count(known, "row"))
+        parts += [format_count(known, "row")]
     summary = ", ".join(parts)
     room.take(summary)
     if rows and (described := _describe_printed_rows(rows, room)):
         return Preview(summary + described)
-    if kind == DIFF and len(files := list_changed_files(blob, span)) > 1:
-        counted = f"{summary} of {len(files):,} files"
-        room.exchange(summary, counted)
-        return Preview(counted, tuple(show_files(split_lines(head)[0], files, room.take)))
     if kind != PYTHON_LITERAL and (data := _find_data(blob, span)):
         return _preview_data(summary, data, edges, room)
+    if outline := outline_text(blob, span, kind):
+        return Preview(", ".join((*sizes, outline.counted)), tuple(show_outline(outline, room.take)))
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
         if media := find_base64(blob, span):
             return Preview(f"{summary}, base64 of {describe_media(media)}")
@@ -282,7 +280,7 @@ def _find_data(blob: Buffer, span: Span) -> bytes | None:
 
 def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:
     """The preview of a text with JSON: what the JSON contains, and the lines before and after it."""
-    before, after = show_around_json(edges.head, edges.end, room.take)
+    before, after = show_around_data(edges.head, edges.end, data, room.take)
     span = trim(data)
     is_array = kind_at(data, span.start) == "array"
     inner = _preview_array(data, span, room, count_items, "") if is_array else _preview_object(data, span, room)

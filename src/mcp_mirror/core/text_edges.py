@@ -1,7 +1,6 @@
 """Lines of the beginning and the end of a text, as far as there is room for them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import takewhile
 from typing import Final
 
 from mcp_mirror.core.amounts import format_count
@@ -11,6 +10,8 @@ _MAX_LINE: Final = 160
 """Bytes of a line."""
 _HEAD_LINES: Final = 5
 _TAIL_LINES: Final = 3
+_MARK: Final = 40
+"""Bytes of data by which its beginning and its end are found in a text."""
 
 Take = Callable[[str], bool]
 """Takes the tokens of a line if there is room, and returns whether there was."""
@@ -62,12 +63,17 @@ def show_edges(head: str, end: str | None, count: int, take: Take) -> Iterator[s
     yield from reversed(tails)
 
 
-def show_around_json(head: str, end: str, take: Take) -> tuple[Sequence[str], Sequence[str]]:
-    """The lines before and after the JSON in a text while there is room: a sentence, or how to get more rows."""
-    first = takewhile(lambda line: not line.lstrip().startswith(("[", "{")), split_lines(head)[:_TAIL_LINES])
-    ends = reversed(split_lines(end or head)[-_TAIL_LINES:])
-    last = takewhile(lambda line: not line.rstrip(" ,").endswith(("]", "}")), ends)
-    return _take_lines(first, take), _take_lines(last, take)[::-1]
+def show_around_data(head: str, end: str, data: bytes, take: Take) -> tuple[Sequence[str], Sequence[str]]:
+    """The lines of a text before and after its data while there is room: a sentence, or how to get more rows.
+
+    `end` is empty if the head is the whole text. `data` is JSON, which the text may have in the notation of Python.
+    """
+    tail = end or head
+    first, last = (str(part, "utf-8", "ignore") for part in (data[:_MARK], data[-_MARK:]))
+    first, last = first if first in head else f"\n{first[0]}", last if last in tail else f"{last[-1]}\n"
+    before = head.partition(first)[0] if first in head else ""
+    after = tail.rpartition(last)[2] if last in tail else ""
+    return _take_lines(split_lines(before)[:_TAIL_LINES], take), _take_lines(split_lines(after)[-_TAIL_LINES:], take)
 
 
 def _take_lines(lines: Iterable[str], take: Take) -> Sequence[str]:

@@ -16,8 +16,10 @@ from mcp_mirror.types import Buffer, Span
 
 JSON_LINES: Final = "JSON lines"
 PYTHON_LITERAL: Final = "Python literal"
-DIFF: Final = "diff"
 """The format of a list or a dictionary as Python prints it."""
+DIFF: Final = "diff"
+MARKDOWN: Final = "Markdown"
+CODE: Final = "source code"
 _EDGE_BYTES: Final = 1 << 12
 """Bytes of a text that are decoded at each end."""
 _WIDE_BYTES: Final = 1 << 15
@@ -77,6 +79,7 @@ _RULE_CELL: Final = re.compile(r"\s*(?::?-{2,}:?\s*)?")
 """A cell of the rule of a Markdown table, which is empty beside the outer bars."""
 _CHANGES: Final = re.compile(r" +(?:\d+ [-+]+|Bin .*)")
 """The end of a line of `git diff --stat`."""
+_BAR: Final = re.compile("[|\u2502\u2503\u2551]")
 _TABLES: Final = ("CSV", "TSV", "table")
 _BRACKETS: Final = ("()", "[]", "{}")
 
@@ -97,6 +100,8 @@ _MARKDOWN: Final = (
     re.compile(r"\[[^\[\]\n]+\]\([^)\s]{1,500}\)|\*\*[^*\n]+\*\*"),
     re.compile(r"^\|.*\|[ \t\r]*\n\|[-: |]+\|[ \t\r]*$", re.MULTILINE),
 )
+_COMMENT_LINES: Final = re.compile(r"^#(?!#)[^\n]*\n(?=#(?!#))", re.MULTILINE)
+"""A line that begins as a heading of the first level, before another one: comments, as those of YAML."""
 _CODE: Final = re.compile(
     r"\s*(?:#!|#include\b|#define\b|@\w+|def \w|class \w|import [\w{*.\"']|from \S+ import\b"
     r"|(?:package|using|func|fn|const|let|var|val|type|interface|enum|struct) \w|function\b"
@@ -207,6 +212,12 @@ def _drop_footer(text: str) -> tuple[str, ...]:
     return (text, text[: footer.start()]) if footer else (text,)
 
 
+def _ends_in_table(edges: Edges) -> bool:
+    """Whether a text that begins with a drawn table may be one to its end: half of its last lines have bars."""
+    lines = edges.end.split("\n")
+    return edges.is_whole or 2 * sum(_BAR.search(line) is not None for line in lines) >= len(lines)
+
+
 def _name_table(table: PipeTable | None) -> str:
     count = len(table.header) if table else 0
     return f"table, {count} column{'' if count == 1 else 's'}" if count else ""
@@ -244,12 +255,14 @@ def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:
     yield JSON_LINES if _are_json_lines(lines) else ""
     yield PYTHON_LITERAL if is_closed and _is_one_literal(head, lines) else ""
     yield "JSON with NaN" if is_closed and has_nan(head) else ""
-    yield _detect_markup(head)
-    yield _name_table(find_first_records(lines) or find_pipe_table("\n".join(lines)))
+    yield _detect_markup(head, lines)
+    yield _name_table(
+        find_first_records(lines) or (find_pipe_table("\n".join(lines)) if _ends_in_table(edges) else None)
+    )
     yield _detect_rows(lines) or _detect_table(edges, 0)
     yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
-    yield "Markdown" if _is_markdown(head, lines) else ""
-    yield "source code" if has_lines and _is_code(head, lines) else ""
+    yield MARKDOWN if _is_markdown(head, lines) else ""
+    yield CODE if has_lines and _is_code(head, lines) else ""
 
 
 def measure_heading(edges: Edges) -> int:
@@ -273,12 +286,14 @@ def _read_lines(head: str, *, is_whole: bool) -> list[str]:
     return lines if is_whole and len(lines) <= _MAX_LINES else lines[:-1] or lines
 
 
-def _detect_markup(head: str) -> str:
+def _detect_markup(head: str, lines: Sequence[str]) -> str:
     if _HTML.match(head):
         return "HTML"
-    if _XML.match(head):
-        return "HTML" if _TAGS.match(head.lstrip()) else "XML"
-    return ""
+    if not _XML.match(head):
+        return ""
+    if _is_markdown(head, lines):  # with tags above its title
+        return MARKDOWN
+    return "HTML" if _TAGS.match(head.lstrip()) else "XML"
 
 
 def _are_json_lines(lines: Sequence[str]) -> bool:
@@ -426,17 +441,24 @@ def _is_markdown(head: str, lines: Sequence[str]) -> bool:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
     is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings > 0)
-    return is_marked and not _is_code(head, lines) and not _is_yaml(lines)
+    are_comments = 2 * len(_COMMENT_LINES.findall(head)) > headings
+    return is_marked and not are_comments and not _is_code(head, lines) and not _is_yaml(lines)
 
 
 def _is_yaml(lines: Sequence[str]) -> bool:
     """Whether half of the lines are keys: the comments and lists of YAML look like headings and lists."""
-    plain = [line for line in lines if not line.lstrip().startswith("#")]
+    plain = [line for line in _drop_code_blocks(lines) if not line.lstrip().startswith("#")]
     return bool(plain) and _share_of_lines(_YAML_KEY, plain) >= _YAML_SHARE
 
 
 def _is_code(head: str, lines: Sequence[str]) -> bool:
     """Whether most lines are code, without the code blocks of a document."""
+    code = _CODE_OR_COMMENT if _COMMENT.search(head) else _CODE
+    return _share_of_lines(code, _drop_code_blocks(lines) or lines) >= _CODE_SHARE
+
+
+def _drop_code_blocks(lines: Sequence[str]) -> list[str]:
+    """The lines of a document that are outside of its code blocks."""
     outside: list[str] = []
     is_inside = False
     for line in lines:
@@ -444,7 +466,7 @@ def _is_code(head: str, lines: Sequence[str]) -> bool:
             is_inside = not is_inside
         elif not is_inside:
             outside.append(line)
-    return _share_of_lines(_CODE_OR_COMMENT if _COMMENT.search(head) else _CODE, outside or lines) >= _CODE_SHARE
+    return outside
 
 
 def _share_of_lines(pattern: re.Pattern[str], lines: Sequence[str]) -> float:

@@ -13,6 +13,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.payload.json_rpc import MARK
@@ -38,6 +39,10 @@ _HANDSHAKE_WAIT: Final = 3.0
 """Seconds that a handshake waits for upstreams, so that the instructions contain theirs."""
 _ASKED_WAIT: Final = 1.0
 """Seconds that it waits for a listing after a request to the client: most servers list tools without its answer."""
+_MAX_FAULTS: Final = 3
+"""Parameters that an error about them names."""
+_NO_OBJECT: Final = ("dict_type", "model_type")
+"""Faults that Pydantic describes with the names of Python's types."""
 _HANDSHAKES: Final = ("initialize", "server/discover")
 _CACHEABLE_METHODS: Final = (
     "tools/list",
@@ -104,12 +109,14 @@ class MirrorServer:
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK's server: track the session, and complete the result."""
         self._record_client(ctx)
-        if ctx.method in _HANDSHAKES:
-            return self._stamp(ctx, await self._handle_handshake(ctx, call_next))
         try:
+            if ctx.method in _HANDSHAKES:
+                return self._stamp(ctx, await self._handle_handshake(ctx, call_next))
             result = await call_next(ctx)
-        except BaseException:
+        except BaseException as error:
             self.handlers.pending_payloads.discard(str(read_meta(ctx).get(MARK)))
+            if isinstance(error, ValidationError):
+                raise MCPError(types.INVALID_PARAMS, explain_parameters(error)) from None
             raise
         result = self._stamp(ctx, result)
         # If results depend on scopes, a shared cache could give a principal the result of another.
@@ -209,6 +216,17 @@ class MirrorServer:
     def instructions(self, caller: Caller) -> str:
         """Return the instructions for a caller; see `write_instructions`."""
         return write_instructions(self.handlers.gateway, caller, self.policy.instructions or "")
+
+
+def explain_parameters(error: ValidationError) -> str:
+    """Return which parameters of a request are not those of the protocol, without their values."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    causes = "; ".join(
+        f"`{'.'.join(map(str, fault['loc'][1:] or fault['loc']))}`: "
+        + ("Input should be an object" if fault["type"] in _NO_OBJECT else fault["msg"])
+        for fault in faults[:_MAX_FAULTS]
+    )
+    return f"The request is not valid: {causes}. Correct the parameters and send the request again."
 
 
 def explain_failed_start(upstream: Upstream, reason: str) -> str:
