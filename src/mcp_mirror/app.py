@@ -1,12 +1,13 @@
 """A running gateway: its life from start to end, and the reload of its configuration."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.assembly import (
     build_handlers,
@@ -14,8 +15,10 @@ from mcp_mirror.assembly import (
     build_sessions,
     build_stage_dependencies,
     build_upstreams,
+    find_rate,
     open_resources,
 )
+from mcp_mirror.config.changes import list_changes
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import StoreError
@@ -26,11 +29,14 @@ from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StateBuilder
 from mcp_mirror.memory.tools.table import SLUGS as OWN_SLUGS
 from mcp_mirror.observability.audit_file import AuditFile
+from mcp_mirror.observability.reload_status import ReloadStatus
 from mcp_mirror.observability.signals import NO_SIGNALS, Signals
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
 from mcp_mirror.server.handover import Worker
 from mcp_mirror.server.server import MirrorServer
+from mcp_mirror.settings.access import AuthPolicy
+from mcp_mirror.settings.limits import PrincipalLimits
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.local import LocalFunctions
 from mcp_mirror.upstreams.registry import UpstreamRegistry
@@ -39,12 +45,38 @@ from mcp_mirror.upstreams.upstream import ChangeListeners
 if TYPE_CHECKING:
     from mcp_mirror.server.probes import Readiness
 
-_STARTUP_SECTIONS: Final = ("store", "server", "limits", "audit", "events", "dashboard")
-"""Sections of the configuration that a reload does not apply. Of `auth` it does not apply `principals`."""
+_STARTUP_SECTIONS: Final = ("store", "server", "audit", "events", "dashboard")
+"""Sections of the configuration that a reload does not apply."""
+_CALL_LIMITS: Final = ("calls_per_minute", "calls_per_day", "calls_per_month")
+"""Keys of `limits` that a reload applies, beside those of upstreams."""
+_STORED: Final = ("namespace_bytes", "namespace_values")
+"""Keys of `auth.principals` that a reload does not apply: the store reads them at the start."""
 
 
 def _listing_of(config: Config) -> tuple[str, int]:
     return config.mirror.listing, config.mirror.listing_budget
+
+
+def _keep_stored_limits(
+    wanted: Iterable[PrincipalLimits], started: Iterable[PrincipalLimits]
+) -> Iterator[PrincipalLimits]:
+    """Yield the limits of principals with those of the store at the start."""
+    before = {one.name: one for one in started}
+    for one in wanted:
+        known = before.pop(one.name, None) or PrincipalLimits(one.name)
+        yield replace(one, **{name: getattr(known, name) for name in _STORED})
+    for one in before.values():
+        if any(getattr(one, name) is not None for name in _STORED):
+            yield replace(one, calls_per_day=None, calls_per_month=None)
+
+
+class Reload(NamedTuple):
+    """The effect of a reload, as places of keys such as `mirror.suffix`."""
+
+    changed: tuple[str, ...]
+    """What differs from the configuration before."""
+    deferred: tuple[str, ...]
+    """What differs from the configuration in use, because a change of it takes effect only at the next start."""
 
 
 class Application(msgspec.Struct, frozen=True):
@@ -61,6 +93,7 @@ class Application(msgspec.Struct, frozen=True):
     is_local: bool
     """The only client is on standard streams."""
     signals: Signals
+    reloads: ReloadStatus
     probed_addresses: "list[Readiness]" = msgspec.field(default_factory=list)
     """The addresses at which orchestrators can probe the gateway."""
 
@@ -69,13 +102,10 @@ class Application(msgspec.Struct, frozen=True):
         """All upstreams."""
         return self.gateway.upstreams
 
-    def reload(self, config: Config, pins: Pins) -> tuple[str, ...]:
+    def reload(self, config: Config, pins: Pins) -> Reload:
         """Continue with another configuration: its upstreams, twins, own tools, policies and stages.
 
         Calls that are in progress end under the configuration with which they began.
-
-        Returns:
-            The sections that differ from those in use, because a change of them takes effect only at the next start.
 
         Raises:
             ConfigError: A stage that the configuration names cannot be loaded. Nothing was changed.
@@ -85,13 +115,11 @@ class Application(msgspec.Struct, frozen=True):
         # A reload never gives one principal the values of another.
         is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
         # Only a restart switches authentication on or off.
-        is_auth_applied = self.server.auth.is_required == config.auth.is_required
-        auth = config.auth if is_auth_applied else before.config.auth
-        auth = msgspec.structs.replace(auth, principals=self.config.auth.principals)
-        kept = {name: getattr(self.config, name) for name in _STARTUP_SECTIONS}
-        current = msgspec.structs.replace(config, auth=auth, **kept)
+        is_auth_applied = self.is_local or self.server.auth.is_required == config.auth.is_required
+        current = self._keep_startup_settings(config, config.auth if is_auth_applied else before.config.auth)
         after = self.builder.build(current, pins, before.catalog, is_isolated=is_isolated)
-        runtime.state = msgspec.structs.replace(after, catalogs=before.catalogs)
+        self.builder.shared.limiter.change_rate(find_rate(current))
+        runtime.state = replace(after, catalogs=before.catalogs)
         names = {one.name for one in config.upstreams}
         self.notifier.release_names(frozenset(one.name for one in before.config.upstreams) - names)
         self.upstreams.replace(config.upstreams, current.server.drain)
@@ -100,15 +128,20 @@ class Application(msgspec.Struct, frozen=True):
         self.notifier.pins_changed()
         if after.own_tools.keys() != before.own_tools.keys() or _listing_of(config) != _listing_of(before.config):
             self.notifier.own_tools_changed()
-        deferred = [name for name in _STARTUP_SECTIONS if getattr(self.config, name) != getattr(config, name)]
-        if self.is_local:  # clients on standard streams send no tokens
-            return tuple(deferred)
-        self.server.apply_auth(after.config.auth)
-        if not is_auth_applied:
-            deferred.append("auth")
-        elif self.config.auth.principals != config.auth.principals:
-            deferred.append("auth.principals")
-        return tuple(deferred)
+        if not self.is_local:  # clients on standard streams send no tokens
+            self.server.apply_auth(after.config.auth)
+        lock = () if pins == before.pins else ("the lock file",)
+        return Reload((*list_changes(before.config, current), *lock), tuple(list_changes(current, config)))
+
+    def _keep_startup_settings(self, config: Config, auth: AuthPolicy) -> Config:
+        """Return a configuration with the settings of the start that a reload does not change."""
+        started = self.config
+        kept = {name: getattr(started, name) for name in _STARTUP_SECTIONS}
+        applied = {name: getattr(config.limits.traffic, name) for name in _CALL_LIMITS}
+        traffic = replace(started.limits.traffic, **applied)
+        limits = replace(started.limits, traffic=traffic, bounds=config.limits.bounds)
+        principals = tuple(_keep_stored_limits(auth.principals, started.auth.principals))
+        return replace(config, auth=replace(auth, principals=principals), limits=limits, **kept)
 
     async def find_unavailable(self) -> list[str]:
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
@@ -224,11 +257,14 @@ async def open_application(
         notifier = ChangeNotifier(runtime, upstreams, handlers.subscriptions, handlers.announcements)
         resources.tasks.start_soon(notifier.run)
         server = MirrorServer(handlers, config.server, config.auth, resources.spool, version("mcp-mirror"))
+        reloads = ReloadStatus()
         if signals.metrics is not None:
             from mcp_mirror.server.state_metrics import register_states  # noqa: PLC0415  # only if configured
 
-            register_states(signals.metrics, services, shared.limiter, sessions, server.rejected_requests)
+            register_states(signals.metrics, services, shared.limiter, sessions, server.rejected_requests, reloads)
         async with upstreams.running():
             if not awaits_client:
                 upstreams.start()
-            yield Application(config, gateway, server, notifier, builder, resources.audit, awaits_client, signals)
+            yield Application(
+                config, gateway, server, notifier, builder, resources.audit, awaits_client, signals, reloads
+            )

@@ -42,7 +42,6 @@ from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sessions import Sessions
-from mcp_mirror.settings.limits import CallQuota, TrafficPolicy, find_limits
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
@@ -218,33 +217,34 @@ def build_stage_dependencies(
     return StageDependencies(
         services=services,
         clock=time.monotonic,
-        limiter=_build_limiter(config.limits.traffic, has_auth=config.auth.is_required),
+        limiter=_build_limiter(config),
         budgets=ContextBudgets(time.monotonic),
         used_consents=UsedConsents(),
         recorder=resources.recorder,
-        quotas=_build_quotas(config, resources),
+        quotas=_build_quotas(resources),
         telemetry=_build_telemetry_stage(signals, services.path_hasher, is_stdio=is_stdio),
     )
 
 
-def _build_limiter(traffic: TrafficPolicy, *, has_auth: bool) -> PrincipalLimiter:
+def find_rate(config: Config) -> Limit | None:
+    """Return the rate limit of each principal; None without one."""
+    most = config.limits.traffic.rate(has_auth=config.auth.is_required)
+    return Limit("calls_per_minute", most) if most else None
+
+
+def _build_limiter(config: Config) -> PrincipalLimiter:
     """Return the rate and concurrency limits of principals."""
-    most = traffic.rate(has_auth=has_auth)
-    rate = Limit("calls_per_minute", most) if most else None
+    traffic = config.limits.traffic
     queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
-    return PrincipalLimiter(Limit("calls_per_principal", traffic.calls_per_principal), rate, queue, time.monotonic)
+    bound = Limit("calls_per_principal", traffic.calls_per_principal)
+    return PrincipalLimiter(bound, find_rate(config), queue, time.monotonic)
 
 
-def _build_quotas(config: Config, resources: Resources) -> CallQuotas | None:
-    """Return the quotas of calls; None if the configuration has none."""
-    if resources.recorder is None or not config.has_call_quotas:
+def _build_quotas(resources: Resources) -> CallQuotas | None:
+    """Return the counts of calls for quotas, which a reload may add; None without an event log."""
+    if resources.recorder is None:
         return None
-    traffic, principals = config.limits.traffic, config.auth.principals
-
-    def quota_of(namespace: str) -> CallQuota:
-        return traffic.quota_for(find_limits(principals, namespace))
-
-    quotas = CallQuotas(resources.store.events, resources.recorder, quota_of, time.time)
+    quotas = CallQuotas(resources.store.events, resources.recorder, time.time)
     resources.tasks.start_soon(quotas.run)
     return quotas
 

@@ -357,9 +357,13 @@ def _find_only_text(shown: object) -> str | None:
 
 
 def is_whole_notice(text: str) -> bool:
-    """Whether a text begins and ends like a notice: models paste notices as arguments."""
-    is_framed = any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
-    return is_framed or _find_shown_base(text) is not None
+    """Whether a text is like a notice, or a shown value with its path: models paste both as arguments."""
+    return replaces_value(text) or _find_shown_base(text) is not None
+
+
+def replaces_value(text: str) -> bool:
+    """Whether a text begins and ends like the notice of a value that is not shown."""
+    return any(opening.match(text) and text.endswith(endings) for opening, endings in _NOTICE_FRAMES)
 
 
 def _find_shown_base(text: str) -> str | None:

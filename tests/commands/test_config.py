@@ -1,6 +1,7 @@
 """A configuration file becomes settings; the examples load; the JSON Schema describes the file."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -315,6 +316,62 @@ def test_variables_are_replaced_once_and_not_parsed(
     load: Load, written: str, environ: dict[str, str], text: str
 ) -> None:
     assert stdio(load(f"upstreams: {{a: {{command: x, args: ['{written}']}}}}", environ)).args == (text,)
+
+
+@pytest.mark.parametrize(
+    ("written", "environ", "text"),
+    [
+        ("${A}", {}, "from the file"),
+        ("-${env:A}-${A}-", {}, "-from the file-from the file-"),
+        ("${A:-d}", {}, "from the file"),
+        ("${A}", {"A": ""}, "from the file"),
+        ("${A}", {"A": "x"}, "x"),
+        ("${A_FILE:-d}", {"A_FILE": ""}, "d"),
+        ("${A:-d}", {"A_FILE": ""}, "d"),
+        ("${A}", {"A": "", "A_FILE": ""}, ""),
+    ],
+)
+def test_a_variable_may_be_in_a_file_that_another_names(
+    load: Load, tmp_path: Path, written: str, environ: dict[str, str], text: str
+) -> None:
+    (tmp_path / "a").write_bytes(b"from the file\r\n\n")
+    config = load(f"upstreams: {{a: {{command: x, args: ['{written}']}}}}", {"A_FILE": str(tmp_path / "a"), **environ})
+    assert stdio(config).args == (text,)
+
+
+def test_a_file_of_a_variable_is_neither_parsed_nor_searched(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(" [1, {a: *b}]\n${B} ")
+    config = load("upstreams: {a: {command: x, args: ['${A}']}}", {"A_FILE": str(tmp_path / "a"), "B": "no"})
+    assert stdio(config).args == (" [1, {a: *b}]\n${B} ",)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"\xff", "is not UTF-8"),
+        (b"s3cret\0", "is not text"),
+        (b"s3cret" * 200_000, "is larger than 1048576 bytes"),
+        (b"\n", "is empty"),
+    ],
+)
+def test_an_unusable_file_of_a_variable_is_named_by_its_variable(
+    load: Load, tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    if content is not None:
+        (tmp_path / "a").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load("upstreams: {a: {command: x, args: ['${A:-d}']}}", {"A_FILE": str(tmp_path / "a")})
+    assert str(caught.value).endswith(
+        f"args.0: the file that the environment variable A_FILE names {problem}; check its path and its permissions"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe")
+def test_a_pipe_as_the_file_of_a_variable_is_an_error(load: Load, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a")
+    with pytest.raises(ConfigError, match="A_FILE names is not a regular file"):
+        load("upstreams: {a: {command: x, args: ['${A}']}}", {"A_FILE": str(tmp_path / "a")})
 
 
 @pytest.mark.parametrize(

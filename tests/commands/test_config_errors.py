@@ -40,6 +40,7 @@ VARIABLE = "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ f
 INPUT = "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
 SIZE = "expected a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, got"
 TAG = "YAML tags (such as !name) are not used here; remove it"
+FLOW = "a comma is missing inside { } or [ ]"
 CHARACTER = "the text contains NUL or half of a surrogate pair; remove it"
 WHOLE_NUMBER = "expected a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
@@ -97,7 +98,10 @@ BAD_KEYS = [
     ("overrides: {r: {inline_budget: -1}}", f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} a negative number"),
     (
         "args: ['${NONE}']",
-        "upstreams.a.args.0: the environment variable NONE is not set; set it, or write a default: ${NONE:-...}",
+        (
+            "upstreams.a.args.0: the environment variable NONE is not set; set it, or NONE_FILE to a file with its "
+            "value, or write a default: ${NONE:-...}"
+        ),
     ),
     ("args: ['${input:k}']", f"upstreams.a.args.0: {INPUT}"),
     ("args: ['${A:-${B}}']", f"upstreams.a.args.0: {VARIABLE}"),
@@ -287,6 +291,9 @@ UNREADABLE = [
     ("a:\n\tb: 1\n", 2, "YAML does not allow a tab here; use spaces"),
     ("a: 1\nb: [1, 2\n", 3, "a list in [ ] lacks a comma or the closing bracket"),
     ("a: {b: 1\n", 2, "a mapping in { } lacks a comma or the closing brace"),
+    ("a: {b: Bearer ${T}}\n", 1, f"{FLOW}, or quotes around text with ${{VAR}}"),
+    ("a: [${T}, x]\n", 1, f"{FLOW}, or quotes around text with ${{VAR}}"),
+    ("a: {b: {c: 1} {d: 1}}\n", 1, f"{FLOW}, or quotes around text with ${{VAR}}"),
     ("a: 'x\n", 2, "a quote or bracket is not closed"),
     ("a: b: c\n", 1, "YAML does not allow a colon here; put the text in quotes or fix the indentation"),
     ("a: 1\nb\nc: 2\n", 3, "a key without a colon; write 'key: value', or put the text in quotes"),

@@ -12,6 +12,7 @@ from mcp_mirror.config import config_json_schema
 from mcp_mirror.config.clients import CLIENT_BLOCKS, gather_upstreams
 from mcp_mirror.config.reader import Reader
 from mcp_mirror.config.source import Findings, YamlMapping, expand, read_yaml
+from mcp_mirror.config.variables import Variables
 from mcp_mirror.errors import ConfigError
 
 SCHEMA = config_json_schema()
@@ -107,7 +108,7 @@ def is_read(file: Any) -> bool:
     variables = {"HOME": "/home/ann"} | dict.fromkeys(("STORE_KEY", "STATE_KEY", "AUDIT_KEY"), "k" * 32)
     variables |= dict.fromkeys(("GITHUB_TOKEN", "CLIENT_SECRET", "REDIS_PASSWORD"), "secret")
     sections, upstreams = gather_upstreams(root, findings)
-    tree = expand(YamlMapping(root.location, {**sections, "upstreams": upstreams}), variables, findings)
+    tree = expand(YamlMapping(root.location, {**sections, "upstreams": upstreams}), Variables(variables), findings)
     assert isinstance(tree, YamlMapping)
     config = Reader(findings, Path("/etc")).read_config(tree)
     try:

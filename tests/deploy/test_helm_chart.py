@@ -83,6 +83,11 @@ def read_gateway_config(manifests: dict[str, dict[str, Any]], folder: Path) -> A
     path.chmod(mode)
     [container] = pod["containers"]
     environ = {one["name"]: one.get("value", "redis://example.com:6379/0") for one in container["env"]}
+    secrets = {one["name"] for one in pod["volumes"] if "secret" in one}
+    mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] in secrets]
+    mounted = folder / "mounted"
+    mounted.write_text("secret\n")
+    environ |= {name: str(mounted) for name, value in environ.items() if value.startswith(tuple(mounts))}
     return load_config(path, environ | {"STATE_KEY": "0123456789" * 4})
 
 
@@ -111,13 +116,15 @@ def test_all_values_together_are_valid_manifests(tmp_path: Path) -> None:
 
 def test_the_documented_values_are_valid(tmp_path: Path) -> None:
     page = (ROOT / "docs/operations/kubernetes.md").read_text()
-    values: dict[str, Any] = {}
-    for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
-        values |= yaml.safe_load(block)
-    manifests = render(values)
-    assert {"Deployment", "Ingress"} <= manifests.keys()
-    config = read_gateway_config(manifests, tmp_path)
-    assert [one.name for one in config.upstreams] == ["search"]
+    first, *others = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    kinds, headers = set[str](), set[str]()
+    for block in (first, *others):
+        manifests = render(first | block)
+        kinds |= manifests.keys()
+        [search] = read_gateway_config(manifests, tmp_path).upstreams
+        headers.add(search.endpoint.headers["Authorization"])
+    assert {"Deployment", "Ingress"} <= kinds
+    assert "Bearer secret" in headers, "no block has a secret in a file"
 
 
 def test_pods_run_without_privileges_and_write_only_to_two_folders() -> None:

@@ -49,11 +49,15 @@ _CLI_END: Final = """\
 | SIGTERM, Ctrl-C | graceful shutdown; a second signal ends the gateway at once |
 
 On SIGHUP, new upstreams start, removed ones stop, and an upstream restarts if any of its keys has changed, also
-`accepts` or `labels`. Calls in flight to a stopped or restarted upstream have `server.drain` seconds to end, and other
-calls continue. A configuration with an error changes nothing, and the log reports it. A change of `store`, `server`,
-`limits`, `audit`, `events`, `dashboard` or `auth.principals` takes effect at the next start; the log names such a
-change at each reload. `serve --watch` does the same when the file changes. A graceful shutdown accepts nothing new and
-finishes the calls in flight within `server.drain` seconds.
+`accepts` or `labels`. Calls in flight to a stopped or restarted upstream have `server.drain` seconds to end, and
+other calls continue. A configuration with an error changes nothing, and the log reports it. The log names the keys
+that have changed. Quotas and rates of calls (`limits.calls_per_day`, `calls_per_month`, `calls_per_minute`, and those
+of `auth.principals`) apply to open sessions too. A change of a limit [of upstreams](limits.md) restarts all
+upstreams. A change of `store`, `server`, `audit`, `events`, `dashboard`, another key of `limits`, or
+`namespace_bytes` and `namespace_values` of `auth.principals` takes effect at the next start, and so does
+authentication if it is switched on or off; the log names these keys at each reload. `serve --watch` does the same
+when the file changes. A graceful shutdown accepts nothing new and finishes the calls in flight within `server.drain`
+seconds.
 """
 
 

@@ -38,7 +38,7 @@ ATTACKS: list[tuple[str, dict[str, Any], str]] = [
     ("trick", {}, "^done$"),
     ("ask_forged", {}, "'hostile'|^$"),
     ("drip", {"pause": 0.001}, "^done$"),
-    ("drip", {"pause": 0.03}, "did not answer 'drip' within 2 s; try again or raise its `timeout`"),
+    ("drip", {"pause": 0.03}, "did not answer 'drip' within 2 s \\(`timeout`\\); it may have had effects"),
     ("cyclic", {"a": {"a": {"b": 1}}}, "^done$"),
     ("remote", {"a": 1, "b": 2}, "^done$"),
     ("regular", {"a": "a" * 50 + "!"}, "^done$|does not match|is not valid"),

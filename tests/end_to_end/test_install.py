@@ -106,8 +106,8 @@ async def test_status_and_doctor_know_the_gateway_of_a_merged_client(
     assert ended.out.splitlines()[1:] == [f"  one gateway (mirror) with 2 servers from {config}"]
     ended = await run("doctor")
     assert (ended.code, ended.out) == (1, "claude-desktop: mirror: 1 of 2 servers is ready\n")
-    assert "problem: claude-desktop: mirror: bad: It ended the connection before it answered." in ended.err
-    assert ended.err.splitlines()[-1] == "0 of 1 server is ready."
+    assert "problem: claude-desktop: mirror: bad: It ended with exit code 3 before it answered." in ended.err
+    assert ended.err.splitlines()[-1] == "1 of 2 servers is ready."
     late = json.loads(file.read_text())
     late["mcpServers"]["late"] = {"command": "x"}
     file.write_text(json.dumps(late))
@@ -117,6 +117,7 @@ async def test_status_and_doctor_know_the_gateway_of_a_merged_client(
     ended = await run("doctor")
     assert ended.code == 0, ended.err
     assert "claude-desktop: mirror: ready, 2 servers, after " in ended.out
+    assert ended.err.splitlines()[-1] == "2 of 2 servers are ready."
     config.write_text("mcpServers: {good: {comand: x}}")
     for command, code in (("doctor", 1), ("status", 0)):
         ended = await run(command)
@@ -225,9 +226,37 @@ async def test_doctor_prints_each_problem_once_and_a_summary(raw: Any, write: Ca
     assert ended.code == 1
     assert "claude-desktop: mcp-mirror: ready, " in ended.out
     assert ended.err.count("the command '/nowhere/server' does not exist") == 1
-    assert ended.err.count("It ended the connection before it answered") == 2
-    assert ended.err.count("no key") == 1
+    assert all(f"It ended with exit code {code} before it answered" in ended.err for code in (1, 3))
+    assert ended.err.count(": no key\n") == 1
     assert ended.err.splitlines()[-1] == "2 of 5 servers are ready."
+
+
+TRACEBACK = """
+Traceback (most recent call last):
+  File "server.py", line 7, in <module>
+    start()
+    ^^^^^^^
+  File "server.py", line 4, in start
+    load()
+    ^^^^^^
+  File "server.py", line 2, in load
+    raise RuntimeError("no licence")
+RuntimeError: no licence
+"""
+
+
+async def test_doctor_prints_the_end_of_the_error_output_in_order(
+    write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    script = tmp_path / "a server.py"
+    script.write_text(f"import sys\nsys.exit({TRACEBACK!r})\n")  # at each of two handshakes
+    write(bad={"command": sys.executable, "args": [str(script), "--token", "s3cret"], "env": {"KEY": "k3y"}})
+    assert (await run("install", "claude-desktop")).code == 0
+    ended = await run("doctor")
+    _, _, output = ended.err.partition("Its error output: RuntimeError: no licence\n")
+    by_hand = f"To run it without mcp-mirror, with the variables of its entry: {sys.executable} '{script}' --token ***"
+    printed = [*TRACEBACK.strip().splitlines(), by_hand]
+    assert output.splitlines() == [*(f"    {line}" for line in printed), "0 of 1 server is ready."]
 
 
 async def test_doctor_waits_for_the_server_and_not_for_its_last_listing(

@@ -77,7 +77,7 @@ async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
         await client.greet()
         await until((await hanging(client, "hang_mirrored", tmp_path, 0)).exists)
         answer = await client.text("hear_mirrored")
-        assert "This client is busy: `limits.calls_per_principal` (1)" in answer
+        assert "The principal of this client is busy: `limits.calls_per_principal` (1)" in answer
         assert "`limits.queue_timeout`" in answer
         refused = json.loads(await client.request("tools/list"))["error"]
         assert (refused["data"], "`limits.queue_timeout`" in refused["message"]) == ({"retryAfter": 1}, True)

@@ -271,12 +271,12 @@ async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
         path = await store_text(client, text)
         all_parts = ""
         while True:
-            part = await client.text("memory_read", {"memory_path": path, "offset": len(all_parts)})
+            part = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": len(all_parts)})
             all_parts += part.rpartition("\n... next: ")[0] if "\n... next: " in part else part
             if "\n... next: " not in part:
                 break
         assert all_parts == text
-        sliced = await client.text("memory_read", {"memory_path": path, "offset": 5, "limit": 8})
+        sliced = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": 5, "limit": 8})
         assert sliced.partition("\n... next")[0] == text[5:13]
         assert f"text, {len(text):,} characters, 2,000 lines" in await client.text(
             "memory_describe", {"memory_path": path}
@@ -285,6 +285,20 @@ async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
         assert lines == "line 1998\nline 1999"
         grepped = await client.text("memory_grep", {"memory_path": path, "pattern": "1999", "context": 1})
         assert grepped == "1998- line 1998\n1999: line 1999"
+
+
+async def test_a_search_that_is_written_for_another_grep_ignores_case(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store_text(client, "An ERROR\nno\nAn error\n" * 200)
+        for ignores in ({"-i": True}, {"ignore_case": "true"}, {"case_sensitive": False}):
+            found = await client.text("memory_grep", {"path": path, "pattern": "error$", "head_limit": 2, **ignores})
+            assert found.startswith("0: An ERROR\n2: An error\n")
+        for respects in ({}, {"-i": False}, {"case_sensitive": True}):
+            found = await client.text("memory_grep", {"memory_path": path, "pattern": "error$", **respects})
+            assert found.startswith("2: An error\n5: An error\n")
 
 
 @pytest.mark.parametrize("bound", [{"mirror": {"read_budget": 300}}, {"memory_tools": {"read_characters": 900}}])
@@ -751,7 +765,7 @@ async def test_a_large_value_is_searched_and_read_in_little_memory(
             f"{lines - 1}- {line.decode().strip()}\n{lines}: the needle\n{lines + 1}- last line"
         )
         assert await ask("memory_read", by="lines", offset=lines) == "the needle\nlast line"
-        assert await ask("memory_read", offset=-9) == "last line"
+        assert await ask("memory_read", offset=-1) == "last line"
         path = path_in(await client.text("memory_import", {"file": "rows"}))
         rows = LARGE // len(row)
         assert f"{rows + 1:,} items" in await ask("memory_describe", "/rows")

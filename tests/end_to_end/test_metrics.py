@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -221,6 +222,36 @@ async def test_each_worker_has_its_own_metrics(
                 await client.call_tool("hear_mirrored", {})
         counts = [(await export(http, port + number))(CALLS) or 0 for number in range(2)]
         assert sum(counts) == 10
+
+
+@pytest.mark.posix
+async def test_a_failed_reload_is_a_metric_until_one_succeeds(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
+) -> None:
+    port = free_port()
+
+    def write(**upstreams: Any) -> Path:
+        return configured({"raw": raw(), **upstreams}, server={"metrics": f"127.0.0.1:{port}"})
+
+    async with serve(config := write()) as served:
+        outcomes: list[float | None] = []
+        times: list[float] = []
+
+        async def note(expected: bytes = b"") -> None:
+            await until(lambda: any(expected in line for line in served.stderr))
+            samples = await export(http, port)
+            outcomes.append(samples("mcp_mirror_config_last_reload_successful"))
+            times.append(samples("mcp_mirror_config_last_reload_success_timestamp_seconds") or 0)
+
+        await note()
+        config.write_text("{")
+        served.process.send_signal(signal.SIGHUP)
+        await note(b"was not reloaded")
+        write(two=raw())
+        served.process.send_signal(signal.SIGHUP)
+        await note(b"was reloaded")
+    assert outcomes == [1, 0, 1]
+    assert time.time() - 60 < times[0] == times[1] < times[2] <= time.time()
 
 
 async def test_a_metrics_address_in_use_is_an_error(configured: Configured, raw: Any, run: Any) -> None:

@@ -343,7 +343,7 @@ async def test_a_call_ends_at_its_timeout_and_where_its_caller_gives_up() -> Non
         reply = await mirror.call("sleep_mirrored")
         go_on.set()
         assert reply.is_error
-        assert reply.text == "Tool 'sleep' did not answer within 0.05 s; try again or raise its `timeout`."
+        assert reply.text.startswith("Tool 'sleep' did not answer within 0.05 s (`timeout`); it may have had effects: ")
         calling = asyncio.create_task(mirror.call("wait_mirrored"))
         await begun.wait()
         calling.cancel()
@@ -1014,6 +1014,32 @@ async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
         ):
             await mirror.call("save_mirrored", {"content": other})
             assert received.pop() == other
+
+
+@pytest.mark.parametrize("text", ["see {}", "Dear all,\n\n{}\n\nBest", "<memory>{}</memory>"])
+async def test_a_reply_says_that_a_path_within_a_text_was_sent_as_text(text: str) -> None:
+    mirror, sent = Mirror(), list[str]()
+
+    @mirror.tool
+    def read_log() -> str:
+        return "line\n" * 5000
+
+    @mirror.tool
+    def send(body: str) -> str:
+        sent.append(body)
+        return "sent"
+
+    async with mirror:
+        path = path_in(await mirror.call("read_log_mirrored"))
+        body = text.format(path)
+        reply = await mirror.call("send_mirrored", {"body": body})
+        assert sent == [body]
+        assert reply.text == (
+            f'sent\nNote: "body" has the path "{path}" within other text, so the tool got this text and not the value. '
+            "To pass the value, give only the path."
+        )
+        unknown = path.replace(path[-4:], "0000")
+        assert (await mirror.call("send_mirrored", {"body": text.format(unknown)})).text == "sent"
 
 
 async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> None:

@@ -109,22 +109,34 @@ async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
     assert "127.0.0.1" not in log
 
 
-async def test_the_values_of_a_call_are_looked_up_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_lines(number: int) -> list[str]:
+    """Make lines."""
+    return [f"line {number}"] * 5000
+
+
+def join(parts: list[list[str]]) -> int:
+    """Join lists."""
+    return sum(map(len, parts))
+
+
+@pytest.mark.parametrize("step", ["describe", "read"])
+async def test_the_values_of_a_call_are_looked_up_and_read_at_the_same_time(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     all_of_them = asyncio.Barrier(3)
-
-    def make_lines(number: int) -> list[str]:
-        """Make lines."""
-        return [f"line {number}"] * 5000
-
-    def join(parts: list[list[str]]) -> int:
-        """Join lists."""
-        return sum(map(len, parts))
 
     class Distant(MemoryStore):
         async def describe(self, *given: Any, **options: Any) -> Any:
-            async with asyncio.timeout(BOUND):
-                await all_of_them.wait()
+            await self.arrive("describe")
             return await super().describe(*given, **options)
+
+        async def read(self, *given: Any, **options: Any) -> Any:
+            await self.arrive("read")
+            return await super().read(*given, **options)
+
+        async def arrive(self, at: str) -> None:
+            async with asyncio.timeout(BOUND):
+                await all_of_them.wait() if at == step else None
 
     monkeypatch.setattr(mcp_mirror.stores.opening, "MemoryStore", Distant)
     mirror = Mirror()
@@ -133,6 +145,33 @@ async def test_the_values_of_a_call_are_looked_up_at_the_same_time(monkeypatch: 
     async with mirror:
         paths = [str((await mirror.call("make_lines_mirrored", {"number": number})).path) for number in range(3)]
         assert (await mirror.call("join_mirrored", {"parts": paths})).text == "15000"
+        if step == "read":
+            pytest.importorskip("duckdb")
+            counts = "(SELECT count(*) FROM t0) n0, (SELECT count(*) FROM t1) n1, (SELECT count(*) FROM t2) n2"
+            reply = await mirror.sql("SELECT " + counts, {f"t{number}": path for number, path in enumerate(paths)})
+            assert reply.value == [{f"n{number}": 5000 for number in range(3)}]
+
+
+async def test_of_several_wrong_paths_the_error_is_about_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_last_read = asyncio.Event()
+
+    class Distant(MemoryStore):
+        async def read(self, namespace: str, base: str, *given: Any) -> Any:
+            if base == bases[-1]:
+                is_last_read.set()
+            async with asyncio.timeout(BOUND):
+                await is_last_read.wait()
+            return await super().read(namespace, base, *given)
+
+    monkeypatch.setattr(mcp_mirror.stores.opening, "MemoryStore", Distant)
+    mirror = Mirror()
+    mirror.tool(make_lines)
+    mirror.tool(join)
+    async with mirror:
+        replies = [await mirror.call("make_lines_mirrored", {"number": number}) for number in range(3)]
+        bases = [str(reply.path) for reply in replies]
+        reply = await mirror.call("join_mirrored", {"parts": [f"{bases[0]}/first", bases[1], f"{bases[2]}/last"]})
+        assert f'"{bases[0]}" has no key "first"' in reply.text
 
 
 async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(

@@ -309,32 +309,41 @@ async def test_a_configuration_warning_has_its_level_at_start_and_reload(
 
 
 @pytest.mark.posix
-async def test_reloads_name_changes_until_the_start_or_their_reversal(
+async def test_reloads_name_what_changed_and_what_a_start_will_change(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    changed = {"limits": {"spool_bytes": 4096}, "server": {"name": "other"}}
-    message = b"A change of server, limits takes effect at the next start."
-    async with open_lines(configured({"one": raw()})) as client:
+    changed = {"limits": {"spool_bytes": 4096}, "server": {"name": "other"}, "mirror": {"suffix": "_twin"}}
+    first, later = {"one": raw(), "two": raw()}, {"one": {**raw(), "timeout": 7}, "three": raw()}
+    deferred = " A change of server.name, limits.spool_bytes takes effect at the next start."
+    async with open_lines(configured(first)) as client:
         await client.greet()
-        for number, sections in enumerate((changed, changed, {}), 1):
-            configured({"one": raw()}, **sections)
+        for number, (upstreams, sections) in enumerate(((later, changed), (later, changed), (first, {})), 1):
+            configured(upstreams, **sections)
             client.process.send_signal(signal.SIGHUP)
             async with asyncio.timeout(BOUND):
                 while b"".join(client.stderr).count(b"was reloaded.") < number:  # noqa: ASYNC110  # as in `until`
                     await asyncio.sleep(0.01)
-    reloads = [line for line in b"".join(client.stderr).splitlines() if b"was reloaded." in line]
-    assert [message in line for line in reloads] == [True, True, False]
+    lines = [line.decode().partition("was reloaded.")[2] for line in b"".join(client.stderr).splitlines()]
+    assert [line for line in lines if line] == [
+        " Changed: upstreams.one.timeout, upstreams.three (added), upstreams.two (removed), mirror.suffix." + deferred,
+        " Nothing changed." + deferred,
+        " Changed: upstreams.one.timeout, upstreams.two (added), upstreams.three (removed), mirror.suffix.",
+    ]
 
 
 @pytest.mark.posix
-async def test_a_reload_applies_tokens_and_defers_quotas(configured: Configured, serve: Serve, raw: Any) -> None:
+async def test_a_reload_applies_tokens_and_quotas_of_calls(configured: Configured, serve: Serve, raw: Any) -> None:
     """The signal comes at the first moment at which the gateway serves."""
     before, after = ({"tokens": {name: "sha256:" + "0" * 64}} for name in ("alice", "bob"))
+    own = {"bob": {"calls_per_day": 1, "namespace_bytes": "1KiB"}}
     async with serve(configured({"one": raw()}, auth=before)) as served:
-        configured({"one": raw()}, auth={**after, "principals": {"bob": {"calls_per_day": 1}}})
+        configured({"one": raw()}, auth={**after, "principals": own}, limits={"calls_per_day": 7})
         served.process.send_signal(signal.SIGHUP)
         await until(lambda: any(b"was reloaded." in line for line in served.stderr))
-    assert b"A change of auth.principals takes effect at the next start." in b"".join(served.stderr)
+    output = b"".join(served.stderr)
+    changes = ("auth.tokens.bob (added)", "auth.tokens.alice (removed)", "auth.principals.bob (added)")
+    assert f"Changed: limits.calls_per_day, {', '.join(changes)}.".encode() in output
+    assert b"A change of auth.principals.bob.namespace_bytes takes effect at the next start." in output
 
 
 @pytest.mark.posix
@@ -363,6 +372,21 @@ async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(
         assert "hear_mirrored" in names(await client.request("tools/list"))
 
 
+@pytest.mark.posix
+async def test_a_hangup_reads_the_file_of_a_variable_again(
+    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("_before\n")
+    monkeypatch.setenv("SUFFIX_FILE", str(secret))
+    async with open_lines(configured({"one": raw()}, mirror={"suffix": "${SUFFIX}"})) as client:
+        await client.greet()
+        await until_listed(client, "hear_before")
+        secret.write_text("_after\n")
+        client.process.send_signal(signal.SIGHUP)
+        await until_listed(client, "hear_after")
+
+
 @pytest.mark.parametrize("section", [{"mirror": {"suffix": "_twin"}}, {"limits": {"spool_bytes": 4096}}])
 async def test_a_watched_file_is_reloaded_when_it_changes(
     section: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
@@ -374,7 +398,7 @@ async def test_a_watched_file_is_reloaded_when_it_changes(
         suffix = section.get("mirror", {}).get("suffix", "_mirrored")
         await until_listed(client, f"two_hear{suffix}")
     output = b"".join(client.stderr)
-    assert (b"change of limits takes effect at the next start" in output) is ("limits" in section)
+    assert (b"change of limits.spool_bytes takes effect at the next start" in output) is ("limits" in section)
 
 
 @pytest.mark.posix

@@ -850,7 +850,7 @@ async def test_a_long_undefined_name_in_a_long_script_is_answered_at_once() -> N
         assert "is not defined" in reply.text
         many = "\n".join(f"value_{number} = 1" for number in range(5_000))
         assert "inputs has no orders" in (await mirror.run(f"{many}\n[row for row in orders]")).text
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 2 * slowness()
 
 
 async def test_a_script_without_a_value_says_how_to_return_one() -> None:
@@ -1037,7 +1037,7 @@ SAY = f"x = await tools.crm_say_mirrored(result={json.dumps({'content': [], 'str
     ("code", "limits", "expected"),
     [
         (f"{SAY}await tools.mail_hear_mirrored(x=x['a'])", {}, "may not go to upstream 'mail'"),
-        (f"{SAY}await tools.mail_hear_mirrored(x=1)", {"calls_per_day": 1}, "This client has made the 1 calls"),
+        (f"{SAY}await tools.mail_hear_mirrored(x=1)", {"calls_per_day": 1}, "has made the 1 call that it may"),
     ],
 )
 async def test_a_script_that_the_gateway_refuses_is_not_to_be_corrected(

@@ -101,5 +101,7 @@ async def test_a_task_that_does_not_end_in_time_is_cancelled(
     async with open_lines(configured({"t": upstream | {"timeout": 0.5}})) as client:
         await client.greet()
         text = await client.text("research_mirrored", {"hangs": True})
-        assert text == "Upstream 't' did not answer 'research' within 0.5 s; try again or raise its `timeout`."
+        assert text.startswith(
+            "Upstream 't' did not answer 'research' within 0.5 s (`timeout`); it may have had effects: "
+        )
         await until(lambda: "tasks/cancel" in log.read_text())

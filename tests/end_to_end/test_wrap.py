@@ -451,6 +451,19 @@ async def test_the_memory_command_serves_the_memory_tools_alone(command: Wrap) -
         assert all(name == RETRIEVE or name.startswith("memory_") for name in names)
 
 
+@pytest.mark.parametrize("code", ["await tools.read_text_file(path='/a')", "getattr(tools, 'read_text_file')"])
+async def test_scripts_of_the_memory_command_are_not_offered_tools(command: Wrap, code: str) -> None:
+    pytest.importorskip("pydantic_monty")
+    async with command("memory") as client:
+        await client.greet()
+        listed = json.loads(await client.request("tools/list"))["result"]["tools"]
+        (description,) = [tool["description"] for tool in listed if tool["name"] == "memory_run"]
+        assert "tools." not in description
+        result = json.loads(await client.call("memory_run", json.dumps({"code": code})))["result"]
+        assert result["isError"]
+        assert "no tools that a script can call. Call the tool first, then give" in result["content"][0]["text"]
+
+
 async def test_no_process_remains_after_an_unusable_option(run: Run, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     wait = f"threading.Event().wait({BOUND})"  # also after the end of its input, until it is killed

@@ -10,6 +10,7 @@ import resource
 import socket
 import stat
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from gateway_processes import COMMAND, start_executable
-from http_sessions import META
+from http_sessions import META, session_of
 from tests.auth.conftest import HASHES, TOKENS
 from tests.end_to_end.conftest import BOUND, serve_gateway, until
 from tests.hostile.bystander import HEADERS, HttpClient
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 HALF = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\nx-half: "
 WHOLE = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\ncontent-type: application/json\r\n"
+END = WHOLE + b"connection: close\r\ncontent-length: 0\r\n\r\n"
+"""A last request, without a token: the gateway closes the connection after its answer."""
 PROMPT = 5.0
 """Seconds in which an ordinary request is answered during a flood, on a busy machine. Most take milliseconds."""
 
@@ -229,14 +232,30 @@ async def test_pipelined_requests_are_answered_in_order(configured: Configured, 
     bearer = f"authorization: Bearer {TOKENS['alice']}\r\naccept: application/json, text/event-stream\r\n"
     each = [ping.replace("0,", f"{number},") for number in range(500)]
     sent = [WHOLE + f"{bearer}content-length: {len(body)}\r\n\r\n{body}".encode() for body in each]
-    end = WHOLE + b"connection: close\r\ncontent-length: 0\r\n\r\n"
     async with serve(write_config(configured)) as served, holding(served.url) as holder:
-        connection = await holder.hold(b"".join(sent) + end)
+        connection = await holder.hold(b"".join(sent) + END)
         assert await call_on_new_connection(served.url) < PROMPT * slowness()
         await asyncio.wait_for(connection.over.wait(), BOUND)
         answers = connection.received.split(b"HTTP/1.1 ")[1:]
         assert len(answers) == 501
         assert [answer[:3] for answer in answers[-2:]] == [answers[0][:3], b"401"]
+
+
+async def test_notifications_are_answered_when_they_are_taken(configured: Configured, serve: Serve) -> None:
+    """Otherwise a client that sends them one after the other fills the memory with those that wait."""
+    config = write_config(configured, requests_per_principal=40, calls_per_minute="none")
+    body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}'
+    bearer = {"authorization": f"Bearer {TOKENS['alice']}"}
+    async with serve(config) as served, holding(served.url) as holder:
+        session = await session_of(served.url, bearer)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {**bearer, **HEADERS, **session}.items()).encode()
+        lines += b"content-length: %d\r\n\r\n" % len(body)
+        each = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:80\r\n" + lines + body
+        connections = [await holder.hold(each * 100 + END) for _ in range(20)]
+        for connection in connections:
+            await asyncio.wait_for(connection.over.wait(), BOUND)
+            statuses = Counter(answer[:3] for answer in connection.received.split(b"HTTP/1.1 ")[1:])
+            assert statuses == {b"202": 100, b"401": 1}
 
 
 async def test_a_principal_is_served_while_others_hold_what_they_may(configured: Configured, serve: Serve) -> None:

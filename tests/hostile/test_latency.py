@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 import httpx2
+import pytest
 from http_sessions import HEADERS as JSON_HEADERS
 from http_sessions import META
 
@@ -42,6 +43,7 @@ def call_times(url: str) -> list[float]:
     return times
 
 
+@pytest.mark.alone
 async def test_small_calls_on_one_connection_do_not_wait_for_acknowledgements(
     configured: Configured, serve: Serve, raw: Any
 ) -> None:

@@ -18,8 +18,9 @@ from mcp_mirror.gateway.stages.reporting import ReportStage
 from mcp_mirror.observability.audit import NO_AUDIT
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.sanitize import PathHasher
-from mcp_mirror.settings.limits import PrincipalLimits, TrafficPolicy, find_limits
-from mcp_mirror.settings.policies import EventsPolicy
+from mcp_mirror.settings.access import AuthPolicy
+from mcp_mirror.settings.limits import PrincipalLimits, TrafficPolicy
+from mcp_mirror.settings.policies import Config, EventsPolicy, WirePolicy
 from mcp_mirror.stores.event_log import MemoryEventLog
 
 
@@ -48,11 +49,9 @@ class Gateway:
     def __init__(
         self, log: MemoryEventLog, clock: Clock, principals: tuple[PrincipalLimits, ...] = (), **limits: Any
     ) -> None:
-        traffic = TrafficPolicy(**limits)
+        self.config = Config(limits=WirePolicy(traffic=TrafficPolicy(**limits)), auth=AuthPolicy(principals=principals))
         self.recorder = recorder = EventRecorder(log, EventsPolicy(), clock)
-        self.quotas = CallQuotas(
-            log, recorder, lambda namespace: traffic.quota_for(find_limits(principals, namespace)), clock
-        )
+        self.quotas = CallQuotas(log, recorder, clock)
 
         async def answer(_call: Call) -> Mapping[str, bytes]:
             return {"content": b"[]"}
@@ -62,7 +61,7 @@ class Gateway:
     async def call(self, principal: str = "alice", *, is_limited: bool = True) -> str:
         """Return the error of a call; an empty text if there is none."""
         namespace = LOCAL if principal == LOCAL else json.dumps(["token", principal])
-        call = Call(NullChannel(Caller(namespace)), "say", b"{}", is_limited=is_limited)
+        call = Call(NullChannel(Caller(namespace)), "say", b"{}", is_limited=is_limited, config=self.config)
         reply = await self._answer(call)
         if call.trace.reason is None:
             return ""
@@ -90,7 +89,8 @@ async def test_calls_over_the_quota_of_the_day_are_refused_until_the_next_day(lo
     gateway = Gateway(log, clock, calls_per_day=3)
     assert await gateway.calls(4) == [True, True, True, False]
     error = await gateway.call()
-    assert error.startswith("This client has made the 3 calls that it may make today (`calls_per_day`).")
+    used_up = "The principal of this client has made the 3 calls that it may make today with all its clients"
+    assert error.startswith(f"{used_up} (`calls_per_day`).")
     assert "from 2026-12-31 00:00 UTC" in error
     assert await gateway.calls(1, "bob") == [True]
     await gateway.quotas.refresh()
@@ -106,7 +106,10 @@ async def test_calls_over_the_monthly_quota_are_refused_until_the_next_month(log
     await gateway.quotas.refresh()
     clock.now += 3600
     assert await gateway.calls(2) == [True, False]
-    assert "this month (`calls_per_month`). It can call again from 2027-01-01 00:00 UTC" in await gateway.call()
+    assert (
+        "this month with all its clients (`calls_per_month`). It can call again from 2027-01-01 00:00 UTC"
+        in await gateway.call()
+    )
     clock.now += 24 * 3600
     await gateway.quotas.refresh()
     assert await gateway.calls(1) == [True]

@@ -24,8 +24,8 @@ from mcp_mirror.upstreams.elicitation import (
     complete_live,
     read_input_required,
 )
-from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.requests import RawResponse
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 LIMIT = 10
 """Input rounds that a call may have."""

@@ -183,11 +183,23 @@ async def test_a_proxy_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatc
     )
 
 
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://127.0.0.1:1", "http://"])
-async def test_a_proxy_that_is_not_http_is_named(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("proxy", "cause"),
+    [
+        (
+            "socks5h://me:c4n@127.0.0.1:1080",
+            "names a proxy with socks5h://, and only proxies with http:// are supported",
+        ),
+        ("https://127.0.0.1:1", "names a proxy with https://, and only proxies with http:// are supported"),
+        ("c4n://127.0.0.1:1", "is not the address of an HTTP proxy"),
+        ("http://", "is not the address of an HTTP proxy"),
+    ],
+)
+async def test_a_proxy_that_is_not_http_is_named(proxy: str, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     explained = await fail("https://tools.example.com/mcp")
-    assert "`https_proxy` is not the address of an HTTP proxy. Set `https_proxy` to http://HOST:PORT" in explained
+    assert f"`https_proxy` {cause}. Set `https_proxy` to http://HOST:PORT" in explained
+    assert "c4n" not in explained
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "10.0.0.1", "[::1]", "metadata.internal", "printer"])

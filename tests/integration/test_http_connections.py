@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import anyio
 import httpx2
@@ -266,16 +267,28 @@ async def test_informational_responses_are_skipped() -> None:
         assert await site.read() == b"hi"
 
 
-async def test_informational_responses_without_an_end_are_an_error() -> None:
-    async with serving(b"HTTP/1.1 100 Continue\r\n\r\n" * 40_000 + JSON) as site:
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 60_000,
+        (b"HTTP/1.1 103 Early Hints\r\n" + b"a:b\r\n" * 900 + b"\r\n") * 200,
+    ],
+    ids=["many", "many lines"],
+)
+async def test_informational_responses_without_an_end_are_an_error(response: bytes) -> None:
+    async with serving(response + JSON) as site:
         with pytest.raises(httpx2.RemoteProtocolError, match="informational responses"):
             await site.request()
 
 
 @pytest.mark.parametrize(
     "response",
-    [b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000 + JSON, STREAM + b"1\r\nx\r\n" * 20_000 + END],
-    ids=["informational responses", "chunks"],
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000 + JSON,
+        (b"HTTP/1.1 103 Early Hints\r\n" + b"a:b\r\n" * 400 + b"\r\n") * 250 + JSON,
+        STREAM + b"1\r\nx\r\n" * 20_000 + END,
+    ],
+    ids=["informational responses", "large ones", "chunks"],
 )
 async def test_other_tasks_run_while_a_response_of_many_parts_is_read(response: bytes) -> None:
     turns = 0
@@ -346,17 +359,44 @@ async def test_a_response_that_breaks_off_is_an_error(response: bytes) -> None:
     "response",
     [
         b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 200_000,
+        b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 110_000 + b"\r\ncontent-length: 2\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 1_000 + b"content-length: 2\r\n\r\nhi",
+        b"HTTP/1.1 103 OK\r\n\r\nHTTP/1.1 200 OK\n" + b"a:b\n" * 1_000 + b"content-length: 2\n\nhi",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nx: " + b"x" * 200_000,
     ],
-    ids=["head", "trailer"],
+    ids=["head", "whole head", "lines", "lines of a second head", "trailer"],
 )
 async def test_a_response_with_too_many_headers_is_an_error_that_says_so(response: bytes) -> None:
     async with serving(response) as site:
         with pytest.raises(httpx2.RemoteProtocolError) as failure:
             await site.read()
-        assert "it sent over 100 KiB of headers. Check which headers or cookies" in (
+        assert "it sent over 100 KiB or 1,000 lines of headers. Check which headers or cookies" in (
             explain_failed_connection(failure.value, httpx2.URL(site.url))
         )
+
+
+async def test_the_lines_of_a_body_are_not_those_of_its_head() -> None:
+    head, body = b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 900, b"data: x\n\n" * 4_000
+    async with serving(head + b"content-length: %d\r\n\r\n" % len(body) + body, JSON) as site:
+        assert await site.read() == body
+        assert await site.read() == b"hi"
+        assert site.connections == 1
+
+
+async def test_a_head_may_come_byte_by_byte() -> None:
+    receiver = Receiver()
+    transport = MagicMock(asyncio.Transport)
+    transport.is_closing.return_value = False
+    receiver.connection_made(transport)
+
+    async def connect(_address: str, _port: int) -> Receiver:
+        return receiver
+
+    connections = HttpConnections(connect, 1, 5.0, no_proxy)
+    for number in range(len(JSON)):
+        receiver.data_received(JSON[number : number + 1])
+    response = await connections.handle_async_request(httpx2.Request("GET", "http://example.com/"))
+    assert await response.aread() == b"hi"
 
 
 async def test_timeouts_and_errors_have_their_types() -> None:

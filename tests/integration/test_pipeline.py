@@ -185,7 +185,7 @@ async def test_only_calls_of_clients_are_limited() -> None:
     assert await stage(call_of(), nested) == OK
     reply = await stage(refused, nested)
     assert reply["isError"] == b"true"
-    assert "This client is busy" in str(reply["content"])
+    assert "The principal of this client is busy" in str(reply["content"])
 
 
 async def test_a_call_that_cannot_be_recorded_is_not_made() -> None:

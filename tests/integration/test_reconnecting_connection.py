@@ -35,15 +35,16 @@ from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Backoff, CircuitBreaker, add_jitter
-from mcp_mirror.upstreams.session import Mode, UpstreamRequest, UpstreamSession
+from mcp_mirror.upstreams.session import Mode, UpstreamSession
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
 BOUND = 60
 PROGRAM = """
-    import json, sys, time
+    import json, os, sys, time
     from pathlib import Path
 
     folder, *table = map(Path, sys.argv[1:])
@@ -67,10 +68,13 @@ PROGRAM = """
             "refuse": {"error": {"code": -32601, "message": "What?"}},
         }.get(does.get(method, "refuse"))
         if answer is None:
-            sys.exit("crashed")
+            how = does.get(method, "die")
+            if how.startswith("signal"):
+                os.kill(os.getpid(), int(how.removeprefix("signal")))
+            sys.exit(3 if how == "exit" else "crashed")
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
 """
-"""Handles each method as its arguments say: answers, refuses, or exits."""
+"""Handles each method as its arguments say: answers, refuses, exits, or ends itself with a signal."""
 
 
 @dataclass
@@ -247,6 +251,31 @@ async def test_the_circuit_breaker_opens_after_five_failures_in_a_row(connect: C
         assert session is connection.current_session
         assert connection.failure is None
         assert connection.status.state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("how", "ended"),
+    [
+        ("exit", "It ended with exit code 3"),
+        ("signal9", "It was ended by signal 9 (SIGKILL)"),
+        ("signal40", "It was ended by signal 40"),
+    ],
+)
+async def test_the_exit_status_of_a_server_is_reported(
+    connect: Connect, caplog: pytest.LogCaptureFixture, how: str, ended: str
+) -> None:
+    async with connect(("legacy",), initialize=how) as (connection, _):
+        await connection.settled.wait()
+        assert connection.status.detail.startswith(f"{ended} before it answered. ")
+    assert f"{ended} before it answered. " in caplog.text
+    async with connect(("legacy",), initialize="answer", tools_call=how) as (connection, _):
+        await connection.settled.wait()
+        with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
+            await connection.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
+        while connection.status.state == "ready":
+            await connection.wait_for_change()
+        assert connection.status.detail == f"{ended}."
+    assert f"upstream up is down: {ended}." in caplog.text
 
 
 async def test_the_log_reports_the_end_of_an_outage_once(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:

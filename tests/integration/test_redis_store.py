@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import pairwise
 from mmap import mmap
@@ -647,7 +648,7 @@ FOREIGN: list[tuple[tuple[str, str, *tuple[str | bytes, ...]], Callable[[RedisSt
     (("HSET", "value:me:t-1", "reason", "evicted", "at", "then"), lambda store: store.describe("me", "t-1")),
     (("HSET", "traffic", "sent:me", "many"), lambda store: store.stats("me")),
     (("SET", "total", "many"), lambda store: store.totals()),
-    (("SADD", "labels", b"\xff"), lambda store: store.slugs("me")),
+    (("SET", "labels", "t"), lambda store: store.slugs("me")),
     (("ZADD", "values", "1", b"\xff"), lambda store: store.namespaces()),
     (("HSET", "days:me", "today", "1"), lambda store: store.events.daily_calls("me", 0.0)),
     (("HSET", f"sums:me:{int(NOW) // 86_400}", "calls", "1"), lambda store: store.events.sums("me", NOW)),
@@ -1036,6 +1037,8 @@ class Network:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ends: list[asyncio.StreamWriter] = []
         self._unanswered: dict[asyncio.StreamWriter, int] = {}
+        self.requests = 0
+        """Parts that clients have sent; a small exchange has one."""
         self.uploads = 0
         """The most connections at once on which more than a MiB was sent that is not answered yet."""
         self.admits_uploads = asyncio.Event()
@@ -1065,6 +1068,7 @@ class Network:
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, back: asyncio.StreamWriter
     ) -> None:
         while data := await source.read(1 << 16):
+            self.requests += sink is back
             self._unanswered[back] = self._unanswered.get(back, 0) + len(data) if sink is back else 0
             self.uploads = max(self.uploads, sum(size > MIB for size in self._unanswered.values()))
             if self._unanswered[back] > MIB:
@@ -1101,6 +1105,19 @@ async def test_connections_that_have_gone_dead_are_given_up_together(
         assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(50))) == [b'"x"'] * 50
         await put(store, "t-2")
         assert time.monotonic() - started < RETURN * slowness()
+
+
+async def test_the_tools_of_a_namespace_take_one_exchange(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+    async with connected(redis_server, tmp_path) as (network, store):
+        for tool, namespace in (("grid", "me"), ("list", "me"), ("sheet", "you")):
+            await put(store, f"{tool}-{uuid.uuid4()}", namespace=namespace)
+        await store.slugs("me")
+        before = network.requests
+        assert await store.slugs("me") == {"grid", "list"}
+        assert network.requests - before == 1
 
 
 async def test_large_values_do_not_take_the_time_of_each_others_exchanges(
@@ -1262,7 +1279,7 @@ async def test_a_server_that_refuses_some_commands_is_logged_once(
     async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
         for _ in range(20):
             assert "Extend its ACL" in (await refused(put(store, "t-1")))[0]
-            assert await store.slugs("me") == frozenset()
+            assert (await store.totals()).values == 0
     lines = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
     assert [line.partition(".")[0].removeprefix("The store's Redis ") for line in lines] == [
         "user may not run a command that the store needs",

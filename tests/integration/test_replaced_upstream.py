@@ -19,8 +19,8 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.dedicated import ConnectionSlots
 from mcp_mirror.upstreams.registry import UpstreamRegistry
-from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import ChangeListeners, UpstreamDependencies
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
 BOUND = 60

@@ -38,7 +38,7 @@ from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, Examine
 from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
-from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
 BOUND: Final = 60

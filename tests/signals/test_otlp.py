@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 SECRET = "canary-4711"
 LARGE = json.dumps({"content": [{"type": "text", "text": f"{SECRET} line\n" * 2000}]})
 SERVER, INFO = 2, 9
+ADVICE = {
+    "OTEL_EXPORTER_OTLP_PROTOCOL=grpc": b"`http/protobuf`",
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json": b"`http/protobuf`",
+    "OTEL_LOGS_EXPORTER=console": b"`otlp` or `none`",
+}
 PATIENCE = 30.0
 
 
@@ -94,6 +99,19 @@ async def test_a_log_line_of_a_call_has_its_severity_and_the_trace_of_the_call(
     assert (record.trace_id, record.span_id) == (span.trace_id, span.span_id)
     assert {path for path, _ in receiver.requests} == {"/v1/traces", "/v1/logs"}
     assert SECRET.encode() not in b"".join(receiver.bodies)
+
+
+@pytest.mark.parametrize("setting", ADVICE)
+async def test_a_setting_of_exports_without_effect_is_a_warning(
+    configured: Configured, raw: Any, serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    variable, _, value = setting.partition("=")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    monkeypatch.setenv(variable, value)
+    async with serve(configured({"raw": raw()})) as served:
+        await make_calls(served.url)
+    [line] = [one for one in served.stderr if variable.encode() in one]
+    assert ADVICE[setting] in line
 
 
 async def test_a_missing_collector_is_named_in_the_log_without_its_secrets(

@@ -1,6 +1,8 @@
 """The memory tools as clients see them: their list, their sizes and their descriptions."""
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,7 +31,7 @@ def test_files_are_out_of_reach_where_no_root_is_named() -> None:
 
 @pytest.mark.parametrize("has_sql", [True, False])
 def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_tokens: Callable[[str], int]) -> None:
-    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql, has_run=True))
+    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql, has_run=True), has_tools=True)
     shown = [{key: tool.advert[key] for key in ("name", "description", "inputSchema")} for tool in tools.values()]
     assert 0 < count_tokens(msgspec.json.encode(shown).decode()) <= 600
 
@@ -37,11 +39,18 @@ def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_token
 def test_one_tool_has_the_example_of_a_join() -> None:
     without_run = own_tools(MemoryToolsPolicy(), WEEK, has_sql=True)
     assert "JOIN drivers" in without_run[QUERY].description
-    with_both = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=True, has_run=True))
+    with_both = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=True, has_run=True), has_tools=True)
     assert next(iter(with_both)) == RUN
     assert "names[t[...]]" in with_both[RUN].description
     assert "JOIN" not in with_both[QUERY].description
     assert "inputs" in with_both[QUERY].description
+
+
+def test_the_script_tool_names_tools_only_where_there_are_any() -> None:
+    own = own_tools(MemoryToolsPolicy(), WEEK, has_run=True)
+    with_tools, alone = (add_run(own, has_tools=has_tools)[RUN].description for has_tools in (True, False))
+    assert with_tools == f"{alone}\nTools: await tools.name(argument=...)."
+    assert "tools." not in alone
 
 
 STANDARD = {RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit"}
@@ -132,6 +141,34 @@ def test_texts_with_a_number_are_accepted_as_numbers(tool: str, arguments: bytes
 
 
 @pytest.mark.parametrize(
+    ("tool", "arguments", "read"),
+    [
+        ("memory_read", {"path": "p"}, {"memory_path": "p"}),
+        ("memory_read", {"file_path": "p", "by": "line"}, {"memory_path": "p", "by": "lines"}),
+        ("memory_grep", {"path": "p", "query": "x", "-C": 2}, {"memory_path": "p", "pattern": "x", "context": "2"}),
+        ("memory_grep", {"memory_path": "p", "regex": "x", "-A": 3}, {"pattern": "x", "context": "3"}),
+        ("memory_grep", {"memory_path": "p", "pattern": "x", "head_limit": 9}, {"limit": "9"}),
+        ("memory_grep", {"memory_path": "p", "pattern": "x", "maxCount": 9}, {"limit": "9"}),
+        ("memory_grep", {"memory_path": "p", "pattern": "x", "output_mode": "content", "-n": True}, {"pattern": "x"}),
+        ("memory_grep", {"memory_path": "p", "pattern": "x", "-i": True}, {"ignore_case": "True"}),
+        ("memory_query", {"path": "p", "query": "[0]"}, {"memory_path": "p", "expression": "[0]"}),
+        (
+            "memory_edit",
+            {"file_path": "p", "old_string": "a", "new_string": "", "replace_all": True},
+            {"memory_path": "p", "old_text": "a", "new_text": "", "all": "True"},
+        ),
+        ("memory_import", {"path": "f"}, {"file": "f"}),
+    ],
+)
+def test_arguments_with_the_names_of_other_tools_are_read(
+    tool: str, arguments: dict[str, Any], read: dict[str, str]
+) -> None:
+    parsed = TOOLS[tool].read_arguments(json.dumps(arguments).encode())
+    assert {name: parsed.text(name) for name in read} == read
+    assert TOOLS[tool].advert["inputSchema"]["properties"].keys() == TOOLS[tool].properties.keys()
+
+
+@pytest.mark.parametrize(
     ("tool", "argument", "written", "kept"),
     [
         ("memory_edit", "patch", b'[{"op":"add","path":"/a","value":1.0}]', b'[{"op":"add","path":"/a","value":1.0}]'),
@@ -164,7 +201,7 @@ def test_code_is_read_without_a_fence_around_it(text: str, code: str) -> None:
         (
             "memory_read",
             b"[]",
-            "The arguments are not a JSON object. It takes memory_path, and may take by, offset, limit.",
+            "JSON object. It takes memory_path, and may take by (chars, lines, items or keys), offset (from 0; -1: the",
         ),
         ("memory_read", b'{"\xff":"p"}', "The arguments are not a JSON object."),
         ("memory_read", b"{}", "memory_read needs 'memory_path'."),
@@ -175,8 +212,21 @@ def test_code_is_read_without_a_fence_around_it(text: str, code: str) -> None:
             """has no argument 'lines'. Write by="lines". It takes""",
         ),
         ("memory_grep", b'{"zzzz":1}', "has no argument 'zzzz'. It takes memory_path"),
-        ("memory_read", b'{"path":"p"}', "has no argument 'path'. Did you mean 'memory_path'?"),
-        ("memory_grep", b'{"memory_path":"p","query":"x"}', "has no argument 'query'. Did you mean 'pattern'?"),
+        ("memory_read", b'{"name":"p"}', "has no argument 'name'. Did you mean 'memory_path'?"),
+        ("memory_read", b'{"path":7}', "has no argument 'path'. It takes memory_path"),
+        ("memory_read", b'{"path":"p","memory_path":"p"}', "has no argument 'path'. Give 'memory_path' once."),
+        ("memory_export", b'{"path":"p"}', "has no argument 'path'. Did you mean 'memory_path'?"),
+        (
+            "memory_grep",
+            b'{"memory_path":"p","search_for":"x"}',
+            "has no argument 'search_for'. Did you mean 'pattern'?",
+        ),
+        (
+            "memory_grep",
+            b'{"memory_path":"p","pattern":"x","-A":1,"-B":2}',
+            "has no argument '-B'. Give 'context' once.",
+        ),
+        ("memory_grep", b'{"memory_path":"p","pattern":"x","output_mode":"count"}', "must be one of content."),
         ("memory_read", b'{"memory_pat":"p","memory_path":"p"}', "has no argument 'memory_pat'. It takes memory_path"),
         ("memory_read", b'{"memory_path":"p","zzzz":1}', "has no argument 'zzzz'. It takes memory_path"),
         ("memory_read", b'{"memory_path":7}', "'memory_path' of memory_read must be text."),

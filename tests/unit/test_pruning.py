@@ -279,6 +279,18 @@ def test_notices_and_unencodable_texts_are_kept(text: str) -> None:
     assert all(cut.message != 2 for cut in prune(messages, 0).cuts)
 
 
+@pytest.mark.parametrize(
+    "end", ['\n\nPath: "{}"\nResult ends.', "\nAs an argument, the path stands for the text.\nResult ends."]
+)
+def test_a_value_that_is_shown_with_its_path_is_pruned(end: str) -> None:
+    base = "rows-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
+    text = f'"{base}"\n' * end.startswith("\nAs") + "a b c " * 100 + end.format(base)
+    messages = [user("x"), assistant(None, ("a", "{}")), tool("a", text), assistant("done")]
+    pruned, memory = kept(messages, "openai")
+    assert list(memory) == [cut.path for cut in pruned.cuts]
+    assert restore_messages(pruned.messages, memory.get, "openai") == messages
+
+
 def test_a_text_too_long_for_a_notice_is_pruned() -> None:
     messages = [user("x"), assistant(None, ("a", "{}")), tool("a", NOTICE.replace("x", "x" * 9)), assistant("done")]
     assert len(kept(messages, "openai")[1]) == 1

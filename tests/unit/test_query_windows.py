@@ -96,7 +96,7 @@ def test_a_text_longer_than_a_piece_is_decoded(ascii_only: bool) -> None:  # noq
         ({"a": 1}, {"offset": 1}, "(nothing more)"),
         ({"a": 1, "b": 2}, {"by": "items", "offset": 1}, '"/b": 2'),
         ([1, 2], {"by": "keys", "limit": 1}, "0: 1\n... next: by=items, offset=1; last: offset=-1"),
-        (LONG, {"offset": PIECE - 3, "limit": 6}, "\nx\nx\nx\n... next: by=chars, offset=1048579"),
+        (LONG, {"by": "chars", "offset": PIECE - 3, "limit": 6}, "\nx\nx\nx\n... next: by=chars, offset=1048579"),
         (LONG, {"by": "lines", "offset": PIECE // 2 - 1, "limit": 3}, "x\nx\nx\n... next: by=lines, offset=524290"),
     ],
 )
@@ -158,7 +158,16 @@ def test_a_window_ends_at_its_budget() -> None:
 def test_a_line_longer_than_a_window_continues_by_characters() -> None:
     shown = read(f"ab\n{'x' * 100}\ny", by="lines", offset=1, budget=NARROW)
     assert shown == f"{'x' * 30}\n... the line continues; next: by=chars, offset=33"
-    assert read(f"ab\n{'x' * 100}\ny", offset=33, limit=2).startswith("xx")
+    assert read(f"ab\n{'x' * 100}\ny", "chars", offset=33, limit=2).startswith("xx")
+
+
+def test_a_text_with_several_lines_is_read_by_lines() -> None:
+    log = "\n".join(f"line {number}" for number in range(9))
+    assert read(log, limit=2) == "line 0\nline 1\n... next: by=lines, offset=2; last: offset=-1"
+    assert read(log, offset=-1) == "line 8"
+    assert read(log, "chars", offset=-1) == "8"
+    assert read("first\nlast", offset=-1) == "t"
+    assert read("C:\\new\\names", offset=-1) == "s"
 
 
 def test_a_value_too_large_for_a_window_is_outlined() -> None:

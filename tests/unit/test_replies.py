@@ -8,6 +8,7 @@ import pytest
 from mcp_mirror.core.capture import Captured
 from mcp_mirror.core.replies import (
     ToolResult,
+    append_text,
     build_content_reply,
     build_path_reply,
     build_refusal_result,
@@ -81,4 +82,6 @@ def test_bytes_and_texts_of_a_result_in_parts() -> None:
     assert read_texts(reply) == "one\n2"
     assert read_texts({}) == ""
     whole = {"content": b"".join(map(bytes, reply["content"])), "isError": b"true"}
+    assert read_texts(append_text({**reply, "isError": b"true"}, "last")) == "one\n2\nlast"
+    assert append_text({"isError": b"true"}, "last")["isError"] == b"true"
     assert count_reply_bytes(whole) == count_reply_bytes(reply) + len(b"true")

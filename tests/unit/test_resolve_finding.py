@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
-from mcp_mirror.core.resolve import EscapedPath, Pointer, explain_strings, find_pointers
+from mcp_mirror.core.resolve import EscapedPath, Pointer, explain_strings, find_embedded_bases, find_pointers
 from mcp_mirror.paths import MemoryPath, parse_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
@@ -349,7 +349,7 @@ def test_as_many_candidates_as_there_are_items_are_looked_at_once_each() -> None
         (FOREIGN, FOREIGN, "it is a path of a tool that this gateway does not serve"),
         (f"literal:{BASE}", None, "it is text: it has the prefix `literal:`"),
         (BASE[:-4], None, "it is rejected: it resembles a path, but is malformed"),
-        (f"see {BASE}", None, "it is text: it contains something like a path, but is not one"),
+        (f"see {BASE}", None, "it is text: it contains a path or something like one"),
     ],
 )
 def test_the_log_explains_why_a_string_is_or_is_not_a_path(text: str, path: str | None, why: str) -> None:
@@ -366,3 +366,26 @@ def test_a_million_prefixes_are_removed_in_linear_time() -> None:
     found = pointer_of("literal:" * 1_000_000 + BASE)
     assert isinstance(found, EscapedPath)
     assert found.text == "literal:" * 999_999 + BASE
+
+
+@pytest.mark.parametrize(
+    "text", [f"see {BASE}", f"Dear all,\n\n{BASE}\n\nBest", f"<memory>{BASE}</memory>", f"{BASE}\n{BASE}"]
+)
+def test_a_path_within_a_longer_text_is_found_there(text: str) -> None:
+    assert find_embedded_bases(json.dumps({"x": ["y", text]}).encode(), KNOWN) == ((("x", 1), BASE),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BASE,
+        f"literal:{BASE}",
+        f"{BASE}.",
+        f"see {FOREIGN}",
+        f"{BASE} and {OTHER}",
+        f"see {BASE}" + " " * 70_000,
+        "plain",
+    ],
+)
+def test_paths_several_paths_and_long_texts_are_not_texts_with_a_path(text: str) -> None:
+    assert find_embedded_bases(json.dumps({"x": text}).encode(), KNOWN) == ()

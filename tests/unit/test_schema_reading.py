@@ -189,19 +189,15 @@ def test_types_are_unknown_once_too_many_subschemas_apply() -> None:
     ],
 )
 def test_validation_errors_are_bounded_and_name_the_location(arguments: Any, words: tuple[str, ...]) -> None:
-    errors = SchemaCheck(VALID)(arguments)
-    if not words:
-        assert errors is None
-    else:
-        assert errors is not None
-        assert all(word in errors for word in words)
-        assert len(errors) <= 300
+    faults = SchemaCheck(VALID)(arguments)
+    assert len(faults) == bool(words)
+    assert all(word in str(fault) for word in words for fault in faults)
+    assert all(len(str(fault)) <= 300 for fault in faults)
 
 
 def test_the_place_of_a_fault_is_bounded_too() -> None:
-    errors = SchemaCheck({"additionalProperties": {"type": "null"}})({"k" * 100_000: 1})
-    assert errors is not None
-    assert len(errors) <= 300
+    (fault,) = SchemaCheck({"additionalProperties": {"type": "null"}})({"k" * 100_000: 1})
+    assert len(str(fault)) <= 300
 
 
 def nested(depth: int) -> Any:
@@ -217,7 +213,7 @@ def nested(depth: int) -> Any:
     ids=["1e400", "-1e400", "text", "key", "deep"],
 )
 def test_values_that_cannot_be_judged_are_accepted(value: Any) -> None:
-    assert SchemaCheck(VALID | {"additionalProperties": {"type": "number"}})({"n": 1, "x": value}) is None
+    assert SchemaCheck(VALID | {"additionalProperties": {"type": "number"}})({"n": 1, "x": value}) == ()
 
 
 @given(
@@ -225,7 +221,7 @@ def test_values_that_cannot_be_judged_are_accepted(value: Any) -> None:
 )
 def test_a_check_agrees_with_the_type(value: Any) -> None:
     is_integer = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
-    assert (SchemaCheck(VALID)({"n": value}) is None) == is_integer
+    assert (SchemaCheck(VALID)({"n": value}) == ()) == is_integer
 
 
 @pytest.mark.parametrize(
@@ -262,7 +258,7 @@ def test_a_schema_nested_too_deep_is_refused() -> None:
     "schema", [{}, {"type": ["object", "null"]}, {"$schema": "http://json-schema.org/draft-07/schema#"}]
 )
 def test_a_schema_of_any_draft_may_describe_an_object(schema: Schema) -> None:
-    assert SchemaCheck(schema)({"a": 1}) is None
+    assert SchemaCheck(schema)({"a": 1}) == ()
 
 
 @pytest.fixture
@@ -301,9 +297,9 @@ def test_nothing_is_fetched_and_what_is_elsewhere_is_not_checked(
             assert "#/" in reference
             continue
         check = SchemaCheck(schema)
-        assert check({"a": 5}) is None
-        assert check({"n": "x"}) is not None
-    assert SchemaCheck({"$schema": f"{url}/dialect", "properties": {"n": {"type": "integer"}}})({"n": "x"}) is not None
+        assert check({"a": 5}) == ()
+        assert check({"n": "x"})
+    assert SchemaCheck({"$schema": f"{url}/dialect", "properties": {"n": {"type": "integer"}}})({"n": "x"})
     assert received == []
 
 
@@ -311,9 +307,10 @@ def test_a_pattern_that_is_meant_to_take_for_ever_is_not_judged() -> None:
     endless = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a|a|b)*(a|a)*(?=c)\\1"}}}
     check = SchemaCheck(endless)
     began = time.monotonic()
-    assert check({"a": "a" * 100_000}) is None
+    assert check({"a": "a" * 100_000}) == ()
     assert time.monotonic() - began < 5
-    assert "does not match" in (check({"a": "aab"}) or "")
+    (fault,) = check({"a": "aab"})
+    assert "does not match" in str(fault)
 
 
 @pytest.mark.parametrize(

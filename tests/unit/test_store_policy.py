@@ -43,6 +43,8 @@ def test_single_principals_have_other_quotas() -> None:
     quotas = [traffic.quota_for(find_limits(own, f'["token", "{name}"]')) for name in ("alice", "bob", "carol")]
     assert quotas == [(0, 0), (1, 7), (1, 0)]
     assert find_limits((), "alice") is None
+    config = Config(limits=WirePolicy(traffic=traffic), auth=AuthPolicy(principals=own))
+    assert config.call_quota_of('["token", "bob"]') == (1, 7)
     limits = WirePolicy(traffic=traffic)
     assert Config(limits=limits).has_call_quotas
     assert Config(auth=AuthPolicy(principals=own)).has_call_quotas

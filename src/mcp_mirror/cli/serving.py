@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -43,7 +43,8 @@ _logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL: Final = 1.0
 """Seconds between two checks of the file."""
-
+_MAX_NAMED: Final = 20
+"""Changes that the line of a reload names."""
 
 FileVersion = tuple[int, int, int]
 """Values that change with a file."""
@@ -63,6 +64,11 @@ def _check_readable_again(path: Path) -> None:
     with suppress(OSError):  # such as that of a folder of another user, which reading reports
         if path.is_fifo():
             raise ConfigError(f"{path} is a pipe, which can be read once. To reload, serve a file.")
+
+
+def _list_some(places: Sequence[str]) -> str:
+    more = f" and {len(places) - _MAX_NAMED} more" if len(places) > _MAX_NAMED else ""
+    return f"{', '.join(places[:_MAX_NAMED])}{more}"
 
 
 class _Reloading(msgspec.Struct):
@@ -89,10 +95,12 @@ class _Reloading(msgspec.Struct):
             _check_readable_again(self.path)
             config = load_config(self.path, os.environ)
             config = self.start.share_state_keys(config) if self.start else config
-            deferred = self.application.reload(config, read_pins(config.lock))
+            reload = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
+            self.application.reloads.note(is_successful=False)
             _logger.error("the configuration was not reloaded, the old one continues. %s", error)  # noqa: TRY400  # it has the cause
             return
+        self.application.reloads.note(is_successful=True)
         in_use = self.application.gateway.state.config
         configure_logging(self.serving.verbosity, in_use)
         if self.start:  # successors of this worker start with the same configuration
@@ -101,8 +109,9 @@ class _Reloading(msgspec.Struct):
             return
         for warning in config.warnings:
             _logger.warning("%s", warning)
-        rest = f" A change of {', '.join(deferred)} takes effect at the next start." if deferred else ""
-        self.serving.print_line(f"mcp-mirror: the configuration was reloaded.{rest}")
+        changed = f"Changed: {_list_some(reload.changed)}." if reload.changed else "Nothing changed."
+        rest = f" A change of {_list_some(reload.deferred)} takes effect at the next start." if reload.deferred else ""
+        self.serving.print_line(f"mcp-mirror: the configuration was reloaded. {changed}{rest}")
 
     def follow_changes(self, hangups: AsyncIterator[signal.Signals] | None, tasks: TaskGroup) -> None:
         """Reload the configuration at each signal, and whenever its file changes if that is watched."""

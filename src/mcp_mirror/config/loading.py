@@ -25,6 +25,7 @@ from mcp_mirror.config.reader import Reader
 from mcp_mirror.config.scalars import expand_home, kind_name, read_boolean
 from mcp_mirror.config.shape import list_keys
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping, expand, read_yaml
+from mcp_mirror.config.variables import Variables
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.redaction import SECRET_NAMES
 from mcp_mirror.settings.policies import Config
@@ -169,7 +170,7 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
     if not isinstance(root, YamlMapping):
         findings.fail(root.location, f"expected a mapping with 'upstreams:' at the top, got {kind_name(root)}")
     folder = path.absolute().parent if path else _find_current_folder()
-    variables = {"PYTHON": sys.executable} | dict(environ)
+    variables = Variables({"PYTHON": sys.executable} | dict(environ))
     sections, gathered = gather_upstreams(root, findings)
     off = {name: node for name, node in gathered.members.items() if not _is_enabled(node, variables)}
     on = {name: node for name, node in gathered.members.items() if name not in off}
@@ -213,7 +214,7 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _is_enabled(upstream: Node, variables: Mapping[str, str]) -> bool:
+def _is_enabled(upstream: Node, variables: Variables) -> bool:
     """Return whether an upstream is enabled; if the switch is not a boolean, the reader will report it."""
     switch = upstream.members.get("enabled") if isinstance(upstream, YamlMapping) else None
     if switch is None:

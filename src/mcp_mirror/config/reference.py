@@ -23,8 +23,8 @@ Any value may contain variables:
 
 | syntax | value |
 |---|---|
-| `${VAR}` | the environment variable `VAR`; an error if it is not set |
-| `${VAR:-default}` | the same, or `default` if `VAR` is unset or empty |
+| `${VAR}` | the environment variable `VAR`, or the text of the file that `VAR_FILE` names; an error if neither is set |
+| `${VAR:-default}` | the same, or `default` if both are unset or empty |
 | `$${` | a literal `${` |
 
 Instead of `upstreams`, a block copied from a client works too: `mcpServers`, `servers`, `context_servers` or
@@ -37,8 +37,8 @@ _EXAMPLE_HEAD: Final = """\
 # Every key of mcp-mirror with its documentation. Active lines show the defaults, except for the upstreams' own keys.
 # Keys after a `#` without a space have no default, or one that the comment describes; their values are examples.
 #
-#   ${VAR}            the environment variable VAR; an error if it is not set
-#   ${VAR:-default}   the same, or the default if VAR is unset or empty
+#   ${VAR}            the environment variable VAR, or the text of the file that VAR_FILE names
+#   ${VAR:-default}   the same, or the default if both are unset or empty
 #   $${               a literal ${
 #
 # `make reference` writes this file. `mcp-mirror config schema` prints its JSON Schema for editors.

@@ -13,6 +13,7 @@ from typing import Final, Literal, NoReturn, TypeAlias
 import msgspec
 import yaml
 
+from mcp_mirror.config.variables import Variables
 from mcp_mirror.errors import ConfigError
 
 Kind = Literal["text", "number", "boolean", "nothing", "expanded", "unusable"]
@@ -52,6 +53,7 @@ _SYNTAX: Final = (
     ),
     ("could not find expected ':'", "a key without a colon; write 'key: value', or put the text in quotes"),
     ("end of stream", "a quote or bracket is not closed"),
+    ("but got '{'", "a comma is missing inside { } or [ ], or quotes around text with ${VAR}"),
     ("or ']'", "a list in [ ] lacks a comma or the closing bracket"),
     ("or '}'", "a mapping in { } lacks a comma or the closing brace"),
     ("<stream end>", "a bracket is not closed"),
@@ -274,7 +276,7 @@ class _NodeReader(msgspec.Struct):
         return {}
 
 
-def expand(node: Node, variables: Mapping[str, str], findings: Findings) -> Node:
+def expand(node: Node, variables: Variables, findings: Findings) -> Node:
     """Return a tree with `${VAR}`, `${env:VAR}` and `${VAR:-default}` replaced; `$${` is a literal `${`.
 
     As in a shell, the default replaces a variable that is unset or empty. The value of a variable is text: it is not
@@ -290,7 +292,7 @@ def expand(node: Node, variables: Mapping[str, str], findings: Findings) -> Node
             return YamlMapping(node.location, members)
 
 
-def _expand_scalar(scalar: Scalar, variables: Mapping[str, str], findings: Findings) -> Scalar:
+def _expand_scalar(scalar: Scalar, variables: Variables, findings: Findings) -> Scalar:
     if "${" not in scalar.text:
         return scalar
     found = list(_VARIABLE.finditer(scalar.text))
@@ -303,21 +305,31 @@ def _expand_scalar(scalar: Scalar, variables: Mapping[str, str], findings: Findi
     return replace(scalar, text=text, kind="expanded")
 
 
-def _look_up_variable(match: re.Match[str], variables: Mapping[str, str]) -> str:
+def _look_up_variable(match: re.Match[str], variables: Variables) -> str:
     if match["name"] is None:
         return "${"
-    if match["default"] is None:
-        return variables[match["name"]]
-    return variables.get(match["name"]) or match["default"]
+    return variables.get(match["name"]) or match["default"] or ""
 
 
-def _find_variable_problems(found: Iterable[re.Match[str]], variables: Mapping[str, str]) -> Iterator[str]:
+def _find_variable_problems(found: Iterable[re.Match[str]], variables: Variables) -> Iterator[str]:
     for match in found:
-        name = match["name"]
         if match.group() == "${" and match.string.startswith("${input:", match.start()):
             yield "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
         elif match.group() == "${":
             yield "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
             return  # what follows may be a part of it
-        elif name is not None and match["default"] is None and name not in variables:
-            yield f"the environment variable {name} is not set; set it, or write a default: ${{{name}:-...}}"
+        elif match["name"] is not None:
+            yield from _find_value_problems(match["name"], variables, has_default=match["default"] is not None)
+
+
+def _find_value_problems(name: str, variables: Variables, *, has_default: bool) -> Iterator[str]:
+    try:
+        is_set = variables.get(name) is not None
+    except ConfigError as error:
+        yield f"{error}; check its path and its permissions"
+        return
+    if not is_set and not has_default:
+        yield (
+            f"the environment variable {name} is not set; set it, or {name}_FILE to a file with its value, or write a "
+            f"default: ${{{name}:-...}}"
+        )

@@ -73,6 +73,12 @@ def encode_text_block(text: str) -> bytes:
     return msgspec.json.encode({"type": "text", "text": text})
 
 
+def append_text(reply: ToolResult, text: str) -> ToolResult:
+    """A result with one more text block."""
+    blocks = open_array(contiguous(reply.get("content", b"[]"))) or ()
+    return {**reply, "content": array_of((*((block,) for block in blocks), (encode_text_block(text),)))}
+
+
 def build_error_reply(message: str) -> ToolResult:
     """A tool error for the model: the message is bounded and sanitized, since it may quote an upstream."""
     return {"content": array_of([encode_text_block(sanitize_ends(message, MAX_ERROR_BYTES))]), "isError": b"true"}

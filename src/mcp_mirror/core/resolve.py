@@ -21,6 +21,7 @@ from mcp_mirror.paths import (
     MAX_NOTICE,
     PRUNED_SLUG,
     MemoryPath,
+    find_bases,
     find_candidate_offsets,
     find_notice_bases,
     fold_slug,
@@ -53,7 +54,9 @@ _MAX_CANDIDATES: Final = 20_000
 _MAX_PATH_CHARACTERS: Final = 1 << 20
 """Characters of all memory paths of a call, which are compared, logged and passed between processes."""
 _MAX_EXPLAINED: Final = 50
-"""Strings that `explain_strings` explains."""
+"""Strings that `explain_strings` explains, and in which `find_embedded_bases` searches."""
+_MAX_EMBEDDING: Final = 1 << 16
+"""Bytes of a text in which `find_embedded_bases` searches."""
 _MAX_CORRECTED: Final = 4096
 """Keys, texts and nulls in the arguments that are examined for corrections, those of short arguments first."""
 _MAX_CORRECTED_DEPTH: Final = 8
@@ -154,6 +157,19 @@ def _widen_to_stub(arguments: Buffer, found: Pointer | EscapedPath | None) -> Po
     return msgspec.structs.replace(found, span=span, location=above) if is_stub else found
 
 
+def find_embedded_bases(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str], ...]:
+    """Find the exact paths of this gateway's values within longer texts, which remain text: location and base of each.
+
+    A text with several different paths is not meant as one of them.
+    """
+    found: list[tuple[Location, str]] = []
+    for span, at in islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED):
+        if span.length <= _MAX_EMBEDDING and _classify_string(arguments, span, at, known) is None:
+            bases = find_bases(msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str))
+            found += [(at, base) for base in bases if len(bases) == 1 and slug_of(base) in known]
+    return tuple(found)
+
+
 def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str | None, str], ...]:
     """Explain why strings that resemble memory paths are or are not pointers: location, path and reason of each."""
     strings = islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
@@ -162,7 +178,7 @@ def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Loc
 
 def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
     if found is None:
-        return None, "it is text: it contains something like a path, but is not one, or names a tool of another gateway"
+        return None, "it is text: it contains a path or something like one, or names a tool of another gateway"
     if isinstance(found, EscapedPath):
         return None, "it is text: it has the prefix `literal:`"
     if found.path is None:

@@ -5,7 +5,7 @@ A recursive or nested schema can cost exponential time, so the event loop uses o
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final
@@ -14,9 +14,16 @@ from urllib.parse import quote
 import jsonschema_rs
 import msgspec
 
-from mcp_mirror.core.amounts import shorten
+from mcp_mirror.core.argument_faults import (
+    MAX_NAMED,
+    ArgumentFault,
+    name_kinds,
+    name_types,
+    quote_value,
+    read_faults,
+    shorten_middle,
+)
 from mcp_mirror.core.schema_references import References, Schema, as_sequence, is_nullable, map_below, read_types
-from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.validation_cost import Cost, CostCounter, UnboundedError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.security.sanitize import sanitize
@@ -43,17 +50,6 @@ _READ_BYTES: Final = 100
 """Bytes of a value that are read as fast as a subschema is compiled."""
 _URI: Final = "json-schema:///tool"
 """The URI of a schema without an `$id`."""
-_MAX_TEXT: Final = 300
-"""Characters of an error message."""
-_MAX_QUOTED: Final = 40
-"""Characters of a value that a message quotes."""
-_MAX_NAMED: Final = 8
-_MAX_COMPARED: Final = 300
-"""Values of an `enum` that are compared with a wrong one, in about 5 ms."""
-_MAX_ERRORS: Final = 5
-"""Errors that a message names."""
-_MAX_ALTERNATIVES: Final = 3
-"""Alternatives of a schema whose errors a message names."""
 _BACKTRACK_LIMIT: Final = 100_000
 """Steps after which a pattern is not judged: 100 ms."""
 _MAX_PATTERN_BYTES: Final = 1 << 15
@@ -78,7 +74,6 @@ _TYPES: Final[Mapping[type, frozenset[str]]] = {
     float: frozenset(("integer", "number")),
 }
 """The types of a schema that a value may have. 1.0 is an integer too."""
-_Errors = Sequence[jsonschema_rs.ValidationError]
 
 
 class SchemaCheck(msgspec.Struct, gc=False):
@@ -126,16 +121,16 @@ class SchemaCheck(msgspec.Struct, gc=False):
                 return True
         return False
 
-    def __call__(self, arguments: Any) -> str | None:
-        """Return an error message for arguments; None if they are valid or cannot be judged."""
+    def __call__(self, arguments: Any) -> tuple[ArgumentFault, ...]:
+        """Return the faults of arguments; none if they are valid or cannot be judged."""
         costs = self._costs or self.compile()
         try:
             if self.is_valid(arguments):
-                return None
+                return ()
             json.dumps(arguments, allow_nan=False)  # the library reads numbers beyond the range of doubles as null
             return _Explainer(_Compiler(costs, _build_options(is_small=self.is_small))).of(arguments)
         except (ValueError, RecursionError):
-            return None
+            return ()
 
 
 def verify_schema(schema: Schema, *, is_small: bool = False) -> None:
@@ -157,7 +152,7 @@ def _compile_validator(schema: Schema, options: jsonschema_rs.FancyRegexOptions)
     try:
         return jsonschema_rs.validator_for(schema, retriever=lambda _: {}, pattern_options=options)
     except (ValueError, RecursionError) as error:
-        reason = sanitize(_shorten(str(error).partition("\n")[0]))
+        reason = sanitize(shorten_middle(str(error).partition("\n")[0]))
         raise ValueError(f"its input schema is not valid: {reason}") from None
 
 
@@ -237,15 +232,15 @@ class _Explainer(msgspec.Struct, frozen=True):
 
     compiler: _Compiler
 
-    def of(self, arguments: Any) -> str | None:
-        """The error message; None if the arguments cannot be judged."""
+    def of(self, arguments: Any) -> tuple[ArgumentFault, ...]:
+        """The faults; none if the arguments cannot be judged."""
         violation = _Violation(self._references.root, "#", arguments)
         for _ in range(_MAX_STEPS):
             narrower = None if self._is_cheap(violation) else next(self._find_narrower(violation), None)
             if narrower is None:
                 break
             violation = narrower
-        return self._write_message(violation)
+        return tuple(self._word(violation))
 
     @property
     def _references(self) -> References:
@@ -336,22 +331,20 @@ class _Explainer(msgspec.Struct, frozen=True):
         constants = {name: _read_constants(below) for name, below in found}
         return {name: values for name, values in constants.items() if values}
 
-    def _write_message(self, violation: _Violation) -> str | None:
-        at = ".".join(violation.at)
+    def _word(self, violation: _Violation) -> Iterator[ArgumentFault]:
         is_readable = self._is_cheap(violation) and not _accepts_no_member(violation.part)
         validator = self.compiler.compile(violation) if is_readable else None
-        if errors := _read_errors(islice(validator.iter_errors(violation.value), _MAX_ERRORS) if validator else ()):
-            undecided = jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded
-            explained = (_explain_alternatives(error) for error in errors if not isinstance(error.kind, undecided))
-            messages = [_locate_message(".".join([*violation.at, *place]), message) for place, message in explained]
-            return "; ".join(dict.fromkeys((*messages, *_name_unlisted(violation, errors)))) or None
         part = violation.part if isinstance(violation.part, dict) else {}
-        cheap_part = _build_cheap_part(part, violation.value)
-        if error := next(jsonschema_rs.iter_errors(cheap_part, violation.value), None):
-            return "; ".join((_locate_message(at, _read_message(error)), *_name_unlisted(violation, [error])))
-        if named := self._explain_unknown_kind(part, violation.value) or self._explain_type(part, violation.value):
-            return _locate_message(at, named)
-        return _locate_message(at, "the value does not fit the schema of this argument")
+        errors = [*validator.iter_errors(violation.value)] if validator else []
+        if not errors:
+            cheap_part = _build_cheap_part(part, violation.value)
+            errors = [*islice(jsonschema_rs.iter_errors(cheap_part, violation.value), 1)]
+        if errors:
+            yield from read_faults(errors, violation.at)
+            yield from _name_unlisted(violation, errors)
+            return
+        named = self._explain_unknown_kind(part, violation.value) or self._explain_type(part, violation.value)
+        yield ArgumentFault(named or "the value does not fit the schema of this argument", violation.at)
 
     def _explain_unknown_kind(self, part: Schema, value: Any) -> str | None:
         """The message about the member that names a value's kind, if no alternative has such a kind."""
@@ -359,7 +352,7 @@ class _Explainer(msgspec.Struct, frozen=True):
         for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
             allowed = [kind for one in alternatives for kind in one.get(name, ())]
             if value.get(name) not in allowed:
-                return _name_kinds(name, value, allowed)
+                return name_kinds(name, value, allowed)
         return None
 
     def _explain_type(self, part: Schema, value: Any) -> str | None:
@@ -367,7 +360,7 @@ class _Explainer(msgspec.Struct, frozen=True):
         for alternatives in (as_sequence(part.get(word)) for word in ("anyOf", "oneOf")):
             types = [self._list_types(one) for one in alternatives]
             if types and all(types) and not any(self._has_type(one, value) for one in alternatives):
-                return _name_types(value, chain.from_iterable(map(sorted, types)))
+                return name_types(value, chain.from_iterable(map(sorted, types)))
         return None
 
 
@@ -388,113 +381,26 @@ def _build_cheap_part(part: Schema, value: Any) -> Schema:
     return cheap_part
 
 
-def _name_types(value: Any, types: Iterable[str]) -> str:
-    names = " or ".join(json.dumps(name) for name in dict.fromkeys(types))
-    return f"{_quote(value)} is not of type {names}"
-
-
-def _name_kinds(name: str, value: Any, allowed: Sequence[Any]) -> str:
-    named = ", ".join(list(dict.fromkeys(map(_quote, allowed)))[:_MAX_NAMED])
-    return f"{name!r} is {_quote(value[name]) if name in value else 'missing'}; the schema has alternatives for {named}"
-
-
-def _name_unlisted(violation: _Violation, errors: _Errors) -> Iterator[str]:
+def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.ValidationError]) -> Iterator[ArgumentFault]:
     """Yield a sentence with the arguments that a schema does not list, if it misses one: a name may be misspelled.
 
     Names inside arguments may be those of a stored value, and are not named.
     """
-    kinds = [error.kind for error in errors if not error.instance_path]
-    is_missing = any(isinstance(kind, jsonschema_rs.ValidationErrorKind.Required) for kind in kinds)
-    is_named = any(isinstance(kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties) for kind in kinds)
+    kinds = jsonschema_rs.ValidationErrorKind
+    found = [error.kind for error in errors if not error.instance_path]
+    is_missing = any(isinstance(kind, kinds.Required) for kind in found)
+    is_named = any(isinstance(kind, kinds.AdditionalProperties) for kind in found)
     part = violation.part
     if violation.at or is_named or not is_missing or not _MORE_NAMES.isdisjoint(part):
         return
     properties = part.get("properties")
     if isinstance(properties, dict):
-        names = islice((name for name in violation.value if name not in properties), _MAX_NAMED)
-        if unlisted := ", ".join(map(_quote, names)):
-            yield _shorten(f"the schema does not list {unlisted}")
-
-
-def _read_errors(found: Iterable[jsonschema_rs.ValidationError]) -> _Errors:
-    """The errors without those about the pattern of a text whose format is wrong too: generators write both."""
-    kinds, errors = jsonschema_rs.ValidationErrorKind, [*found]
-    formatted = [error.instance_path for error in errors if isinstance(error.kind, kinds.Format)]
-    return [one for one in errors if not isinstance(one.kind, kinds.Pattern) or one.instance_path not in formatted]
-
-
-def _explain_alternatives(error: jsonschema_rs.ValidationError) -> tuple[list[str], str]:
-    """The location and the message of an error; if all alternatives of `anyOf` or `oneOf` failed, what they expect.
-
-    Alternatives for values of another type, or of another kind, are not meant, unless all of them are.
-    """
-    place = list(map(str, error.instance_path))
-    failed = [_read_errors(found) for found in getattr(error.kind, "context", ()) if found]
-    if not failed:
-        return place, _read_message(error)
-    wanted = [_read_expected_types(found, error.instance_path) for found in failed]
-    typed = [found for found, types in zip(failed, wanted, strict=True) if not types]
-    if not typed:
-        return place, _name_types(error.instance, chain.from_iterable(wanted))
-    kinds = [_read_expected_kinds(found, error.instance_path) for found in typed]
-    if len(typed) > 1 and (name := next((one for one in kinds[0] if all(one in other for other in kinds)), None)):
-        return place, _name_kinds(name, error.instance, [value for one in kinds for value in one[name]])
-    meant = [found[0] for found in [one for one, names in zip(typed, kinds, strict=True) if not names] or typed]
-    if len(meant) == 1:
-        return _explain_alternatives(meant[0])
-    return place, "; or ".join(list(dict.fromkeys(map(_read_message, meant)))[:_MAX_ALTERNATIVES])
-
-
-def _read_message(error: jsonschema_rs.ValidationError) -> str:
-    """The message of an error. That of an `enum` names up to eight values, and of more the nearest first.
-
-    The library names two of them.
-    """
-    options: list[Any] = getattr(error.kind, "options", [])
-    if not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Enum) or not options:
-        return error.message
-    near: list[str] = []
-    if len(options) > _MAX_NAMED and isinstance(error.instance, str):
-        near = find_nearest(error.instance, (one for one in options[:_MAX_COMPARED] if isinstance(one, str)))
-    *named, last = list(dict.fromkeys(map(_quote, (*near, *options[: 2 * _MAX_NAMED]))))[:_MAX_NAMED]
-    if len(options) > _MAX_NAMED:
-        named, last = [*named, last], f"{len(options) - _MAX_NAMED:,} others"
-    return f"{_quote(error.instance)} is not one of {', '.join(named)}{' or ' if named else ''}{last}"
-
-
-def _quote(value: Any) -> str:
-    return shorten(json.dumps(value, ensure_ascii=False), _MAX_QUOTED)
-
-
-def _read_expected_types(errors: _Errors, place: Sequence[str | int]) -> list[str]:
-    """The types that an alternative expects at a location; empty if the value there has one of them."""
-    kinds = [error.kind for error in errors if list(error.instance_path) == list(place)]
-    return [name for kind in kinds if isinstance(kind, jsonschema_rs.ValidationErrorKind.Type) for name in kind.types]
-
-
-def _read_expected_kinds(errors: _Errors, place: Sequence[str | int]) -> Mapping[str, list[Any]]:
-    """The values that an alternative expects of members whose value it rejects, such as `kind`, by member."""
-    found: dict[str, list[Any]] = {}
-    for error in errors:
-        *above, last = (*error.instance_path,) or (0,)
-        if above == list(place) and isinstance(last, str):
-            if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Constant):
-                found[last] = [error.kind.expected_value]
-            elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Enum):
-                found[last] = as_sequence(error.kind.options)
-    return found
+        names = islice((name for name in violation.value if name not in properties), MAX_NAMED)
+        if unlisted := ", ".join(map(quote_value, names)):
+            yield ArgumentFault(f"the schema does not list {unlisted}")
 
 
 def _read_constants(part: Any) -> list[Any]:
     if not isinstance(part, dict):
         return []
     return [part["const"]] if "const" in part else as_sequence(part.get("enum"))
-
-
-def _locate_message(at: str, message: str) -> str:
-    return _shorten(f"{at}: {message}" if at else message)
-
-
-def _shorten(message: str) -> str:
-    half = _MAX_TEXT // 2 - 3
-    return message if len(message) <= _MAX_TEXT else f"{message[:half]} ... {message[-half:]}"

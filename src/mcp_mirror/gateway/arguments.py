@@ -1,14 +1,14 @@
 """Fits the arguments of a call to its tool: replaces memory paths by values, validates, and corrects what it can."""
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
 from mcp_mirror.core.resolve import (
@@ -44,7 +44,6 @@ _PARSED_HERE: Final = 1 << 20
 """Bytes of the largest text that is parsed in this process, in about 5 ms."""
 _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
-_MISSING: Final = re.compile(r'(?:(?P<at>\S+): )?"(?P<name>[^"]+)" is a required property')
 _CORRECT: Final = "Correct them and call again."
 
 Found = Pointer | EscapedPath | Correction
@@ -120,16 +119,16 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                     }
                 else:
                     raise
-        if (fault := await self._find_fault(call, entry, sent)) is None:
+        if not (faults := await self._find_faults(call, entry, sent)):
             return sent
         corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_of)
         if corrections:
             replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
             changed = await self._substitute(call, entry, replaced, values)
-            if (left := await self._find_fault(call, entry, changed)) is None:
+            if not (left := await self._find_faults(call, entry, changed)):
                 return changed
-            fault = fault if _is_null(left, fault) else left
-        raise _build_misfit_error(entry, fault if may_quote else None)
+            faults = faults if _were_null(left, faults) else left
+        raise _build_misfit_error(entry, faults if may_quote else ())
 
     async def _substitute(
         self, call: Call, entry: CatalogEntry, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
@@ -186,10 +185,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 return found
         return None
 
-    async def _find_fault(self, call: Call, entry: CatalogEntry, arguments: Segments) -> str | None:
-        """Return the first fault of the arguments; None if they are valid, or if the upstream validates large ones."""
+    async def _find_faults(self, call: Call, entry: CatalogEntry, arguments: Segments) -> tuple[ArgumentFault, ...]:
+        """Return the faults of the arguments; none if they are valid, or if the upstream validates large ones."""
         if sum(map(len, arguments)) > VALIDATED_BYTES:
-            return None
+            return ()
         return await self.services.schema_workers.validate(entry.inspected, b"".join(arguments), call.namespace)
 
     async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
@@ -225,9 +224,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         for token in reversed(location):
             before = (b"[" if isinstance(token, int) else b"{%b:" % json.dumps(token).encode()) + before
             after += b"]" if isinstance(token, int) else b"}"
-        fault = await self._find_fault(call, entry, (before, *value, after))
-        at = ".".join("0" if isinstance(token, int) else token for token in location)
-        return not any(one.startswith((f"{at}: ", f"{at}.")) for one in (fault or "").split("; "))
+        faults = await self._find_faults(call, entry, (before, *value, after))
+        place = tuple("0" if isinstance(token, int) else token for token in location)
+        return all(fault.place[: len(place)] != place for fault in faults)
 
     async def _advise_query(self, call: Call, inputs: CallInputs, error: MisfitError) -> ToolError | None:
         """Return an error that names the query which makes a value that fits of a text; None without one."""
@@ -253,18 +252,16 @@ def _find_refused_container(found: Pointers, types_of: TypesAt) -> str | None:
     return None
 
 
-def _build_misfit_error(entry: CatalogEntry, fault: str | None = None) -> ToolError:
-    """The error of arguments that do not fit a tool; without `fault`, it quotes no value."""
-    fault = fault or "the value of a memory path does not match the tool's schema"
-    return ToolError(f"The arguments do not fit tool {entry.name!r}: {fault}. {_CORRECT}")
+def _build_misfit_error(entry: CatalogEntry, faults: Sequence[ArgumentFault] = ()) -> ToolError:
+    """The error of arguments that do not fit a tool; without faults, it quotes no value."""
+    named = "; ".join(map(str, faults)) or "the value of a memory path does not match the tool's schema"
+    return ToolError(f"The arguments do not fit tool {entry.name!r}: {named}. {_CORRECT}")
 
 
-def _is_null(missing: str, fault: str) -> bool:
-    """Whether the member that is missing after the corrections was null, and a fault reports that."""
-    if (found := _MISSING.match(missing)) is None:
-        return False
-    location = f"{found['at']}.{found['name']}" if found["at"] else found["name"]
-    return fault.startswith(f"{location}: null is not ")
+def _were_null(left: Sequence[ArgumentFault], before: Sequence[ArgumentFault]) -> bool:
+    """Whether a member that is missing after the corrections was null, and a fault reports that."""
+    null = {fault.place for fault in before if fault.is_null}
+    return any(fault.missing is not None and (*fault.place, fault.missing) in null for fault in left)
 
 
 def _name_path(cause: str, path: MemoryPath) -> ToolError:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -12,8 +13,8 @@ import msgspec
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.replies import ToolResult, build_content_reply
-from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, open_texts
+from mcp_mirror.core.replies import ToolResult, append_text, build_content_reply
+from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, find_embedded_bases, open_texts
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
@@ -36,14 +37,15 @@ from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts
 from mcp_mirror.tokens import upper_estimator
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Buffer, Descriptor, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
-from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.requests import RawResponse
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +57,12 @@ _PRUNED: Final = (
     "These arguments are the stub of a call whose arguments were pruned. Write the arguments; for a large one give its "
     "path: the `memory_path` of the stub, a slash and the name of the argument."
 )
+_EMBEDDED: Final = (
+    'Note: {name} has the path "{base}" within other text, so the tool got this text and not the value. To pass the '
+    "value, give only the path."
+)
+_MAX_NAME: Final = 80
+"""Bytes of the name of an argument in a note."""
 _MAX_NAMESPACES: Final = 1_000
 """Namespaces whose slugs of other processes are remembered."""
 _MAX_CONVERSATIONS: Final = 10_000
@@ -172,8 +180,20 @@ class Dispatcher:
                 raise hidden from None
             raise
         reply = await self._results.reply(call, options, processed)
-        if call.script is None:  # the model sees the reply
-            self._note_unstored(call, processed)
+        if call.script is not None:
+            return reply
+        self._note_unstored(call, processed)  # the model sees the reply
+        return await self._name_embedded_path(call, reply)
+
+    async def _name_embedded_path(self, call: Call, reply: ToolResult) -> ToolResult:
+        """Say below a result that an argument had a path within a longer text: the tool got the path as text."""
+        if len(call.arguments) > _MAX_SEARCHED or not has_candidates(call.arguments):
+            return reply
+        for location, base in find_embedded_bases(call.arguments, call.trace.path_slugs or frozenset()):
+            with suppress(StoreError):
+                if isinstance(await self._services.writer.store.describe(call.namespace, base), Descriptor):
+                    name = as_json_string(str(location[0]), _MAX_NAME)
+                    return append_text(reply, _EMBEDDED.format(name=name, base=base))
         return reply
 
     def _note_unstored(self, call: Call, processed: CallResult) -> None:

@@ -28,6 +28,7 @@ from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import PrincipalLimiter
+from mcp_mirror.settings.labels import FUNCTIONS
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.tokens import upper_estimator
 
@@ -48,7 +49,7 @@ class StageDependencies(msgspec.Struct, frozen=True):
     recorder: EventRecorder | None = None
     """Writes the event log; None without one."""
     quotas: CallQuotas | None = None
-    """Counts calls; None without quotas."""
+    """Counts calls against quotas; None without an event log."""
     telemetry: TelemetryStage | None = None
     """Measures and traces calls; None without metrics and traces."""
 
@@ -65,7 +66,7 @@ def build_stages(
         shared.telemetry,
         ReportStage(services.audit, recorder, services.path_hasher, shared.clock),
         UsageStage(services.usage_counter, estimate) if has_memory else None,
-        shared.quotas if recorder else None,
+        shared.quotas if recorder and config.has_call_quotas else None,
         ConcurrencyStage(shared.limiter),
         ContextBudgetStage(msgspec.structs.replace(shared.budgets, capacity=capacity), estimate)
         if has_memory and capacity is not None
@@ -207,4 +208,5 @@ class StateBuilder(msgspec.Struct, frozen=True):
         lifetime = services.writer.policy.lifetime
         has_run = services.sandbox is not None and config.memory_tools.admits(RUN)
         tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None, has_run=has_run)
-        return add_run(tools) if has_run else tools
+        has_tools = bool(config.upstreams) or any(one.policy.name == FUNCTIONS for one in services.upstreams)
+        return add_run(tools, has_tools=has_tools) if has_run else tools

@@ -33,6 +33,7 @@ from mcp_mirror.gateway.contents import Members
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
+from mcp_mirror.system.event_loop import expect_growth
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, Segments
@@ -40,7 +41,7 @@ from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.registry import Upstream
-from mcp_mirror.upstreams.session import UpstreamRequest
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _RESOURCE_KINDS: Final[tuple[ItemKind, ...]] = ("resources", "templates")
 """The lists that can name the upstream of a resource, in the order in which they are fetched."""
@@ -54,6 +55,8 @@ _NOT_FOUND: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32
 _MAX_KEPT_PAGES: Final = 1_000
 _MAX_KEPT_BYTES: Final = 64 << 20
 """Last lists of upstreams, of all callers together. Above these limits the oldest are dropped."""
+_ITEM_BLOCKS: Final = 3
+"""Blocks of memory that an item of a list takes, about: its text, its name and its origin."""
 _MAX_KEPT_LISTS: Final = 10_000
 _MAX_KEPT_NAMES: Final = 200_000
 """Last merged lists, and the names in them, of all callers together. Above these limits the oldest are dropped."""
@@ -194,11 +197,13 @@ class Relay(msgspec.Struct):
 
     def _keep_origins(self, key: tuple[ItemKind, View], origins: Mapping[str, ResourceOrigin]) -> None:
         """Keep a merged list, which names the upstreams of later requests."""
+        before = sum(map(len, self._origins.values()))
         self._origins.pop(key, None)
         size = sum(map(len, self._origins.values())) + len(origins)
         while self._origins and (size > _MAX_KEPT_NAMES or len(self._origins) >= _MAX_KEPT_LISTS):
             size -= len(self._origins.pop(next(iter(self._origins))))
         self._origins[key] = origins
+        expect_growth(_ITEM_BLOCKS * max(size - before, 0))
 
     async def read_resource(self, uri: str, request: RelayRequest) -> RelayedResult:
         """Return the contents of a resource, as its upstream sent them.

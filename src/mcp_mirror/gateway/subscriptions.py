@@ -21,7 +21,8 @@ from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.upstreams.connection import NO_SUBSCRIPTION, ReconnectingConnection
 from mcp_mirror.upstreams.reconnect import Backoff
 from mcp_mirror.upstreams.registry import UpstreamRegistry
-from mcp_mirror.upstreams.session import UpstreamRequest, UpstreamSession
+from mcp_mirror.upstreams.session import UpstreamSession
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _PAUSE: Final = 1.0
 """Seconds before a lost subscription is renewed."""

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -72,10 +72,33 @@ def _open_exports(config: Config, version: str, environ: Mapping[str, str]) -> S
             "The environment asks for OpenTelemetry, which needs an extra: pip install '.[otel]' in the checkout."
         )
         return NO_SIGNALS
+    _warn_of_protocols(wanted, environ)
     return open_exports(wanted, config, version, environ)
 
 
 def _is_wanted(name: str, environ: Mapping[str, str]) -> bool:
-    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get(f"OTEL_{name}_EXPORTER") == "none":
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
-    return any(environ.get(one) for one in ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT"))
+    if not any(environ.get(one) for one in ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT")):
+        return False
+    exporters = {one.strip() for one in (environ.get(f"OTEL_{name}_EXPORTER") or "otlp").split(",")}
+    if exporters - {"otlp", "none"}:
+        _logger.warning(
+            "The environment variable `OTEL_%s_EXPORTER` names an exporter that the gateway does not have. Set it to "
+            "`otlp` or `none`.",
+            name,
+        )
+    return "otlp" in exporters
+
+
+def _warn_of_protocols(wanted: Collection[str], environ: Mapping[str, str]) -> None:
+    """Warn once if the environment asks for another protocol than the exporters have."""
+    variables = ("OTEL_EXPORTER_OTLP_PROTOCOL", *(f"OTEL_EXPORTER_OTLP_{name}_PROTOCOL" for name in wanted))
+    for variable in variables:
+        if environ.get(variable, "") not in ("", "http/protobuf"):
+            _logger.warning(
+                "The environment variable `%s` has no effect: the gateway exports OTLP only over HTTP with protobuf. "
+                "Set it to `http/protobuf`, and the endpoint to the collector's port for HTTP, usually 4318.",
+                variable,
+            )
+            return

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.paths import PRUNED_SLUG, find_notice_bases
+from mcp_mirror.paths import PRUNED_SLUG, replaces_value
 from mcp_mirror.payload.json_rpc import as_plain_text, open_array, open_object
 from mcp_mirror.types import Buffer
 
@@ -175,8 +175,8 @@ PartForm = Text | JsonText | Json | Blocks
 
 
 def _is_notice(text: str) -> bool:
-    """Whether a text is a notice: its value is in memory already."""
-    return len(text) <= _MAX_NOTICE and bool(find_notice_bases(text))
+    """Whether a text is the notice of a value: it is short, and its value is in memory already."""
+    return len(text) <= _MAX_NOTICE and replaces_value(text)
 
 
 def _parse_stub(value: Any) -> Stub | None:

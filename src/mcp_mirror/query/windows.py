@@ -16,6 +16,7 @@ from mcp_mirror.core.outlines import join_lines, outline_value
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, locate_text
@@ -26,6 +27,8 @@ Unit = Literal["chars", "lines", "items", "keys"]
 
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 _NATURAL: Final[dict[Kind, Unit]] = {"array": "items", "object": "keys"}
+_PEEK: Final = 1 << 14
+"""Bytes at the beginning of a text that show whether it has several lines."""
 _LAST: Final = 1000
 """Characters from the end that the footer suggests for reading the end."""
 _FOOTER: Final = 200
@@ -83,8 +86,8 @@ class Window(msgspec.Struct, frozen=True):
     """A query for a part of a value."""
 
     by: Unit | None
-    """The unit. None: items of an array, keys of an object, characters of any other value. Items of an object are its
-    keys, and the reverse.
+    """The unit. None: items of an array, keys of an object, lines of a text with several, else characters. Items of an
+    object are its keys, and the reverse.
 
     Characters and lines of an embedded resource with a text are those of the text.
     """
@@ -103,10 +106,10 @@ class Window(msgspec.Struct, frozen=True):
             ToolError: The offset is past the end, the value does not have the unit, or the time limit is reached.
         """
         span = trim(blob) if self.by == "keys" else locate_text(blob)
-        natural = _NATURAL.get(kind_at(blob, span.start), "chars")
+        natural = _NATURAL.get(kind_at(blob, span.start)) or _find_unit_of_text(blob, span)
         by = self.by or natural
         if by in ("items", "keys"):  # models mix them up
-            if natural == "chars":
+            if natural not in ("items", "keys"):
                 raise ToolError(f"The value has no {by}: it is {_describe_kind(blob, span, can_query=self.can_query)}")
             by = natural
         window = Window(by, self.offset, self.limit, self.budget.without(_FOOTER))
@@ -115,6 +118,12 @@ class Window(msgspec.Struct, frozen=True):
     def clamp_limit(self, available: int) -> int:
         """The number of available units, at most the limit."""
         return available if self.limit is None else min(self.limit, available)
+
+
+def _find_unit_of_text(blob: Buffer, span: Span) -> Unit:
+    """Lines for a text with several, else characters."""
+    is_text = kind_at(blob, span.start) == "text"
+    return "lines" if is_text and text_start(blob, span, _PEEK).count("\n") > 1 else "chars"
 
 
 def _describe_kind(blob: Buffer, span: Span, *, can_query: bool) -> str:

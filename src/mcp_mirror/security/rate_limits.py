@@ -15,7 +15,7 @@ from mcp_mirror.errors import BusyError, UpstreamError
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.system.fair_queue import FairQueue
 
-_OWNER: Final = "This client"
+_OWNER: Final = "The principal of this client"
 """A principal in error messages, which its client reads."""
 _MINUTE: Final = 60.0
 _MANY: Final = 1000
@@ -136,6 +136,12 @@ class PrincipalLimiter:
         self._clock = clock
         self._limiters: dict[str, ConcurrencyLimiter] = {}
         self._buckets: dict[str, TokenBucket] = {}
+
+    def change_rate(self, rate: Limit | None) -> None:
+        """Use another rate limit from the next call on."""
+        if rate != self._rate:
+            self._rate = rate
+            self._buckets.clear()
 
     def __len__(self) -> int:
         """The number of principals with running or recent calls."""

@@ -187,11 +187,14 @@ class PayloadMiddleware:
                 set_request_id(request.scope, message.id)
                 self._check_new_session(message, request)
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
+            late = _LateResponse(writer.send)
+            send_part = writer.send if isinstance(message, types.JSONRPCRequest) else late.send
             # A 2025-11-25 client that disconnects does not cancel its request. If the SDK noticed it, the response
             # would go to the next request with this id.
             further = _receive_nothing if request.session_key else receive
             async with self._take_id(message, request):
-                await self._app(_with_length(request.scope, len(stub)), replay_body(stub, further), writer.send)
+                await self._app(_with_length(request.scope, len(stub)), replay_body(stub, further), send_part)
+            await late.release()
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
@@ -403,6 +406,30 @@ class _ResponseWriter:
         for chunk in chunks_of(segments):
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b"", "more_body": has_more})
+
+
+class _LateResponse:
+    """A response of the SDK that the client gets when the SDK has taken the message.
+
+    The SDK answers notifications and responses before it takes them, one in each pass of the event loop. A client that
+    sends them faster would fill the memory with messages that wait.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._parts: list[Message] = []
+        self._is_complete = False
+
+    async def send(self, message: Message) -> None:
+        """Keep a part of the response; ignore a second response, to a message that the SDK could not take."""
+        if not self._is_complete:
+            self._parts.append(message)
+            self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+    async def release(self) -> None:
+        """Send the parts."""
+        for part in self._parts:
+            await self._send(part)
 
 
 def _is_json(start: Message) -> bool:

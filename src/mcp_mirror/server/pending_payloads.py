@@ -37,6 +37,8 @@ from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_AGE: Final = 600.0
 """Seconds after which the payload of a request without a written response is dropped (its client disconnected)."""
+_NOTIFICATION: Final = "notifications/"
+"""The beginning of the methods of notifications."""
 _SDK_MEMBERS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState"})
 """Members of a result that depend on the client's protocol version, or that the SDK writes."""
 _HINTS: Final = ("_meta", "ttlMs", "cacheScope")
@@ -104,16 +106,23 @@ def _parse(member: Buffer | Segments) -> Any:
 def _read_sdk_message(stub: bytes) -> types.JSONRPCMessage:
     """Return the message that the SDK makes of a text. The SDK's own errors list every type that does not fit.
 
+    The SDK would take a request whose id is null for a notification, and its client would wait without an end. Clients
+    in some languages send notifications with such an id.
+
     Raises:
-        MCPError: The SDK cannot read the message. The text names the cause.
+        MCPError: The SDK cannot read the message, or it is a request without an id. The text names the cause.
     """
     try:
-        return types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
+        message = types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
     except ValueError as failure:
         reason = "The message is not a JSON-RPC request, notification or response."
         if "recursion limit" in str(failure):  # of the SDK's parser; the gateway has read the message as JSON
             reason = "The message is nested too deep: more than 200 levels outside of `arguments`. Use fewer."
         raise MCPError(types.INVALID_REQUEST, reason) from None
+    may_be_request = isinstance(message, types.JSONRPCNotification) and not message.method.startswith(_NOTIFICATION)
+    if may_be_request and open_message(stub).id is None:
+        raise MCPError(types.INVALID_REQUEST, "The request's `id` is null. Send a number or a text.")
+    return message
 
 
 def _drop_result(frame: bytes, session: Session | None, max_depth: int) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.observability.metrics import Metrics, Samples, State
+from mcp_mirror.observability.reload_status import ReloadStatus
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.probes import STORE_TIMEOUT
 from mcp_mirror.server.rejected_requests import RejectedRequests
@@ -33,6 +34,7 @@ def register_states(
     limiter: PrincipalLimiter,
     sessions: Sessions,
     rejected_requests: RejectedRequests,
+    reloads: ReloadStatus,
 ) -> None:
     """Export the state of a gateway."""
     size, lag = _StoreSize(services.writer.store), _LoopLag()
@@ -40,6 +42,7 @@ def register_states(
     metrics.add_refresher(lag.refresh)
     metrics.add_state(
         *_upstream_states(services.upstreams),
+        *_reload_states(reloads),
         State("mcp_mirror_inflight_calls", "Calls in progress.", (), lambda: [((), metrics.inflight_calls)]),
         State("mcp_mirror_queued_calls", "Calls that wait for a place.", (), lambda: [((), limiter.waiting_count)]),
         State("mcp_mirror_sessions", "Open sessions of 2025-11-25 clients.", (), lambda: [((), len(list(sessions)))]),
@@ -76,6 +79,13 @@ def register_states(
             "counter",
         ),
     )
+
+
+def _reload_states(reloads: ReloadStatus) -> Iterator[State]:
+    name = "mcp_mirror_config_last_reload"
+    yield State(f"{name}_successful", "1 if the last reload succeeded.", (), lambda: [((), reloads.is_successful)])
+    applied = "When the configuration in use was applied, in seconds since 1970."
+    yield State(f"{name}_success_timestamp_seconds", applied, (), lambda: [((), reloads.succeeded_at)])
 
 
 def _upstream_states(upstreams: UpstreamRegistry) -> Iterator[State]:

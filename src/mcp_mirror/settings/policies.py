@@ -41,7 +41,7 @@ from mcp_mirror.settings.declarations import (
     Words,
 )
 from mcp_mirror.settings.labels import FlowsPolicy
-from mcp_mirror.settings.limits import MAX_DEPTH, Depth, TrafficPolicy, UpstreamBounds
+from mcp_mirror.settings.limits import MAX_DEPTH, CallQuota, Depth, TrafficPolicy, UpstreamBounds, find_limits
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.settings.upstreams import CaptureMode, LockMode, UpstreamPolicy, is_admitted
 
@@ -326,6 +326,10 @@ class Config(Section, frozen=True):
         """Whether any principal has a quota of calls."""
         traffic = self.limits.traffic
         return any(any(traffic.quota_for(own)) for own in (None, *self.auth.principals))
+
+    def call_quota_of(self, namespace: str) -> CallQuota:
+        """Return the quota of calls of a namespace's principal."""
+        return self.limits.traffic.quota_for(find_limits(self.auth.principals, namespace))
 
     @property
     def is_transparent(self) -> bool:

@@ -17,6 +17,7 @@ from mcp_mirror.settings.declarations import DEFAULT_PORTS
 if TYPE_CHECKING:
     from mcp_mirror.system.http_connections import Receiver
 
+_UNSUPPORTED: Final = frozenset(("https", "socks4", "socks4a", "socks5", "socks5h", "socks"))
 _EVERY_HOST: Final = "*"
 _OK: Final = 200
 _REDIRECTS: Final = 300
@@ -103,8 +104,11 @@ def find_forward_proxy(url: httpx2.URL) -> ForwardProxy | None:
     except httpx2.InvalidURL:
         proxy = httpx2.URL()
     if proxy.scheme != "http" or not proxy.host:
+        cause = "is not the address of an HTTP proxy"
+        if proxy.host and proxy.scheme in _UNSUPPORTED:
+            cause = f"names a proxy with {proxy.scheme}://, and only proxies with http:// are supported"
         raise ForwardProxyError(
-            f"`{variable}` is not the address of an HTTP proxy",
+            f"`{variable}` {cause}",
             f"Set `{variable}` to http://HOST:PORT, or add the host of `url` to `NO_PROXY`",
         )
     user = f"{proxy.username}:{proxy.password}".encode() if proxy.username else b""

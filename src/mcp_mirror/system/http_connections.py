@@ -21,9 +21,8 @@ import httpx2
 
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.forward_proxies import ForwardProxy, find_forward_proxy
+from mcp_mirror.system.http_heads import LARGE_HEAD, MAX_HEAD, HeadReader
 
-_MAX_HEAD: Final = 100 * 1024
-"""Bytes of a response's head, of a trailer, and of the line before a chunk."""
 _HEADERS_TOO_LARGE: Final = 431
 """What h11 suggests as the status for a head over the limit, if it is that of a request."""
 _MAX_MERGED: Final = 1 << 16
@@ -32,13 +31,14 @@ _MAX_BUFFERED: Final = 1 << 20
 """Received bytes above which a connection stops to read until they are taken."""
 _EVENTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
-_MAX_INFORMATIONAL: Final = 1 << 15
-"""Informational responses before a response: a server that sends them without an end costs CPU for as long."""
+_MAX_INFORMATIONAL: Final = 1 << 17
+"""Lines of informational responses before a response: a server that sends them without an end costs CPU for as long."""
+_FEWEST_LINES: Final = 3
+"""Lines that such a response counts without its headers."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9}
 """Seconds until the first probe of a silent connection (the second name is that of macOS), seconds between the next
 ones, and the number of probes without an answer that end it: after two minutes. A server that is only slow answers."""
 CLOSED_EARLY: Final = "it ended before the response was complete"
-LARGE_HEAD: Final = "it sent over 100 KiB of headers"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
@@ -204,9 +204,10 @@ class _HttpConnection:
         self.origin = origin
         self._receiver = receiver
         self._proxy = proxy
-        self._h11 = h11.Connection(h11.CLIENT, _MAX_HEAD)
+        self._h11 = h11.Connection(h11.CLIENT, MAX_HEAD)
         self._idle_since = 0.0
         self._event_count = 0
+        self._heads = HeadReader()
 
     def is_reusable(self, seconds: float) -> bool:
         """Whether the connection is idle, and not longer than some seconds.
@@ -228,10 +229,13 @@ class _HttpConnection:
         timeouts = request.extensions.get("timeout", _NO_TIMEOUTS)
         with suppress(httpx2.WriteError):  # the server may have answered before the end of the request
             await self._write(request, timeouts.get("write"))
-        for _ in range(_MAX_INFORMATIONAL + 1):
+        lines = 0
+        while lines <= _MAX_INFORMATIONAL:
             event = await self.receive(timeouts.get("read"))
             if isinstance(event, h11.Response):
                 return event, self._receiver.transport
+            lines += len(event.headers) + _FEWEST_LINES
+            await asyncio.sleep(0)
         raise httpx2.RemoteProtocolError("the server sends informational responses without an end")
 
     async def _write(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
@@ -268,10 +272,12 @@ class _HttpConnection:
                 event = self._h11.next_event()
                 if event is not h11.NEED_DATA:
                     return event
-                data = await self._receiver.receive(timeout)
+                data = self._heads.take_rest() or await self._receiver.receive(timeout)
                 is_closed = not data
-                if is_closed and self._h11.their_state is h11.SEND_RESPONSE:
-                    raise httpx2.RemoteProtocolError(CLOSED_EARLY)
+                if self._h11.their_state is h11.SEND_RESPONSE:
+                    if is_closed:
+                        raise httpx2.RemoteProtocolError(CLOSED_EARLY)
+                    data = self._heads.read(data)
                 self._h11.receive_data(data)
             except h11.RemoteProtocolError as error:
                 is_large = error.error_status_hint == _HEADERS_TOO_LARGE
@@ -280,7 +286,8 @@ class _HttpConnection:
 
     def finish(self) -> bool:
         """Prepare the connection for another request; return False if that is impossible."""
-        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE or self._h11.trailing_data[0]:
+        unread = self._heads.take_rest() or self._h11.trailing_data[0]
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE or unread:
             return False
         self._h11.start_next_cycle()
         self._idle_since = _read_clock()

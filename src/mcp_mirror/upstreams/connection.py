@@ -46,13 +46,13 @@ from mcp_mirror.upstreams.session import (
     ConnectionLostError,
     Mode,
     SessionLostError,
-    UpstreamRequest,
     UpstreamSession,
     open_session,
 )
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.transports.stdio import StdioTransport
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 if TYPE_CHECKING:
     from mcp_mirror.upstreams.transports.http import HttpTransport
@@ -330,7 +330,7 @@ class ReconnectingConnection:
                     finally:
                         self._expired.remove(session)
                     return
-                raise UpstreamError("It ended the connection.")  # noqa: TRY301  # one exit for every end
+                raise UpstreamError(JUST_ENDED.detail)  # noqa: TRY301  # one exit for every end
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
             if not is_reported:
@@ -395,7 +395,7 @@ class ReconnectingConnection:
             self.settings.counts.opened += 1
             self._ready_since = anyio.current_time()
             self._settle(Status("ready"))
-            if self._is_logged_down:
+            if self._is_logged_down:  # a warning, as the outage was: others are not printed by default
                 _logger.warning("upstream %s is ready", self.settings.policy.name)
                 self._is_logged_down = False
         else:

@@ -26,8 +26,8 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.rate_limits import explain_too_many_requests
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_request
-from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.transports.requests import RawResponse
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.reconnect import Status
-from mcp_mirror.upstreams.session import UpstreamRequest
 from mcp_mirror.upstreams.upstream import ChangeListeners
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ class LocalUpstream:
         finally:
             self.inflight_count -= 1
         raise UpstreamError(
-            f"Tool {function.name!r} did not answer within {seconds:g} s; try again or raise its `timeout`."
+            f"Tool {function.name!r} did not answer within {seconds:g} s (`timeout`); {request.after_loss}."
         )
 
     async def _call(self, function: Function, arguments: bytes) -> Result:

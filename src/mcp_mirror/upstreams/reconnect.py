@@ -4,6 +4,8 @@ Each error has one sentence for the model and one for the log.
 """
 
 import random
+import re
+import signal
 from typing import Final, Literal
 
 import httpx2
@@ -26,6 +28,7 @@ from mcp_mirror.upstreams.transports.network_errors import (
     read_mark,
 )
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
+from mcp_mirror.upstreams.upstream_request import CHECK_EFFECTS, TRY_AGAIN
 
 STABLE_AFTER: Final = 10.0
 """Seconds after which a connection counts as stable: backoff starts again from the first delay."""
@@ -45,6 +48,8 @@ _NOT_MCP: Final = (
     "standard error."
 )
 _ENDED_EARLY: Final = "It ended the connection before it answered."
+_ENDED: Final = re.compile("It (?:ended|closed) the connection")
+"""The beginning of the reasons that an exit code replaces."""
 _UNSUPPORTED: Final = "Unsupported protocol version from the server: "
 """How the SDK's error begins if the server chooses an unknown protocol version."""
 _UPDATE: Final = "The gateway does not support it. Update the server or the gateway."
@@ -148,6 +153,10 @@ def explain_end(
     """
     cause = unwrap_error_group(error)
     reason, logged = (_shorten(text, policy.name) for text in _explain_cause(cause, redactor))
+    is_early_end = reason == _ENDED_EARLY and isinstance(policy.endpoint, StdioEndpoint)
+    if output.exit_code is not None:
+        ended = _describe_exit(output.exit_code)
+        reason, logged = (_ENDED.sub(ended, text, count=1) for text in (reason, logged))
     if is_starting and output.refusal:
         reason = logged = output.refusal
     summary = output.summary
@@ -155,7 +164,7 @@ def explain_end(
     if is_starting and (stray := output.stray) is not None:
         printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]
         logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
-    elif reason == _ENDED_EARLY and isinstance(policy.endpoint, StdioEndpoint) and not printed:
+    elif is_early_end and not printed:
         printed = [_NOT_MCP]
         logged = f"{logged} {_NOT_MCP}"
     message = " ".join((reason, *printed)) if policy.preview else logged
@@ -163,11 +172,19 @@ def explain_end(
         return cause
     if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] is None:
         return RefusedError(message, cause.error.code).with_log_message(logged)
-    ended = _find_kind(cause)(message)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped
-    return ended.with_log_message(
+    return _find_kind(cause)(message).with_log_message(
         f"{logged} `mcp-mirror check` shows its error output." if is_output_elsewhere else logged
     )
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"It ended with exit code {code}"
+    try:
+        return f"It was ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:  # a real-time signal
+        return f"It was ended by signal {-code}"
 
 
 def _shorten(reason: str, name: str) -> str:
@@ -176,7 +193,9 @@ def _shorten(reason: str, name: str) -> str:
     if not reason.startswith(begin):
         return reason
     shortened = f"It {reason.removeprefix(begin)}".removesuffix(f" {_TRY_AGAIN}")
-    return shortened.replace("; try again in a moment.", ".")
+    for advice in (TRY_AGAIN, CHECK_EFFECTS):
+        shortened = shortened.replace(f"; {advice}.", ".")
+    return shortened
 
 
 def _find_kind(cause: BaseException) -> type[UpstreamError]:

@@ -29,7 +29,7 @@ from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_items
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.slices import take_sliced
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
@@ -48,6 +48,7 @@ from mcp_mirror.upstreams.transports.requests import (
     RequestTimeoutError,
     UnknownSessionError,
 )
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _logger = logging.getLogger(__name__)
 
@@ -74,38 +75,6 @@ Mode = Literal["auto", "legacy"]
 
 OpenTransport = Callable[[PayloadBypass], AbstractAsyncContextManager[Any]]
 """Opens a transport, for one session, that sends and receives through a bypass."""
-
-
-class UpstreamRequest(msgspec.Struct, frozen=True):
-    """A request to an upstream."""
-
-    method: str
-    params: Mapping[str, Segments]
-    """The parameters except `_meta`, as JSON text."""
-    shown: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """The parameters that go into HTTP headers too: a name or URI, and arguments. `params` overrides them."""
-    meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """The members of the caller's `_meta` that are for the upstream."""
-    timeout: float | None = None
-    """Seconds; None for the upstream's own `timeout`."""
-    is_repeatable: bool = False
-    """The request has no side effects and the configuration allows to repeat it if the connection is lost."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the parameters."""
-        return sum(len(segment) for segments in self.params.values() for segment in segments)
-
-    @property
-    def what(self) -> str:
-        """The name of the request in error messages: its tool, prompt or URI, else its method."""
-        name = self.shown.get("name", self.shown.get("uri"))
-        return repr(str(name)[:200]) if name else self.method
-
-    def with_params(self, **params: Any) -> "UpstreamRequest":
-        """Return a copy with these parameters added; None values are left out."""
-        added = {key: (msgspec.json.encode(value),) for key, value in params.items() if value is not None}
-        return msgspec.structs.replace(self, params={**self.params, **added})
 
 
 class ConnectionLostError(UpstreamError):
@@ -357,7 +326,9 @@ class UpstreamSession:
             pending.headers = headers.build(request.method, request.shown)
             await self._bypass.exchange(pending, limit)
 
-    def _timeout_error(self, what: str, timeout: PausableTimeout, pending: PendingRequest) -> UpstreamError:
+    def _timeout_error(
+        self, request: UpstreamRequest, timeout: PausableTimeout, pending: PendingRequest
+    ) -> UpstreamError:
         if timeout.reason:
             return UpstreamError(f"Upstream {self.name!r} {timeout.reason}")
         if not pending.is_sent:
@@ -369,7 +340,7 @@ class UpstreamSession:
                 f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` that does not end, so the "
                 "gateway restarts it."
             )
-        reason = f"did not answer {what} within {timeout.seconds:g} s; try again or raise its `timeout`"
+        reason = f"did not answer {request.what} within {timeout.seconds:g} s (`timeout`); {request.after_loss}"
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
 
     def _explain(
@@ -386,20 +357,21 @@ class UpstreamSession:
         if isinstance(error, UpstreamError):
             return error
         if isinstance(error, RequestTimeoutError):
-            return self._timeout_error(what, timeout, pending)
+            return self._timeout_error(request, timeout, pending)
         if isinstance(error, UnknownSessionError):
             reason = f"did not know the gateway's session during {what}"
             return SessionLostError(f"Upstream {self.name!r} {reason}; {LOST_SESSION}.")
         if isinstance(error, MisdirectedResponseError):
             return UpstreamError(f"Upstream {self.name!r} answered {what} under another request's id.")
         if isinstance(error, MCPError):
-            failure = self._explain_response(error, what, is_content_hidden=is_content_hidden)
+            failure = self._explain_response(error, request, is_content_hidden=is_content_hidden)
             is_unsent = isinstance(failure, ConnectionLostError) and not pending.is_sent
             return SessionLostError(str(failure)) if is_unsent else failure
-        reason = f"failed during {what} ({type(error).__name__}); try again in a moment"
+        reason = f"failed during {what} ({type(error).__name__}); {request.after_loss}"
         return UpstreamError(f"Upstream {self.name!r} {reason}.")
 
-    def _explain_response(self, error: MCPError, what: str, *, is_content_hidden: bool) -> UpstreamError:
+    def _explain_response(self, error: MCPError, request: UpstreamRequest, *, is_content_hidden: bool) -> UpstreamError:
+        what = request.what
         if is_closed(error):
             self.ended.set()
         kind, marked = read_mark(error)
@@ -424,7 +396,7 @@ class UpstreamSession:
             return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
         is_stream = error.message.startswith("SSE stream ")
         if is_stream or is_closed(error):
-            advice = CUT_STREAM if is_stream else "try again in a moment"
+            advice = f"{request.after_loss}{CUT_STREAM if is_stream else ''}"
             return ConnectionLostError(f"Upstream {self.name!r} closed the connection during {what}; {advice}.")
         return build_refusal(self._settings, what, error.error, is_content_hidden=is_content_hidden)
 

@@ -46,9 +46,10 @@ from mcp_mirror.upstreams.elicitation import (
 from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.notifications import REQUEST_COPIES, ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
-from mcp_mirror.upstreams.session import Mode, UpstreamRequest, build_refusal
+from mcp_mirror.upstreams.session import Mode, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.stdio import is_run_by_node
+from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.settings.limits import UpstreamBounds
@@ -70,12 +71,12 @@ def compile_schema(digest: bytes, schema: bytes) -> None:
         _checks.popitem(last=False)
 
 
-def validate(digest: bytes, arguments: bytes) -> str | NotCompiled | None:
-    """The error in the arguments of a call; None if they are valid."""
+def validate(digest: bytes, arguments: bytes) -> tuple[ArgumentFault, ...] | NotCompiled:
+    """The faults in the arguments of a call; none if they are valid."""
     if digest not in _checks:
         return NotCompiled()
     _checks.move_to_end(digest)
     try:
         return _checks[digest](json.loads(arguments))
     except (ValueError, RecursionError):
-        return None
+        return ()

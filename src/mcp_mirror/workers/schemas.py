@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_definition, reject_schema, verify_if_cheap
 from mcp_mirror.core.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
@@ -97,22 +98,22 @@ class SchemaWorkers:
         except (ValueError, RecursionError):
             return True
 
-    async def validate(self, tool: InspectedTool, arguments: bytes, principal: str) -> str | None:
-        """The error in the arguments of a call; None if they are valid or cannot be validated in time.
+    async def validate(self, tool: InspectedTool, arguments: bytes, principal: str) -> tuple[ArgumentFault, ...]:
+        """The faults in the arguments of a call; none if they are valid or cannot be validated in time.
 
         Principals take turns.
         """
         if tool.schema_error is not None:
-            return None
+            return ()
         if tool.check is not None and tool.cost is not None and tool.cost.work(arguments) <= MAX_WORK:
             try:
                 parsed = json.loads(str(arguments, "utf-8"))
                 if len(arguments) <= _EXPLAINED:
                     return tool.check(parsed)
                 if tool.check.is_valid(parsed):
-                    return None
+                    return ()
             except (ValueError, RecursionError):  # such as an integer of 5,000 digits
-                return None
+                return ()
         return await self._validate_in_worker(tool, arguments, principal)
 
     async def examine(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
@@ -185,23 +186,25 @@ class SchemaWorkers:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _validate_in_worker(self, tool: InspectedTool, arguments: bytes, principal: str) -> str | None:
+    async def _validate_in_worker(
+        self, tool: InspectedTool, arguments: bytes, principal: str
+    ) -> tuple[ArgumentFault, ...]:
         schema = msgspec.json.encode(tool.schema)
         digest = hashlib.sha256(schema).digest()
         if self._overruns.get(digest, 0) >= _OVERRUNS:
-            return None
+            return ()
         try:
             async with self._pool.reserve(principal, _DEADLINE) as run:
-                error = await run(partial(validate, digest, arguments), _DEADLINE)
-                if isinstance(error, NotCompiled):
+                faults = await run(partial(validate, digest, arguments), _DEADLINE)
+                if isinstance(faults, NotCompiled):
                     await run(partial(compile_schema, digest, schema), _COMPILATION)
-                    error = await run(partial(validate, digest, arguments), _DEADLINE)
+                    faults = await run(partial(validate, digest, arguments), _DEADLINE)
         except TransientPoolError:
-            return None
+            return ()
         except PoolError as failure:
             self._count_overrun(digest, tool.name, failure)
-            return None
-        return error if isinstance(error, str) else None
+            return ()
+        return () if isinstance(faults, NotCompiled) else faults
 
     def _count_overrun(self, digest: bytes, tool: str, error: PoolError) -> None:
         self._overruns[digest] = self._overruns.pop(digest, 0) + 1

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,9 @@ from subprocess import DEVNULL
 from typing import IO, Annotated, Final
 
 import anyio
+import msgspec
 import typer
+from msgspec.structs import replace
 
 from mcp_mirror.cli.console import IS_GATEWAY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
@@ -23,11 +26,11 @@ from mcp_mirror.cli.run import print_note, run_until_signal
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
-from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.security.redaction import HIDDEN, Redactor
 from mcp_mirror.security.sanitize import sanitize_to_lines
 
 _AT_ONCE: Final = 4
-_MAX_LINES: Final = 5
+_MAX_LINES: Final = 20
 _MAX_OUTPUT: Final = 1 << 14
 """Bytes of a server's last standard error that are searched for lines."""
 _OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
@@ -41,6 +44,17 @@ _FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
 _SLOW_START: Final = (
     "A first start may install it, as with npx: raise `--timeout`, or run the server's own command by hand."
 )
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """The end of the check of one entry."""
+
+    problems: list[str] = msgspec.field(default_factory=list)
+    described: str = ""
+    """What is ready, such as `10 tools`."""
+    ready: int = 0
+    servers: int = 1
+    """The number of its servers, which is another one for a gateway."""
 
 
 def doctor(
@@ -61,38 +75,39 @@ def doctor(
         print_note(
             "No server is wrapped. `mcp-mirror install` wraps them; `mcp-mirror check` examines a configuration."
         )
-    ready: list[ServerStart] = []
+    outcomes: list[_Outcome] = []
     running: set[int] = set()
     if servers:
         # A server that starts has seconds to end, since an npx that is killed while it installs breaks its cache.
         leave = partial(end_programs, running)
-        run_until_signal(_start_all(servers, timeout, problems, ready, running), leave=leave)
+        run_until_signal(_start_all(servers, timeout, outcomes, running), leave=leave)
+    problems += (problem for one in outcomes for problem in one.problems)
     print_problems(problems)
     if servers:
-        print_note(f"{len(ready)} of {len(servers)} {'server is' if len(servers) == 1 else 'servers are'} ready.")
+        ready, count = sum(one.ready for one in outcomes), sum(one.servers for one in outcomes)
+        print_note(f"{_describe_ready(ready, count)}.")
     raise typer.Exit(1 if problems else 0)
 
 
 async def _start_all(
     servers: Sequence[ServerStart],
     timeout: float,  # noqa: ASYNC109
-    problems: list[str],
-    ready: list[ServerStart],
+    outcomes: list[_Outcome],
     running: set[int],
 ) -> None:
-    """Start servers, a few at once, and add them to those that are ready, or their problems to the problems."""
+    """Start servers, a few at once, and add an outcome for each."""
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def follow(server: ServerStart) -> None:
-        found = _find_obstacle(server)
-        if found is None:
+        outcome = _find_obstacle(server)
+        if outcome is None:
             async with limiter:
-                found = await _start(server, timeout, running)
-        if not found:
-            ready.append(server)
-            return
-        *others, last = found
-        problems.extend(f"{server.title}: {problem}" for problem in (*others, last + _describe_unset_variables(server)))
+                outcome = await _start(server, timeout, running)
+        if outcome.problems:
+            *others, last = outcome.problems
+            named = [f"{server.title}: {problem}" for problem in (*others, last + _describe_unset_variables(server))]
+            outcome = replace(outcome, problems=named)
+        outcomes.append(outcome)
 
     async with anyio.create_task_group() as tasks:
         for server in servers:
@@ -110,12 +125,18 @@ def _find_servers(client: str | None, problems: list[str]) -> Iterator[ServerSta
         yield from (ServerStart(one, target) for one in entries if one.is_wrapped or one.is_memory or one.is_gateway)
 
 
-def _find_obstacle(server: ServerStart) -> list[str] | None:
+def _find_obstacle(server: ServerStart) -> _Outcome | None:
     """Return why the server cannot be started; None if it can."""
     program = server.words[0]
     if shutil.which(program) is None:
-        return [f"{program} does not exist. Run `mcp-mirror uninstall`, then `install` again."]
-    return None if os.path.isdir(server.folder) else [f"its folder {server.folder} does not exist."]  # noqa: PTH112  # of any text
+        return _Outcome([f"{program} does not exist. Run `mcp-mirror uninstall`, then `install` again."])
+    if not os.path.isdir(server.folder):  # noqa: PTH112  # of any text
+        return _Outcome([f"its folder {server.folder} does not exist."])
+    return None
+
+
+def _describe_ready(ready: int, servers: int) -> str:
+    return f"{ready} of {format_count(servers, 'server')} {'is' if 1 in {ready, servers} else 'are'} ready"
 
 
 def _describe_unset_variables(server: ServerStart) -> str:
@@ -130,7 +151,7 @@ def _describe_unset_variables(server: ServerStart) -> str:
     )
 
 
-async def _start(server: ServerStart, timeout: float, running: set[int]) -> list[str]:  # noqa: ASYNC109
+async def _start(server: ServerStart, timeout: float, running: set[int]) -> _Outcome:  # noqa: ASYNC109
     """Start a server, print how long it took, and return its problems."""
     began = anyio.current_time()
     print_note(f"{server.title}: starting")
@@ -140,66 +161,86 @@ async def _start(server: ServerStart, timeout: float, running: set[int]) -> list
                 is_gateway = server.entry.is_gateway
                 found = await (_check_gateway(server) if is_gateway else _list_tools(server, errors, running))
         except TimeoutError:
-            found = [f"it did not list its tools within {timeout:.0f} s. {_SLOW_START}"]
+            found = _Outcome([f"it did not list its tools within {timeout:.0f} s. {_SLOW_START}"])
         lines = _read_last_lines(errors, server.redactor)
-    if isinstance(found, str):
-        if warning := _STORE_WARNING.search("\n".join(lines)):
-            return [f"it does not share values with other servers. {warning[1]}"]
-        print(f"{server.title}: ready, {found}, after {anyio.current_time() - began:.1f} s", flush=True)
-        return []
-    last = found.pop()
-    return [*found, "\n    ".join((last, *_find_output(lines, server.redactor.clean(last))))]
+    if found.problems:
+        *others, last = found.problems
+        output = _find_output(lines, server.redactor.clean(last))
+        return replace(found, problems=[*others, "\n    ".join((last, *output, *_describe_start(server, last)))])
+    if warning := _STORE_WARNING.search("\n".join(lines)):
+        return _Outcome([f"it does not share values with other servers. {warning[1]}"])
+    print(f"{server.title}: ready, {found.described}, after {anyio.current_time() - began:.1f} s", flush=True)
+    return found
+
+
+def _describe_start(server: ServerStart, problem: str) -> Iterator[str]:
+    """Yield a line with the redacted command of a server that failed."""
+    words = server.expand(server.entry.own.wrapped)
+    if not words or shutil.which(words[0]) is None or problem.startswith(IS_GATEWAY):
+        return
+    command = shlex.join(map(server.redactor.clean, words)).replace(f"'{HIDDEN}'", HIDDEN)
+    variables = ", with the variables of its entry" if server.has_variables else ""
+    yield f"To run it without mcp-mirror{variables}: {sanitize_to_lines(command)}"
 
 
 def _read_last_lines(file: IO[bytes], redactor: Redactor) -> list[str]:
     """Return the last lines of a server's standard error, which may have written gigabytes and control characters."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_OUTPUT))
     text = redactor.clean(file.read().decode(errors="replace"))
-    lines = (sanitize_to_lines(line).strip() for line in text.splitlines())
+    lines = (sanitize_to_lines(line).rstrip() for line in text.splitlines())
     return [line for line in lines if line]
 
 
-async def _check_gateway(server: ServerStart) -> str | list[str]:
-    """Run `check` with a gateway's configuration; return how many servers it has, or the problems."""
+async def _check_gateway(server: ServerStart) -> _Outcome:
+    """Run `check` with a gateway's configuration."""
     try:
         path, config = server.load_gateway()
     except MirrorError as error:
-        return [str(error)]
+        return _Outcome([str(error)])
     command = [*server.expand(list(server.entry.own.program)), "check", "--config", str(path)]
     environ = {**server.environment, "NO_COLOR": "1"}
     ended = await anyio.run_process(command, check=False, stdin=DEVNULL, cwd=server.folder, env=environ)
-    count = format_count(len(config.upstreams), "server")
+    count = len(config.upstreams)
     notes = [one for one in config.warnings if one not in config.exposures]
     for warning in notes:  # the gateway works with such settings
         print_note(f"{server.title}: {warning}")
     if ended.returncode == 0:
-        return count
+        return _Outcome(described=format_count(count, "server"), ready=count, servers=count)
     if ready := len(_READY.findall(ended.stdout.decode(errors="replace"))):
-        print(f"{server.title}: {ready} of {count} {'is' if ready == 1 else 'are'} ready", flush=True)
+        print(f"{server.title}: {_describe_ready(ready, count)}", flush=True)
     found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
     problems = [one for one in found if one not in notes]
-    return problems or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
+    problems = problems or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
+    return _Outcome(problems, ready=ready, servers=count)
 
 
-async def _list_tools(server: ServerStart, errors: IO[bytes], running: set[int]) -> str | list[str]:
-    """Connect to a server, whose error output goes to a file; return how many tools it has, or the problem."""
+async def _list_tools(server: ServerStart, errors: IO[bytes], running: set[int]) -> _Outcome:
+    """Connect to a server, whose error output goes to a file."""
     environ = {**server.environment, AWAIT_VARIABLE: "1"}
     try:
         names = await list_tools(server.words, environ, server.folder, errors, running)
     except (MirrorError, OSError, ValueError) as error:
-        return [str(error)]
+        return _Outcome([str(error)])
     if not server.entry.is_memory and sum(name.endswith(RETRIEVE) for name in names) > 1:
         word = server.target.word
         undo, redo = describe_command("uninstall", word), describe_command("install", word, "--server", "NAME")
-        return [f"{IS_GATEWAY} Run `{undo}`, and wrap the others: `{redo}`."]
-    return format_count(len(names), "tool") if names else ["it lists no tools"]
+        return _Outcome([f"{IS_GATEWAY} Run `{undo}`, and wrap the others: `{redo}`."])
+    return _Outcome(described=format_count(len(names), "tool"), ready=1) if names else _Outcome(["it lists no tools"])
 
 
 def _find_output(lines: Sequence[str], problem: str) -> list[str]:
-    """Return the last lines that a server printed, each once, without those that repeat the redacted problem."""
+    """Return the last lines that a server printed, without those that repeat the redacted problem.
+
+    A server that failed at the handshakes of two protocol versions printed the same lines twice.
+    """
     kept: list[str] = []
-    for line in dict.fromkeys(lines):
+    for line in lines:
         own = _OWN_LINE.match(line)
-        if own is None or line[own.end() :] not in problem:
+        is_repeated = kept[-1:] == [line] or (own is not None and line[own.end() :] in problem)
+        if not is_repeated:
             kept.append(line)
-    return [] if all(line in problem for line in kept) else kept[-_MAX_LINES:]
+    if all(line.strip() in problem for line in kept):
+        return []
+    longest = len(kept) // 2
+    repeated = next((count for count in range(longest, 0, -1) if kept[-count:] == kept[-2 * count : -count]), 0)
+    return kept[: len(kept) - repeated][-_MAX_LINES:]

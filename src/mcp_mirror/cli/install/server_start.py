@@ -60,6 +60,11 @@ class ServerStart(msgspec.Struct, frozen=True):
         program, *args = self.expand(self.entry.own.wrapped) or [""]
         return Redactor(StdioEndpoint(program, tuple(args), self._read_variables()))
 
+    @property
+    def has_variables(self) -> bool:
+        """Whether the entry has variables for its server."""
+        return bool(_read_environment(self.entry.value))
+
     def find_unset_variables(self) -> list[str]:
         """Return the references to variables that are not set here, each once; the client may know them."""
         if not self.target.client.expands_variables:

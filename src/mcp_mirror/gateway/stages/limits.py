@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 import msgspec
 
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.budgets import estimate_wanted_tokens
 from mcp_mirror.core.replies import EMPTY_ERROR, ToolResult, build_error_reply, count_result_tokens
 from mcp_mirror.errors import BusyError, RefusalReason, RefusedError, StoreError, ToolError
@@ -50,15 +51,9 @@ class CallQuotas:
     admit some calls more. If the store fails, the gateway continues with the counts that it has.
     """
 
-    def __init__(
-        self,
-        log: EventLog,
-        recorder: EventRecorder,
-        quota_of: Callable[[str], CallQuota],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, log: EventLog, recorder: EventRecorder, clock: Callable[[], float]) -> None:
         """Start without counts; the clock returns seconds since the epoch."""
-        self._log, self._recorder, self._quota_of, self._clock = log, recorder, quota_of, clock
+        self._log, self._recorder, self._clock = log, recorder, clock
         self._counts: dict[str, _Count] = {}
         self._refreshing = anyio.Lock()
 
@@ -67,7 +62,7 @@ class CallQuotas:
         if not call.is_limited:
             return await call_next(call)
         try:
-            await self._begin(call.namespace)
+            await self._begin(call.namespace, call.config.call_quota_of(call.namespace))
         except ToolError as error:
             return reply_to_error(call, error)
         try:
@@ -77,7 +72,7 @@ class CallQuotas:
             count.running -= 1
             count.pending += 1
 
-    async def _begin(self, namespace: str) -> None:
+    async def _begin(self, namespace: str, quota: CallQuota) -> None:
         """Count a call as running.
 
         Raises:
@@ -88,17 +83,17 @@ class CallQuotas:
             self._counts.setdefault(namespace, _Count(stored or {}))
         count = self._counts[namespace]
         count.used = self._clock()
-        error = self._find_excess(namespace)
+        error = self._find_excess(namespace, quota)
         if error and count.pending:
             await self.refresh()  # a call that ended during the last refresh is counted twice
-            error = self._find_excess(namespace)
+            error = self._find_excess(namespace, quota)
         if error:
             raise error
         count.running += 1
 
-    def _find_excess(self, namespace: str) -> ToolError | None:
+    def _find_excess(self, namespace: str, quota: CallQuota) -> ToolError | None:
         """Return the error of a quota that is used up."""
-        quota, count, now = self._quota_of(namespace), self._counts[namespace], self._clock()
+        count, now = self._counts[namespace], self._clock()
         today, date = int(now) // DAY, datetime.fromtimestamp(now, UTC)
         recent = count.pending + count.running
         if quota.calls_per_day and count.stored.get(today, 0) + recent >= quota.calls_per_day:
@@ -131,7 +126,8 @@ class CallQuotas:
         """Refresh the counts every few seconds, until cancelled."""
         while True:
             await anyio.sleep(_PAUSE)
-            await self.refresh()
+            if self._counts:  # without quotas there are none
+                await self.refresh()
 
     async def _read(self, namespace: str) -> dict[int, int] | None:
         """The calls of this month by day; None if the store fails."""
@@ -144,9 +140,10 @@ class CallQuotas:
 
 
 def _build_error(key: str, most: int, period: str, restart: datetime) -> ToolError:
+    calls = format_count(most, "call")
     return ToolError(
-        f"This client has made the {most:,} calls that it may make {period} (`{key}`). It can call again from "
-        f"{restart:%Y-%m-%d} 00:00 UTC. Ask the operator if it needs more.",
+        f"The principal of this client has made the {calls} that it may make {period} with all its clients (`{key}`). "
+        f"It can call again from {restart:%Y-%m-%d} 00:00 UTC. Ask the operator if it needs more.",
         RefusalReason.QUOTA,
     )
 

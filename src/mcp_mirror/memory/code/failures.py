@@ -32,6 +32,10 @@ _MEMORY_TOOLS: Final = (
     "A script cannot call the gateway's memory tools. "
     "Pass paths in `inputs` instead: each variable is the whole value, and the script computes with it."
 )
+_NO_TOOLS: Final = (
+    "This server has no tools that a script can call. Call the tool first, then give the path of its result in "
+    "`inputs`."
+)
 _MODULES: Final = (
     *("asyncio", "base64", "collections", "csv", "datetime", "decimal", "functools", "hashlib", "itertools", "json"),
     *("math", "random", "re"),
@@ -208,16 +212,21 @@ def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool], cod
     """Add advice to a mistake that names a memory tool, a tool without `tools`, or a tool that does not exist."""
     if not any(part in failure.message for part in _UNKNOWN_NAME):
         return failure
+    if advice := _advise_on_names(failure, tools, code):
+        return msgspec.structs.replace(failure, message=f"{failure.message}\n{advice}")
+    return failure
+
+
+def _advise_on_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> str:
     words = [word for word in re.split("[`']", failure.message) if word.isidentifier()]
     called = (word for word in words if word in tools and re.search(rf"(?<![.\w]){word}\s*\(", code))
     if bare := next(called, None):
-        return msgspec.structs.replace(failure, message=f"{failure.message}\nWrite await tools.{bare}(argument=...).")
+        return f"Write await tools.{bare}(argument=...)."
     unknown = [word for word in words if word not in tools]
     if not {*TOOLS, RUN}.isdisjoint(unknown):
-        return msgspec.structs.replace(failure, message=f"{failure.message}\n{_MEMORY_TOOLS}")
-    near = [name for word in unknown for name in find_nearest(word, tools)]
-    if failure.kind != TYPE_CHECK or "has no attribute" not in failure.message or not near:
-        return failure
-    return msgspec.structs.replace(
-        failure, message=f"{failure.message}\nSimilar tools: {', '.join(dict.fromkeys(near))}."
-    )
+        return _MEMORY_TOOLS
+    if not tools and not {"tools", "_Tools"}.isdisjoint(words):
+        return _NO_TOOLS
+    near = dict.fromkeys(name for word in unknown for name in find_nearest(word, tools))
+    is_wrong_tool = failure.kind == TYPE_CHECK and "has no attribute" in failure.message
+    return f"Similar tools: {', '.join(near)}." if is_wrong_tool and near else ""

@@ -247,15 +247,14 @@ async def read_inputs(
     loader = ArgumentLoader(memory.writer, memory.scanner, guard, memory.can_query)
     inputs: list[Input] = []
     found: dict[str, Pointers] = {}
-    values: dict[Pointer, Resolved] = {}
     most, pointers, joined = memory.limits.traffic.max_pointers, Pointers(), 0
     for name, text in members.items():
         found[name] = await memory.find_pointers(call.namespace, bytes(text))
         check_pointer_count(pointers := (*pointers, *found[name]), most)
     described = await loader.describe(pointers)
+    values = await loader.load(pointers, described)
     for name, text in members.items():
-        loaded = await loader.load(found[name], described)
-        values |= loaded
+        loaded = {one: values[one] for one in found[name] if one in values}
         whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
         if whole:
             blob = whole.blob

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.failures import build_error, explain_unknown_names, takes_text_for_rows
@@ -243,9 +244,10 @@ for t in trips:
 max(sums.items(), key=lambda s: s[1])
 """
 _TOOLS: Final = "Tools: await tools.name(argument=...)."
+"""Follows the example if the gateway has tools."""
 _TOOL: Final = MemoryTool(
     RUN,
-    f"{_DESCRIPTION}{_EXAMPLE}{_TOOLS}",
+    f"{_DESCRIPTION}{_EXAMPLE}".rstrip(),
     {"inputs": {"type": "object"}, "code": {"type": "string"}},
     ("inputs", "code"),
     run,
@@ -254,10 +256,13 @@ _TOOL: Final = MemoryTool(
 )
 
 
-def add_run(tools: Mapping[str, MemoryTool]) -> Mapping[str, MemoryTool]:
+def add_run(tools: Mapping[str, MemoryTool], *, has_tools: bool) -> Mapping[str, MemoryTool]:
     """Return `memory_run` and the memory tools.
+
+    `has_tools`: the gateway has upstreams or local functions, so a script can call tools.
 
     `memory_run` comes first and has an example, because small models call it only where it is first, and need the
     example (docs/evaluation/wording.md).
     """
-    return {RUN: _TOOL, **tools}
+    tool = replace(_TOOL, description=f"{_TOOL.description}\n{_TOOLS}") if has_tools else _TOOL
+    return {RUN: tool, **tools}

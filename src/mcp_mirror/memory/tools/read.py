@@ -77,8 +77,9 @@ async def grep(call: ToolInput) -> Content:
     """
     arguments = call.arguments
     found_value, limit = await find_argument(call), _read_limit(arguments, _DEFAULT_MATCHES)
+    ignores_case = arguments.flag("ignore_case") or not arguments.flag("case_sensitive", default=True)
     search = Search(
-        pattern=arguments.text("pattern"),
+        pattern=f"(?i){arguments.text('pattern')}" if ignores_case else arguments.text("pattern"),
         context=min(max(arguments.number("context"), 0), _MAX_CONTEXT),
         offset=max(arguments.number("offset"), 0),
         limit=_MAX_MATCHES if limit is None else min(limit, _MAX_MATCHES),

@@ -72,6 +72,12 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
             {PATH: _TEXT, "pattern": _TEXT, "context": _NUMBER, "offset": _NUMBER, "limit": _NUMBER},
             (PATH, "pattern"),
             grep,
+            unlisted={
+                "ignore_case": _FLAG,
+                "case_sensitive": _FLAG,
+                "line_numbers": _FLAG,  # matches have their numbers anyway
+                "output_mode": {"type": "string", "enum": ["content"]},
+            },
         ),
         MemoryTool(
             QUERY,

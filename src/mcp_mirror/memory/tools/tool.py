@@ -33,6 +33,25 @@ from mcp_mirror.workers.sql import SqlWorkers
 _FENCE: Final = "```"
 _OPENING: Final = re.compile(rf"{_FENCE}\w*[ \t\r]*\n")
 
+_SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
+    "memory_path": frozenset(("path", "filepath", "file", "filename", "targetfile")),
+    "file": frozenset(("path", "filepath", "filename")),
+    "pattern": frozenset(("query", "regex", "regexp", "search")),
+    "expression": frozenset(("query", "jmespath")),
+    "context": frozenset(("a", "b", "c", "contextlines", "beforecontext", "aftercontext")),
+    "limit": frozenset(("headlimit", "m", "maxcount", "maxmatches", "maxresults")),
+    "ignore_case": frozenset(("i", "ignorecase", "caseinsensitive")),
+    "line_numbers": frozenset(("n", "linenumbers", "showlinenumbers")),
+    "old_text": frozenset(("oldtext", "oldstring", "oldstr")),
+    "new_text": frozenset(("newtext", "newstring", "newstr")),
+    "all": frozenset(("replaceall",)),
+    "value": frozenset(("content", "text", "data")),
+}
+"""The names that tools of clients and frameworks, grep and Python have for an argument, in lower case, without `_`
+and `-`."""
+_MAX_TRANSLATED: Final = 20
+"""Arguments with other names that are looked up."""
+
 Content = tuple[Segments, ...]
 """The content blocks of a result, JSON text."""
 
@@ -132,9 +151,9 @@ class Arguments:
         """Return an integer argument; 0 if the call does not have it."""
         return int(self._values.get(name, 0))
 
-    def flag(self, name: str) -> bool:
-        """Return a boolean argument; false if the call does not have it."""
-        return bool(self._values.get(name, False))
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a boolean argument, or `default` if the call does not have it."""
+        return bool(self._values.get(name, default))
 
     def json(self, name: str) -> bytes:
         """Return an argument as JSON text."""
@@ -162,6 +181,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
     run: Callable[[ToolInput], Awaitable[Content]]
     hints: Mapping[str, bool] = msgspec.field(default_factory=lambda: READS)
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    unlisted: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    """Further arguments, which the definition does not have: models know them from the tools of other programs."""
     optional: tuple[str, ...] = ()
     """Required arguments that a call may leave out: models forget arguments that a definition does not require."""
     may_be_empty: tuple[str, ...] = ()
@@ -214,22 +235,48 @@ class MemoryTool(msgspec.Struct, frozen=True):
             members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ToolError(f"The arguments are not a JSON object. {self._describe_usage}") from None
-        texts = {name: bytes(raw) for name, raw in members.items()}
+        texts = self._translate({name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"})
         kept = {*self.required, *self.may_be_empty}.difference(self.optional)
-        given = {name: text for name, text in texts.items() if text != b"null" and (text != b'""' or name in kept)}
-        if unknown := next((name for name in given if name not in self.properties), None):
-            left = [name for name in self.properties if name not in given and self._accepts(name, given[unknown])]
-            missing = [name for name in left if name in self.required]
-            meant = find_nearest(unknown, left) or (missing if len(missing) == 1 else [])
-            hint = f" Did you mean {meant[0]!r}?" if meant else self._find_enumerated(unknown)
+        given = {name: text for name, text in texts.items() if text != b'""' or name in kept}
+        if unknown := next((name for name in given if self._find_schema(name) is None), None):
+            hint = self._hint(unknown, given)
             raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
         if needed := next((name for name in self.required if name not in (*given, *self.optional)), None):
             raise ToolError(f"{self.name} needs {needed!r}. {self._describe_usage}")
         return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
 
+    def _hint(self, unknown: str, given: Mapping[str, bytes]) -> str:
+        """The sentence about an unknown argument that names the right one; empty if it is not known."""
+        if twice := next((name for name in self._find_synonyms(unknown) if name in given), None):
+            return f" Give {twice!r} once."
+        left = [name for name in self.properties if name not in given and self._accepts(name, given[unknown])]
+        missing = [name for name in left if name in self.required]
+        meant = find_nearest(unknown, left) or (missing if len(missing) == 1 else [])
+        return f" Did you mean {meant[0]!r}?" if meant else self._find_enumerated(unknown)
+
+    def _find_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The schema of an argument; None if the tool has no such argument."""
+        return self.properties.get(name, self.unlisted.get(name))
+
+    def _translate(self, texts: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Give arguments with the names of other tools the names that this tool has for them, where that is clear."""
+        known = {name: text for name, text in texts.items() if self._find_schema(name) is not None}
+        others = [name for name in texts if name not in known]
+        for name in others[:_MAX_TRANSLATED]:
+            meant = self._find_synonyms(name)
+            is_clear = len(meant) == 1 and meant[0] not in known and self._accepts(meant[0], texts[name])
+            known[meant[0] if is_clear else name] = texts[name]
+        return known | {name: texts[name] for name in others[_MAX_TRANSLATED:]}
+
+    def _find_synonyms(self, name: str) -> list[str]:
+        """The arguments of this tool that other tools give this name."""
+        folded = name.replace("_", "").replace("-", "").lower()
+        return [one for one in (*self.properties, *self.unlisted) if folded in _SYNONYMS.get(one, ())]
+
     def _accepts(self, name: str, raw: bytes) -> bool:
         """Whether an argument accepts the type of a value."""
-        return _READERS.get(self.properties[name].get("type", ""), bytes)(raw) is not None
+        schema = self._find_schema(name) or {}
+        return _READERS.get(schema.get("type", ""), bytes)(raw) is not None
 
     def _find_enumerated(self, word: str) -> str:
         """The hint for a value of an argument that is given as an argument; empty for other words."""
@@ -238,21 +285,34 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     def _read(self, name: str, raw: bytes) -> Any:
         """The value of an argument from its JSON text."""
-        schema = self.properties[name]
+        schema = self._find_schema(name) or {}
         kind = schema.get("type", "")
         value = _READERS.get(kind, bytes)(raw)
         if value is None:
             raise ToolError(f"{name!r} of {self.name} must be {_TYPES[kind]}. {self._describe_usage}")
-        if "enum" in schema and value not in schema["enum"]:
-            raise ToolError(f"{name!r} of {self.name} must be one of {', '.join(schema['enum'])}.")
+        options = schema.get("enum", (value,))
+        if value not in options and f"{value}s" in options:
+            return f"{value}s"
+        if value not in options:
+            raise ToolError(f"{name!r} of {self.name} must be one of {', '.join(options)}.")
         return value
 
     @property
     def _describe_usage(self) -> str:
-        optional = ", ".join(name for name in self.properties if name not in self.required)
+        described = (
+            _describe_argument(name, one) for name, one in self.properties.items() if name not in self.required
+        )
+        optional = ", ".join(described)
         if not self.required:
             return f"It may take {optional}."
         return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."
+
+
+def _describe_argument(name: str, schema: Mapping[str, Any]) -> str:
+    """The name of an argument, with what its definition says of its values."""
+    *options, last = schema.get("enum", ("",))
+    described = f"{', '.join(options)} or {last}" if options else schema.get("description", "")
+    return f"{name} ({described})" if described else name
 
 
 def _unquote(raw: bytes) -> str:

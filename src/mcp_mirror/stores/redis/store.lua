@@ -401,6 +401,17 @@ function operations.expire()
   return #names
 end
 
+-- The slugs of the values of a namespace. Without `owner`, those of all values and tombstones.
+function operations.slugs()
+  local slugs = call('SMEMBERS', key('labels'))
+  if not arguments.owner then return slugs end
+  local found = {}
+  for _, slug in ipairs(slugs) do
+    if call('EXISTS', key('made', arguments.owner, slug)) == 1 then table.insert(found, slug) end
+  end
+  return found
+end
+
 -- A page of the values of a namespace or of one tool, newest first. The page follows a value with the base `after`, which
 -- must exist unless its creation time is given as `created`. Returns the number of lost values; the place of the next
 -- page, which is the base and creation time of a value, or an empty list at the end; and the base, last use and record of

@@ -471,15 +471,10 @@ class RedisStore:
         if namespace is None and not self._redis.is_up:  # as the start of a gateway has just found
             return frozenset()
         try:
-            [names] = await self._redis.run([("SMEMBERS", self._keys.of("labels"))])
+            names = await self._call("slugs", owner=None if namespace is None else encode_name(namespace))
         except StoreError:
             if namespace is None:
                 return frozenset()
             raise
         with decoding():
-            slugs = tuple(map(decode_name, names))
-        if namespace is None:
-            return frozenset(slugs)
-        made = self._keys.of("made", encode_name(namespace))
-        exist = await self._redis.run([("EXISTS", f"{made}:{encode_name(slug)}") for slug in slugs])
-        return frozenset(slug for slug, does_exist in zip(slugs, exist, strict=True) if does_exist)
+            return frozenset(map(decode_name, names))

@@ -90,9 +90,7 @@ LOST_SESSION: Final = (
     "opened it"
 )
 """What to try if the server does not know the gateway's session."""
-CUT_STREAM: Final = (
-    "try again in a moment. If it does so after the same time, raise the timeout of the proxy in front of it"
-)
+CUT_STREAM: Final = ". If it does so after the same time, raise the timeout of the proxy in front of it"
 """What to try if an event stream ends without the response."""
 _NOT_TLS: Final = f"If the server uses TLS, use https:// in `url`. {_ELSEWHERE}"
 _CREDENTIALS_ADVICE: Final = (
@@ -228,10 +226,10 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     from mcp_mirror.system.forward_proxies import ForwardProxyError  # noqa: PLC0415
     from mcp_mirror.system.http_connections import (  # noqa: PLC0415
         CLOSED_EARLY,
-        LARGE_HEAD,
         NO_AUTHORITIES,
         SLOW_HANDSHAKE,
     )
+    from mcp_mirror.system.http_heads import LARGE_HEAD  # noqa: PLC0415
 
     advice = {
         PRIVATE: "If this is intended, set `allow_private: true` for this upstream",

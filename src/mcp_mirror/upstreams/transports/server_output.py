@@ -60,6 +60,8 @@ class ServerOutput:
         self._stray: bytes | None = None
         self.refusal: str | None = None
         """A description of the last HTTP response, if it was not MCP; without the server's text."""
+        self.exit_code: int | None = None
+        """The exit code of a program that ended by itself, or the negative number of the signal that ended it."""
 
     def add(self, data: bytes) -> None:
         """Add bytes of standard error; the newest are kept."""

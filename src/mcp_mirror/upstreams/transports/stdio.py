@@ -106,6 +106,7 @@ class StdioTransport(msgspec.Struct, frozen=True):
                     sink.close()
                     started = _STEPS if incoming.has_message else _STARTING_STEPS
                     await child.stop(_STUCK_STEPS if bypass.is_stuck else started)
+                    self.output.exit_code = child.exit_code
                     with anyio.move_on_after(_LAST_OUTPUT):
                         await is_read.wait()
                         await incoming.read_rest()
@@ -337,12 +338,16 @@ class _Child:
         self._process = process
         self._child_watchdog = child_watchdog
         self._exited = anyio.Event()
+        self._is_stopped = False
+        self.exit_code: int | None = None
+        """See `ServerOutput.exit_code`; None also if `stop` ended the child with a signal."""
         child_watchdog.add(process.pid)
 
     async def reap(self) -> None:
         """Wait for the exit of the child, and kill the remaining processes of its group, so that its pipes end."""
         with anyio.CancelScope(shield=True):  # until `stop` has returned
-            await self._process.wait()
+            status = await self._process.wait()
+            self.exit_code = None if self._is_stopped else status
             self._signal("SIGKILL")
             self._child_watchdog.remove(self._process.pid)  # from here on another process may have the number
             self._exited.set()
@@ -351,6 +356,7 @@ class _Child:
         """Wait for the child to exit, then signal and at last kill its group, in the order of MCP's lifecycle."""
         for name, grace in steps:
             if name:
+                self._is_stopped = True
                 self._signal(name)
             with anyio.move_on_after(grace):
                 await self._exited.wait()

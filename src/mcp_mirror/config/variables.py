@@ -1,0 +1,65 @@
+"""The variables of a configuration: environment variables, and files that environment variables name.
+
+`NAME_FILE` is the convention of container images for secrets, which an environment variable would show to every program
+that may read the process's environment. No message contains a value or the path of a file.
+"""
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from mcp_mirror.errors import ConfigError
+
+FILE_SUFFIX: Final = "_FILE"
+MAX_VARIABLE_BYTES: Final = 1 << 20
+
+
+class Variables:
+    """The variables for one reading of a configuration; a file is read once, when the first variable needs it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._read: dict[str, str] = {}
+
+    def get(self, name: str) -> str | None:
+        """Return the variable `name`; if it is unset or empty, the text of the file that `name_FILE` names.
+
+        The text has no line breaks at its end, which editors and `echo` add. None if neither variable is set.
+
+        Raises:
+            ConfigError: The file cannot be used.
+        """
+        named = self._environ.get(f"{name}{FILE_SUFFIX}")
+        if self._environ.get(name) or not named:
+            return self._environ.get(name)
+        if name not in self._read:
+            text = _read_file(Path(named), f"the file that the environment variable {name}{FILE_SUFFIX} names")
+            self._read[name] = text.rstrip("\r\n")
+        return self._read[name]
+
+
+def _read_file(path: Path, called: str) -> str:
+    """Return the text of a file; a ConfigError names it as `called`."""
+    data = b""
+    try:
+        is_regular = stat.S_ISREG(path.stat().st_mode)
+        if is_regular:  # a pipe could wait forever, and has nothing left at a reload
+            with path.open("rb") as file:
+                data = file.read(MAX_VARIABLE_BYTES + 1)
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{called} is not UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a usable path"
+        raise ConfigError(f"{called} cannot be read: {reason}") from None
+    problems = {
+        "is not a regular file": not is_regular,
+        f"is larger than {MAX_VARIABLE_BYTES} bytes": len(data) > MAX_VARIABLE_BYTES,
+        "is empty": not text.rstrip("\r\n"),
+        "is not text": "\0" in text,
+    }
+    for problem, has_problem in problems.items():
+        if has_problem:
+            raise ConfigError(f"{called} {problem}")
+    return text
