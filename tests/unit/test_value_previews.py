@@ -193,7 +193,7 @@ def test_the_lines_around_data_that_python_printed_are_shown(below: str) -> None
 
 
 def test_json_in_a_very_large_text_is_not_looked_for() -> None:
-    assert "JSON" not in preview("Rows:\n" + json.dumps(USERS * 40, indent=4)).summary
+    assert "JSON" not in preview("Rows:\n" + json.dumps(USERS * 90, indent=4)).summary
 
 
 def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:

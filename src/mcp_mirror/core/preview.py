@@ -64,8 +64,6 @@ _MAX_BESIDE_TOKENS: Final = 50
 """Tokens of the lines about such members."""
 _MAX_HEADER_BYTES: Final = 1 << 12
 """Bytes of the first row of an array of arrays that is shown."""
-_MAX_DATA_BYTES: Final = 1 << 18
-"""Bytes of a text in which a preview looks for JSON."""
 _MAX_PRINTED_ROWS: Final = 1 << 12
 """Characters of a list of Python in which its first rows are read."""
 _WORD: Final = re.compile(r"[\w.$@/:-]+")
@@ -275,7 +273,7 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
 
 def _find_data(blob: Buffer, span: Span) -> bytes | None:
     """The object or array in a text that is mostly JSON, as memory tools query it; None for any other text."""
-    return find_embedded_json(blob[span.start : span.stop]) if span.length <= _MAX_DATA_BYTES else None
+    return find_embedded_json(blob[span.start : span.stop]) if span.length <= MAX_SEARCHED_BYTES else None
 
 
 def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:
