@@ -452,6 +452,11 @@ CURSOR = {"hasNextPage": True, "endCursor": "Y3Vyc29yOjkw"}
         ),
         ({"a": {"next": 2, "b": {f"k{n}": [n] * 90 for n in range(9)}}}, ['also in "a": next 2']),
         ({"a/b": {"c~d": ROWS, "e/f": {"g/h": 1}}}, ['also in "a~1b": "e~1f/g~1h" 1']),
+        (
+            {"data": ROWS, "meta": {"total": 3000, "page": 0, "links": {"next": "/orders?page=1", "self": "/orders"}}},
+            ['also in "meta": total 3000, page 0, links/next "/orders?page=1", links/self "/orders"'],
+        ),
+        ({"data": ROWS, "meta": {"total": 3000}, "more": {"k" * 9: "v" * 520}}, []),
         ({"items": ROWS, "has_more": True}, []),
         ({"data": {"items": ROWS, "others": [[]], "text": "x" * 200}}, []),
     ],

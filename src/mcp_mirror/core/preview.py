@@ -60,6 +60,8 @@ _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
 _MAX_SMALL_MEMBER: Final = 160
 """Bytes of a member that is named beside the rows of an object."""
+_MAX_SMALL_OBJECT: Final = 512
+"""Bytes of an object beside the rows whose members are named."""
 _MAX_BESIDE_TOKENS: Final = 50
 """Tokens of the lines about such members."""
 _MAX_HEADER_BYTES: Final = 1 << 12
@@ -189,7 +191,7 @@ def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str
 
 
 def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> tuple[str, ...]:
-    """A line for each object around a described part: its small members, which may tell how to get more rows.
+    """A line for each object around or beside a described part: its small members, which may tell how to get more rows.
 
     `levels` has the value, which needs no line because its members are listed, and the objects around the part at
     `keys`. The lines take a third of the room at most.
@@ -197,17 +199,28 @@ def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], 
     lines: list[str] = []
     most = min(room.left, _MAX_BESIDE_TOKENS)
     own = TokenBudget(room.estimate, most)
-    for level in levels[1:]:
-        if len(level.keys) >= len(keys):
-            break
-        others = (one for one in level.members if one.key != keys[len(level.keys)])
+    for location, others in _list_objects_beside(blob, levels, keys):
         if fields := list(islice(_list_small_members(blob, others), _MAX_FIELDS)):
-            named = strip_invisible("/".join(map(escape_token, level.keys)), MAX_FIELD_NAME)
+            named = strip_invisible("/".join(map(escape_token, location)), MAX_FIELD_NAME)
             described = f'also in "{named}": '
             if own.take(described) and (shown := tuple(filter(own.take, fields))):
                 lines.append(described + ", ".join(shown))
     room.left -= most - own.left
     return tuple(lines)
+
+
+def _list_objects_beside(
+    blob: Buffer, levels: Sequence[Level], keys: Sequence[str]
+) -> Iterator[tuple[Sequence[str], Iterable[Member]]]:
+    """The location and the other members of each object around a part, and of small ones beside it in the value."""
+    for level in levels[1:]:
+        if len(level.keys) >= len(keys):
+            break
+        yield level.keys, (one for one in level.members if one.key != keys[len(level.keys)])
+    for key, span in levels[0].members if keys else ():
+        is_small = MAX_SHOWN_VALUE < span.length <= _MAX_SMALL_OBJECT  # an even smaller one is listed as it is
+        if is_small and key != keys[0] and kind_at(blob, span.start) == "object":
+            yield (key,), members(blob, span)
 
 
 def _list_small_members(blob: Buffer, known: Iterable[Member], above: str = "") -> Iterator[str]:
