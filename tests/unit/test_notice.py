@@ -474,6 +474,13 @@ def test_values_beside_rows_leave_room_for_the_fields_of_the_rows() -> None:
     assert '"setting 30"' not in notice
 
 
+def test_an_object_after_many_others_has_no_line() -> None:
+    page = {"page": {"next": "/orders?page=1", "total": 3000, "size": 90}}
+    for count, has_line in ((50, True), (200, False)):
+        notice = notice_of({"rows": ROWS, **{f"k{n}": n for n in range(count)}, **page})
+        assert ('also in "page": next ' in notice) is has_line
+
+
 def test_values_beside_rows_have_no_line_without_room_for_it() -> None:
     value = {"data": {"k" * 39: "\u4f60" * 13, "items": ROWS}}
     assert "also in " in notice_of(value)

@@ -62,6 +62,8 @@ _MAX_SMALL_MEMBER: Final = 160
 """Bytes of a member that is named beside the rows of an object."""
 _MAX_SMALL_OBJECT: Final = 512
 """Bytes of an object beside the rows whose members are named."""
+_MAX_BESIDE: Final = 100
+"""The first members of a value, among which such objects are."""
 _MAX_BESIDE_TOKENS: Final = 50
 """Tokens of the lines about such members."""
 _MAX_HEADER_BYTES: Final = 1 << 12
@@ -217,7 +219,7 @@ def _list_objects_beside(
         if len(level.keys) >= len(keys):
             break
         yield level.keys, (one for one in level.members if one.key != keys[len(level.keys)])
-    for key, span in levels[0].members if keys else ():
+    for key, span in levels[0].members[:_MAX_BESIDE] if keys else ():
         is_small = MAX_SHOWN_VALUE < span.length <= _MAX_SMALL_OBJECT  # an even smaller one is listed as it is
         if is_small and key != keys[0] and kind_at(blob, span.start) == "object":
             yield (key,), members(blob, span)
