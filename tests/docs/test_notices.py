@@ -1,5 +1,6 @@
 """The notices that the documentation shows are those that the gateway writes."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -33,6 +34,18 @@ def search() -> dict[str, Any]:
 
 server.run("stdio")
 """
+
+
+def add_tools_with_texts(mirror: SyncMirror) -> None:
+    @mirror.tool
+    def get_issue(number: int) -> dict[str, Any]:
+        body = "# Steps\n\n" + "".join(f"## Step {step}\n\n" + "- Open the page.\n" * 130 for step in range(4))
+        return {"number": number, "title": "Login fails", "body": body, "open": True}
+
+    @mirror.tool
+    def search_people() -> str:
+        rows = [{"id": str(number), "who": "Grace", "n": number} for number in range(300)]
+        return f"Found 300 people:\n{json.dumps(rows, indent=2)}\n\nMore: page=2\n"
 
 
 def open_mirror() -> SyncMirror:
@@ -71,6 +84,7 @@ def open_mirror() -> SyncMirror:
     def get_city(name: str) -> dict[str, Any]:
         return {"name": name, "population": 330000}
 
+    add_tools_with_texts(mirror)
     return mirror
 
 
@@ -81,6 +95,8 @@ def open_mirror() -> SyncMirror:
         ("read_log", {}),
         ("get_diff", {}),
         ("read_page", {}),
+        ("get_issue", {"number": 17}),
+        ("search_people", {}),
         ("get_prices", {"symbol": "ACME"}),
         ("get_city", {"name": "Bonn"}),
     ],

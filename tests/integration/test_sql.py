@@ -227,6 +227,14 @@ def test_rows_that_have_a_line_for_each_column_have_columns() -> None:
     assert rows("SELECT sum(id) AS n, min(name) AS a FROM t", t=psql) == [{"n": 4005, "a": "a, 1"}]
     assert rows("SELECT sum(id) AS n FROM t", t=f"{mysql}89 rows in set (0.00 sec)\n") == [{"n": 4005}]
     assert types(f"{psql}more\n") == {"line": "VARCHAR"}
+    house = "\n".join(f"Row {n}:\n──────\nid:   {n}\nname: a, {n}\n" for n in range(1, 90))
+    assert rows("SELECT sum(id) AS n, min(name) AS a FROM t", t=house) == [{"n": 4005, "a": "a, 1"}]
+
+
+def test_a_table_with_names_in_its_border_has_columns() -> None:
+    body = "".join(f"{n:>4}. │ {n:>2} │ {'ᴺᵁᴸᴸ' if n % 2 else 'a, b'} │\n" for n in range(1, 90))
+    text = f"      ┌─id─┬─name─┐\n{body}      └────┴──────┘\n"
+    assert rows("SELECT sum(id) AS n, max(name) AS a FROM t", t=text) == [{"n": 4005, "a": "ᴺᵁᴸᴸ"}]
 
 
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:

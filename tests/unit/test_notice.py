@@ -288,7 +288,46 @@ def test_the_notice_of_an_object_names_the_paths_of_its_long_texts(value: Any, o
     assert "/" not in notice_of(value, preview=False).replace(BASE, "")
 
 
+DIFF = "".join(f"diff --git a/f{n} b/f{n}\n--- a/f{n}\n+++ b/f{n}\n@@ -1 +1 @@\n-a\n+b\n" for n in range(40))
+CODE = "import os\n\n\n" + "".join(f"def f{n}() -> str:\n    return os.name\n\n\n" for n in range(90))
+
+
+def test_the_long_texts_of_an_object_have_their_lines_and_formats() -> None:
+    notice = notice_of({"ok": True, "new": {"diff": DIFF, "file": CODE, "log": "x" * 400}, "file": "JVBERi0x" * 99})
+    assert f'"file" text 792 B at "{BASE}/file" (base64 of application/pdf, 594 B)' in notice
+    notice = notice_of({"ok": True, "diff": DIFF, "file": CODE, "log": "x" * 400, "lines": "a b c\n" * 100})
+    assert notice.splitlines()[1] == (
+        'This path stands for object: "ok" true, '
+        f'"diff" text 2.4 kB at "{BASE}/diff" (240 lines, diff of 40 files), '
+        f'"file" text 3.51 kB at "{BASE}/file" (363 lines, source code with 90 definitions), "log" text 400 B, '
+        f'"lines" text 600 B at "{BASE}/lines" (100 lines).'
+    )
+
+
+def test_the_formats_of_long_texts_are_among_the_tokens_of_a_preview() -> None:
+    texts = {f"file {number}": CODE * (number + 1) for number in range(3)}
+    notice = notice_of(texts | {f"key {number}": number for number in range(90)})
+    assert len(notice.replace(BASE, "").partition("object: ")[2].partition("\n")[0]) // 4 <= 150
+
+
+def test_the_number_of_rows_is_named_after_many_other_keys() -> None:
+    counts = {f"number of files of kind {kind}": kind for kind in range(40)}
+    notice = notice_of({**counts, "files": [{"path": f"src/{n}.py", "lines": n} for n in range(300)]})
+    assert notice.splitlines()[1].startswith('This path stands for object: "files" array[300] of object 11.2 kB, "numb')
+    assert notice.splitlines()[2] == 'fields of "files", with first values: path "src/0.py", lines 0'
+    assert len(notice.replace(BASE, "").partition("object: ")[2].partition("Use")[0]) // 4 <= 150
+
+
+def test_a_small_table_gives_way_to_what_makes_up_most_of_an_object() -> None:
+    small, counts = [{"path": "a.toml"}], {f"src/folder{n}": n for n in range(200)}
+    notice = notice_of({"name": "x", "build_files": small, "counts": counts})
+    assert notice.splitlines()[2].startswith('"counts" has src/folder0 0, src/folder1 1, ')
+    assert 'fields of "rows"' in notice_of({"rows": small, "body": LONG})
+    assert 'fields of "rows"' in notice_of({"rows": small, **{f"k{n}": "v" * 50 for n in range(90)}})
+
+
 def test_a_notice_with_the_longest_paths_of_texts_is_short() -> None:
+    assert len(notice_of({f"{n}{'k' * 159}": CODE * (1 + 40 * (n == 8)) for n in range(9)}).encode()) < 2048
     assert len(notice_of({f"{n}{'k' * 159}": LONG for n in range(9)}).encode()) < 2048
     assert '" at "' not in notice_of({"k" * 161: LONG})
 
@@ -413,6 +452,11 @@ CURSOR = {"hasNextPage": True, "endCursor": "Y3Vyc29yOjkw"}
         ),
         ({"a": {"next": 2, "b": {f"k{n}": [n] * 90 for n in range(9)}}}, ['also in "a": next 2']),
         ({"a/b": {"c~d": ROWS, "e/f": {"g/h": 1}}}, ['also in "a~1b": "e~1f/g~1h" 1']),
+        (
+            {"data": ROWS, "meta": {"total": 3000, "page": 0, "links": {"next": "/orders?page=1", "self": "/orders"}}},
+            ['also in "meta": total 3000, page 0, links/next "/orders?page=1", links/self "/orders"'],
+        ),
+        ({"data": ROWS, "meta": {"total": 3000}, "more": {"k" * 9: "v" * 520}}, []),
         ({"items": ROWS, "has_more": True}, []),
         ({"data": {"items": ROWS, "others": [[]], "text": "x" * 200}}, []),
     ],
@@ -428,6 +472,13 @@ def test_values_beside_rows_leave_room_for_the_fields_of_the_rows() -> None:
     assert 'number 0, title "issue 0"' in notice
     assert 'also in "data": "setting 0" 0, ' in notice
     assert '"setting 30"' not in notice
+
+
+def test_an_object_after_many_others_has_no_line() -> None:
+    page = {"page": {"next": "/orders?page=1", "total": 3000, "size": 90}}
+    for count, has_line in ((50, True), (200, False)):
+        notice = notice_of({"rows": ROWS, **{f"k{n}": n for n in range(count)}, **page})
+        assert ('also in "page": next ' in notice) is has_line
 
 
 def test_values_beside_rows_have_no_line_without_room_for_it() -> None:

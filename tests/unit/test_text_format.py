@@ -1,6 +1,7 @@
 """The format of a tool's text, guessed from its beginning."""
 
 import json
+import re
 
 import pytest
 
@@ -461,6 +462,42 @@ def test_a_drawn_table_with_a_line_for_each_row_has_its_rows(text: str, expected
     assert (table.header[:2], table.rows) == (["a", "b"], expected)
 
 
+PRETTY_ROWS = "".join(f"{n:>3}. │ {n:>2} │ 1. Ann │ {n / 2:>4} │\n" for n in range(1, 41))
+PRETTY = f"     ┌─id─┬─name───┬──a b─┐\n{PRETTY_ROWS}     └────┴────────┴──────┘\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        (PRETTY, 1),
+        (f"{PRETTY}\n40 rows in set. Elapsed: 0.001 sec.\n", 1),
+        (PRETTY.replace("└────┴────────┴──────┘", "└─id─┴─name───┴──a b─┘"), 1),
+        (re.sub(r"(?m)^[ \d]{3}\. ", "", PRETTY), 1),
+        (PRETTY * 2, 2),
+    ],
+    ids=["plain", "with a footer", "names below", "without numbers", "two blocks"],
+)
+def test_a_table_with_the_names_of_its_columns_in_the_border_has_its_rows(text: str, times: int) -> None:
+    assert find_format(whole(text)) == "table, 3 columns"
+    table = find_pipe_table(text)
+    assert table is not None
+    assert table.header == ["id", "name", "a b"]
+    assert table.rows == [[str(n), "1. Ann", str(n / 2)] for n in range(1, 41)] * times
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PRETTY + PRETTY.replace("name", "city"),
+        PRETTY.replace("1. Ann │", "1. Ann↴│", 1),
+        "┌─id─┬─name─┐\n",
+        "┌─ Note ─┐\n│ Words  │\n└────────┘\n",
+    ],
+)
+def test_other_texts_with_words_in_a_border_are_not_a_table(text: str) -> None:
+    assert find_pipe_table(text) is None
+
+
 def test_the_lines_of_a_header_are_names_unless_all_are_types() -> None:
     rule = "+------+-------+\n"
     for second, header in (("INT  | date ", ["made", "order"]), ("date | id   ", ["made date", "order id"])):
@@ -499,7 +536,18 @@ PSQL = "".join(f"-[ RECORD {n} ]--\nid   | {n}\nname | a|b: {n}\nnote | \n" for 
 MYSQL = "".join(f"{'*' * 27} {n}. row {'*' * 27}\n  id: {n}\nname: a|b: {n}\nnote: \n" for n in range(1, 90))
 
 
-@pytest.mark.parametrize("text", [PSQL, MYSQL, f"{MYSQL}89 rows in set (0.00 sec)\n", PSQL.replace("\n", "\r\n")])
+CLICKHOUSE = "\n".join(f"Row {n}:\n\u2500\u2500\u2500\nid:   {n}\nname: a|b: {n}\nnote: \n" for n in range(1, 90))
+NUMBERED = "\n".join(f"{n}. row\nid: {n}\nname: a|b: {n}\nnote: \n" for n in range(1, 90))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(PSQL, MYSQL, f"{MYSQL}89 rows in set (0.00 sec)\n", PSQL.replace("\n", "\r\n")),
+        *(CLICKHOUSE, f"{CLICKHOUSE}\n89 rows in set. Elapsed: 0.001 sec.\n"),
+        *(NUMBERED, f"{NUMBERED}\nResult: 89 rows (output truncated)"),
+    ],
+)
 def test_rows_with_a_line_for_each_column_are_a_table(text: str) -> None:
     assert find_format(whole(text)) == "table, 3 columns"
     table = find_record_table(text)
@@ -519,6 +567,8 @@ def test_rows_with_a_line_for_each_column_are_a_table(text: str) -> None:
         "-[ RECORD 1 ]\nid | 1\n-[ RECORD 2 ]\nid | 1\nname | 1\n",
         "-[ RECORD 1 ]\nid | 1+\n | 2\n",
         "*** 1. row ***\nid: 1\nsecond line\n",
+        "1. row\nThe first step\n",
+        "Row 1:\nid: 1\nRow 2:\nnote: 1\n",
     ],
 )
 def test_other_rows_with_a_line_for_each_column_are_not_a_table(text: str) -> None:

@@ -163,3 +163,9 @@ def test_code_below_a_long_comment_is_recognised_by_its_definitions() -> None:
 
 def test_texts_of_other_formats_have_no_outline() -> None:
     assert outline("# A\n## B\n## C\n", "log") is None
+
+
+def test_each_definition_of_a_long_text_is_found_once() -> None:
+    found = outline("".join(f"def f{number}():\n    return {number}\n" for number in range(4_000)), "source code")
+    assert found is not None
+    assert [line for _, line in found.lines] == [f"{2 * number}: def f{number}()" for number in range(4_000)]

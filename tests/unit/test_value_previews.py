@@ -1,5 +1,6 @@
 """The preview of a value that is too large to be shown whole."""
 
+import base64
 import json
 from collections.abc import Callable
 from datetime import date
@@ -91,6 +92,40 @@ def test_one_long_line_shows_its_beginning_and_its_end() -> None:
     assert preview("short") == Preview("text, 5 B", ("short",))
 
 
+@pytest.mark.parametrize("size", [170, 5_000, 200_000])
+def test_one_long_line_of_base64_has_no_more_than_its_room(size: int) -> None:
+    def estimate(text: Buffer) -> int:  # as many tokens as base64 has
+        return len(text)
+
+    shown = preview("iVBORw0K" * (size // 8), estimate)
+    assert len(shown.lines) == 2
+    assert sum(map(len, (shown.summary, *shown.lines))) <= MAX_PREVIEW_TOKENS
+    assert not preview("iVBORw0K" * size, lambda text: 40 * len(text)).lines
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\3\x20\0\0\2\x58" + bytes(3_000)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        (PNG, "text, 4.03 kB, base64 of image/png, 800x600, 3.02 kB"),
+        (f"data:image/png;base64,{PNG}", "text, 4.05 kB, base64 of image/png, 800x600, 3.02 kB"),
+        (f"data:text/csv;charset=utf-8;base64,{'YSxi' * 900}", "text, 3.63 kB, base64 of text/csv, 2.7 kB"),
+        ("JVBERi0x" * 500, "text, 4 kB, base64 of application/pdf, 3 kB"),
+    ],
+)
+def test_base64_is_described_as_the_file_that_it_is(text: str, summary: str) -> None:
+    assert preview(text) == Preview(summary)
+
+
+@pytest.mark.parametrize(
+    "text", ["QUJD" * 900, PNG + "!", "data:image/png," + PNG, PNG[:60], "data:a/b;base64,-" + PNG]
+)
+def test_other_long_words_show_their_beginning_and_their_end(text: str) -> None:
+    assert preview(text).summary == f"text, {format_bytes(len(text))}"
+
+
 def test_long_lines_are_cut_and_the_rest_left_out() -> None:
     shown = preview("\n".join("y" * 1000 for _ in range(50)), lambda text: len(text) // 2)
     assert shown.lines == ("y" * 157 + "...", "... 48 lines ...", "y" * 37 + "...")
@@ -99,20 +134,66 @@ def test_long_lines_are_cut_and_the_rest_left_out() -> None:
 
 @pytest.mark.parametrize("rows", [100, 500, 1500, 1900, 2000, 5000])
 def test_no_line_is_shown_twice(rows: int) -> None:
-    data = json.dumps([f"row {number}" for number in range(rows)])
-    shown = preview(f"The script returned:\n```json\n{data}\n```\nDone.")
+    data = "; ".join(f"row {number}" for number in range(rows))
+    shown = preview(f"The script returned:\n```text\n{data}\n```\nDone.")
     assert shown.summary.endswith("5 lines")
-    assert [line[:9] for line in shown.lines] == ["The scrip", "```json", '["row 0",', "```", "Done."]
+    assert [line[:9] for line in shown.lines] == ["The scrip", "```text", "row 0; ro", "```", "Done."]
 
 
 def test_a_long_line_after_a_few_long_ones_shows_its_beginning() -> None:
-    table = json.dumps([["region", "amount"], *([f"region {number}", number] for number in range(900))])
+    table = " / ".join(f"region {number}: {number}" for number in range(900))
     heading = ["[Sheet: Sales]", "[To change cells: " + "use edit with a range, " * 20 + "]", ""]
     for footer in ((), ("done",)):
         shown = preview("\n".join((*heading, table, *footer)), lambda text: len(text) // 2)
         assert shown.lines[0] == heading[0]
-        assert shown.lines[3].startswith('[["region", "amount"], ["region 0"')
+        assert shown.lines[3].startswith("region 0: 0 / region 1")
         assert shown.lines[4:] == footer
+
+
+USERS = [{"id": number, "name": "Zo\u00eb"} for number in range(300)]
+FIELDS = 'array of 300 objects, {}; fields with first values: id 0, name "Zo\u00eb"'
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("above", "below"), [("Found 300:\n", ""), ("```json\n", "\n```\n\nNext: page=2\n"), ("", "\nEnd.")]
+)
+def test_a_text_that_contains_json_shows_its_fields(above: str, below: str, indent: int | None) -> None:
+    data = json.dumps(USERS, indent=indent, ensure_ascii=False)
+    shown = preview(f"{above}{data}{below}")
+    assert shown.summary.partition(", contains JSON: ")[2] == FIELDS.format(format_bytes(len(data.encode())))
+    around = [line for line in (above.strip("`\njson"), "...", below.strip("\n`")) if line]
+    assert [*shown.lines] == around
+
+
+def test_a_text_that_contains_an_object_shows_its_keys_and_rows() -> None:
+    page = {"users": USERS, "next": "b2Zmc2V0", "total": 900}
+    shown = preview(f"The page:\n{json.dumps(page)}")
+    assert shown.summary.endswith(
+        'contains JSON: object with users array[300] of object, next "b2Zmc2V0", total 900; '
+        'fields of "users", with first values: id 0, name "Zo\u00eb"'
+    )
+    assert shown.lines == ("The page:", "...")
+    assert preview('Sums:\n{"a": 1.5,\n"b": 2}').summary.endswith("contains JSON: object with a 1.5, b 2")
+    assert preview('Sums:\n{"a": 1.5,\n"b": 2}', lambda _: 999).summary.endswith("contains JSON: object")
+
+
+def test_a_text_that_contains_an_array_shows_its_first_items() -> None:
+    names = json.dumps(["Ada", "Bob"] * 200)
+    shown = preview(f"Names:\n{names}\n2 of them\n")
+    assert shown.summary.endswith("contains JSON: array[400], 2.8 kB")
+    assert shown.lines == ("Names:", 'first: "Ada", "Bob", "Ada", "Bob", "Ada"', "2 of them")
+
+
+@pytest.mark.parametrize("below", ["", "\n300 rows"])
+def test_the_lines_around_data_that_python_printed_are_shown(below: str) -> None:
+    shown = preview("Rows:\n" + str([{"id": number, "name": None} for number in range(300)]) + below)
+    assert shown.summary.endswith("array of 300 objects, 7.99 kB; fields with first values: id 0, name null")
+    assert shown.lines == ("Rows:", "...", *([below.strip()] if below else []))
+
+
+def test_json_in_a_very_large_text_is_not_looked_for() -> None:
+    assert "JSON" not in preview("Rows:\n" + json.dumps(USERS * 90, indent=4)).summary
 
 
 def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:

@@ -5,6 +5,7 @@ module decides what a model is shown.
 """
 
 import binascii
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
@@ -20,10 +21,16 @@ NOT_SHOWN: Final = ", not shown"
 _SHOWN_TYPES: Final = (b'"image"', b'"audio"')
 _RESOURCE: Final = b'"resource"'
 _MEDIA_TYPES: Final = (*_SHOWN_TYPES, _RESOURCE)
+_BASE64_EDGE: Final = 64
+"""Bytes at each end of a text that decide whether it is base64."""
 _EDGE_BYTES: Final = 1 << 12
 """Bytes at each end of a block that are searched for its type: only the base64 of a block is long."""
 _HEAD_CHARACTERS: Final = 1 << 16
 """Characters of base64 that are decoded to find the pixel size: a JPEG may begin with a thumbnail."""
+
+
+_DATA_URI: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})(?:;[\w.=-]{1,60}){0,3};base64,")
+_IS_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
 
 
 class _ContentMembers(msgspec.Struct, frozen=True):
@@ -72,6 +79,21 @@ class Media(msgspec.Struct, frozen=True):
 def read_media(block: Buffer) -> Media | None:
     """The media in a content block, JSON text; None for any other block."""
     return find_media(_open_block(block))
+
+
+def find_base64(blob: Buffer, span: Span) -> Media | None:
+    """The file in a JSON string at `span` that is a data URI or base64; None for any other text.
+
+    Base64 without a media type counts if it begins as the files do that `detect_media_type` knows.
+    """
+    view = memoryview(blob)[span.start + 1 : span.stop - 1]
+    uri = _DATA_URI.match(view[:_EDGE_BYTES])
+    encoded = view[uri.end() :] if uri else view
+    edges = bytes(encoded[:_BASE64_EDGE]), bytes(encoded[-_BASE64_EDGE:])
+    if len(encoded) < _BASE64_EDGE or not all(map(_IS_BASE64.fullmatch, edges)):
+        return None
+    found = str(uri[1], "ascii") if uri else detect_media_type(binascii.a2b_base64(edges[0]))
+    return None if found == _DEFAULT_MEDIA_TYPE and not uri else Media(found, encoded, is_file=True)
 
 
 def has_content(block: Buffer) -> bool:

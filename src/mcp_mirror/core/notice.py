@@ -58,6 +58,8 @@ _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
 _OMITTED_TOKENS: Final = 20
 """Tokens of a preview reserved for the number of omitted keys."""
+_SMALL_SHARE: Final = 8
+"""An array of objects that is less than this part of an object is described only if nothing else is."""
 _MAX_PAPER_KEYS_BYTES: Final = 1000
 _MAX_KEY_BYTES: Final = 120
 """Bytes of a key; longer keys are omitted."""
@@ -224,8 +226,8 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     object is a valid value of a text argument.
     """
     levels = read_levels(stored.blob, stored.members) if stored.preview else ()
-    texts = find_long_texts(stored.blob, levels)
-    described = _choose_description(stored, levels, texts)
+    texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.blob, levels)}
+    described = _choose_description(stored, levels, has_texts=bool(texts))
     listed = _list_keys(stored, stored.room // 2 if described else stored.room, texts)
     if described is None:
         return (f"{_SUBJECT} object: {listed}.",)
@@ -238,18 +240,23 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
         return (f"{_SUBJECT} object: {_list_keys(stored, stored.room, texts)}.",)
     # Keys that follow say whether there are more of them; those of records are all alike.
     if describe.func is not describe_records:
-        listed = _list_keys(stored, stored.room // 2 + room.left, texts)
+        listed = _list_keys_and(keys[0], stored, stored.room // 2 + room.left, texts)
     return (f"{_SUBJECT} object: {listed}.", *beside, line)
 
 
 def _choose_description(
-    stored: NoticeInput, levels: Sequence[Level], texts: Sequence[Part]
+    stored: NoticeInput, levels: Sequence[Level], *, has_texts: bool
 ) -> tuple[partial[str], Sequence[str]] | None:
     """What describes the rows of an object, or else the object that makes up most of it; with their location."""
-    if table := find_table(stored.blob, levels):
-        return partial(describe_table, stored.blob, table), table.keys
-    if texts:
-        return None
+    table = find_table(stored.blob, levels)
+    is_small = table is None or _SMALL_SHARE * table.span.length < len(stored.blob)
+    if is_small and not has_texts and (other := _choose_other(stored, levels)):
+        return other
+    return (partial(describe_table, stored.blob, table), table.keys) if table else None
+
+
+def _choose_other(stored: NoticeInput, levels: Sequence[Level]) -> tuple[partial[str], Sequence[str]] | None:
+    """The same for an object without an array of objects, or with a small one only."""
     if records := find_records(stored.blob, levels):
         return partial(describe_records, records), records.keys
     if array := find_main_array(stored.blob, levels):
@@ -284,12 +291,21 @@ def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _list_keys(stored: NoticeInput, room: int, texts: Sequence[Part]) -> str:
+def _list_keys_and(key: str, stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
+    """The keys with their outlines; if this key, whose rows are described, has no room, it is the first one."""
+    listed = _list_keys(stored, room, texts)
+    if f", {as_json_string(escape_token(key), _MAX_KEY_BYTES)} " in f", {listed}":
+        return listed
+    members = sorted(stored.members, key=lambda member: member.key != key)
+    return _list_keys(msgspec.structs.replace(stored, members=tuple(members)), room, texts)
+
+
+def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
     """The keys with their outlines while there is room, and the paths of texts, which take no room."""
     shown, left = _format_keys(
         stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
     )
-    room -= _OMITTED_TOKENS
+    room -= _OMITTED_TOKENS + sum(stored.estimate(found.encode()) for found in texts.values())
     listed: list[str] = []
     for formatted in shown:
         tokens = stored.estimate(formatted.encode()) + 1
@@ -297,10 +313,10 @@ def _list_keys(stored: NoticeInput, room: int, texts: Sequence[Part]) -> str:
             listed.append(formatted)
             room -= tokens
     left += len(shown) - len(listed)
-    for text in texts:
+    for text, found in texts.items():
         if path := find_path(stored.path, text.keys):
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
-            described = f'{name} {outline_hidden(stored.blob, text.span)} at "{path}"'
+            described = f'{name} {outline_hidden(stored.blob, text.span)} at "{path}"{found}'
             at = next((at for at, formatted in enumerate(listed) if formatted.startswith(f"{name} ")), None)
             if at is not None:
                 listed[at] = described
@@ -308,6 +324,14 @@ def _list_keys(stored: NoticeInput, room: int, texts: Sequence[Part]) -> str:
             listed.append(described)
             left -= len(text.keys) == 1
     return ", ".join((*listed, *([f"and {format_count(left, 'more key')}"] if left else ())))
+
+
+def _describe_text(stored: NoticeInput, text: Part) -> str:
+    """The lines and the format of a text: ` (498 lines, source code)`. Models passed its words in place of its path."""
+    part = memoryview(stored.blob)[text.span.start : text.span.stop]
+    summary = preview_value(part, "text", TokenBudget(stored.estimate, left=0)).summary
+    found = summary.split(", ", 2)[2:]  # without kind and size
+    return f" ({found[0]})" if found else ""
 
 
 def _write_paper(stored: NoticeInput) -> str:

@@ -1,7 +1,7 @@
 """Finds the table that a text draws with bars, as Markdown, psql and MySQL do, with box characters, or with spaces."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
@@ -20,8 +20,8 @@ _RULE_CELL: Final = re.compile(r"\s*:?[-=]+:?\s*")
 _FOOTER_RULE: Final = re.compile("[\u251c\u2523\u2560].*[\u2534\u253b\u2569]")
 """A rule that ends all columns: below it is one cell, as DuckDB prints the number of rows, and another rule."""
 _FOOTER_LINES: Final = 3
-_CONTINUED: Final = re.compile("[+\u21b5][|\u2502\u2503\u2551]|\u21b5$")
-"""The mark of psql after a line of a cell that has more of them: `line one+| next cell`."""
+_CONTINUED: Final = re.compile("[+\u21b5\u21b4][|\u2502\u2503\u2551]|\u21b5$")
+"""The mark of psql and ClickHouse after a line of a cell that has more of them: `line one+| next cell`."""
 _TYPE: Final = re.compile(
     r"(?:u?(?:tiny|small|big|huge)?int(?:eger)?\d*|text|real|float|double|boolean|blob|json|uuid|interval|date|time"
     r"|(?:varchar|timestamp|decimal|numeric|enum|struct|map|union)\b.*)(?:\[\d*\])*",
@@ -39,9 +39,16 @@ _UNIT: Final = re.compile(r"\([a-z]+\)")
 _WORD: Final = re.compile(r"\S+")
 
 
-_RECORD: Final = re.compile(r"-\[ RECORD \d+ \][-+]*|\*{3,} \d+\. row \*{3,}")
-"""The line above each row that `psql -x` and `mysql -E` print with a line for each column."""
-_ROWS_IN_SET: Final = re.compile(r"\d+ rows? in set\b.*")
+_RECORD: Final = re.compile(r"-\[ RECORD \d+ \][-+]*|\*{3,} \d+\. row \*{3,}|Row \d+:|\d+\. row")
+"""The line above each row that psql, mysql, ClickHouse or another program prints with a line for each column."""
+_UNDERLINE: Final = re.compile("\u2500+")
+"""The line below that line, as ClickHouse prints it."""
+_ROWS_IN_SET: Final = re.compile(r"\d+ rows? in set\b.*|Result: \d+ rows?\b.*")
+_NAMED_BORDER: Final = re.compile("[\u250c\u2514]\u2500+[^\\s\u2500-\u257f].*[\u2510\u2518]")
+"""The upper or lower border of a table that contains the names of the columns, as ClickHouse prints it."""
+_BORDER_JOINT: Final = re.compile("\u2500[\u252c\u2534]\u2500")
+_ROW_NUMBER: Final = re.compile("\\d+\\. (?=[\u2502\u2503])")
+"""The number before a row."""
 
 
 class PipeTable(msgspec.Struct, frozen=True):
@@ -67,7 +74,7 @@ def find_pipe_table(text: str) -> PipeTable | None:
         cells than the header, so that no cell is lost, or if a cell has several lines, so that each row is one line.
         Words in a box are not a table either.
     """
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    lines = [*_open_borders(line.strip() for line in text.split("\n") if line.strip())]
     rules = {at: text for at, text in enumerate(map(_read_rule, lines)) if text}
     below_header = [at for at in rules if at and at - 1 not in rules and _has_bar(lines[at - 1], lines[at])]
     if not below_header:
@@ -95,13 +102,31 @@ def find_pipe_table(text: str) -> PipeTable | None:
     return PipeTable(header, [row + [""] * (len(header) - len(row)) for row in rows])
 
 
+def _open_borders(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of a table with a line of names below its upper border, and without names in its borders.
+
+    Several tables with the same names become one. Other names are a row that is too long for the table above.
+    """
+    header: list[str] = []
+    for line in lines:
+        if not _NAMED_BORDER.fullmatch(line):
+            yield _ROW_NUMBER.sub("", line, count=1) if line[0].isdigit() else line
+            continue
+        names = [name.strip("\u2500") for name in _BORDER_JOINT.split(line[1:-1])]
+        if line.startswith("\u250c") and names != header:
+            header += names
+            yield "\u2502{}\u2502".format("\u2502".join(header))
+        yield "\u251c{}\u2524".format("\u253c".join(["\u2500"] * len(names)))
+
+
 def find_record_table(text: str) -> PipeTable | None:
     """Find the table that is a text with a line for each column of each row, as `psql -x` and `mysql -E` print it.
 
     Returns:
         None for any other text, if rows have different columns, or if a cell has several lines.
     """
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    stripped = (line.strip() for line in text.split("\n"))
+    lines = [line for line in stripped if line and not _UNDERLINE.fullmatch(line)]
     if not lines or not _RECORD.fullmatch(lines[0]):
         return None
     separator = "|" if lines[0].startswith("-") else ":"

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES
+from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.main_parts import (
     MAX_FIELD_NAME,
     MAX_LISTED_TEXT,
@@ -23,9 +23,11 @@ from mcp_mirror.core.main_parts import (
     Records,
     find_listed_items,
     find_path,
+    find_table,
     find_text_at,
+    read_levels,
 )
-from mcp_mirror.core.media import Media, find_embedded_text, read_media
+from mcp_mirror.core.media import Media, find_base64, find_embedded_text, read_media
 from mcp_mirror.core.outlines import (
     MAX_COUNTED_BYTES,
     MAX_SHOWN_VALUE,
@@ -37,22 +39,20 @@ from mcp_mirror.core.outlines import (
     sample_items,
 )
 from mcp_mirror.core.python_literals import count_rows, translate_first_rows
-from mcp_mirror.core.text_format import PYTHON_LITERAL, find_format, read_edges
+from mcp_mirror.core.text_edges import show_around_data, show_edges, show_ends
+from mcp_mirror.core.text_format import PYTHON_LITERAL, Edges, find_format, read_edges
 from mcp_mirror.core.text_outlines import outline_text, show_outline
 from mcp_mirror.core.value_sizes import Estimate, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
-from mcp_mirror.security.sanitize import as_json_string, cut, sanitize_to_lines, show_characters, strip_invisible
+from mcp_mirror.security.sanitize import as_json_string, show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span, TextSize
 
 MAX_PREVIEW_TOKENS: Final = 150
 """Maximum expected tokens of a preview."""
 
-_MAX_LINE: Final = 160
-"""Bytes of a line."""
-_HEAD_LINES: Final = 5
-_TAIL_LINES: Final = 3
+_FIRST_ITEMS: Final = 5
 _MAX_FIELDS: Final = 30
 _MAX_LISTED_KEYS: Final = 8
 """Keys of an object in the line of an item."""
@@ -60,6 +60,10 @@ _MAX_STRING: Final = 40
 """Bytes of a string in the first item."""
 _MAX_SMALL_MEMBER: Final = 160
 """Bytes of a member that is named beside the rows of an object."""
+_MAX_SMALL_OBJECT: Final = 512
+"""Bytes of an object beside the rows whose members are named."""
+_MAX_BESIDE: Final = 100
+"""The first members of a value, among which such objects are."""
 _MAX_BESIDE_TOKENS: Final = 50
 """Tokens of the lines about such members."""
 _MAX_HEADER_BYTES: Final = 1 << 12
@@ -183,16 +187,13 @@ def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str
     keys = main.keys
     named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
     room.take(f'"{named}" has , and 1,000 more keys')
-    fields = (f"{_format_key(key)} {_outline_member(blob, span)}" for key, span in main.members[:_MAX_FIELDS])
-    shown = tuple(takewhile(room.take, fields))
-    left = len(main.members) - len(shown)
+    fields = _list_fields(blob, main.members, room)
     named = (find_path(path, keys) if len(keys) > 1 else None) or named
-    more = (f"and {format_count(left, 'more key')}",) if left else ()
-    return f'"{named}" has {", ".join((*shown, *more))}' if shown else ""
+    return f'"{named}" has {fields}' if fields else ""
 
 
 def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> tuple[str, ...]:
-    """A line for each object around a described part: its small members, which may tell how to get more rows.
+    """A line for each object around or beside a described part: its small members, which may tell how to get more rows.
 
     `levels` has the value, which needs no line because its members are listed, and the objects around the part at
     `keys`. The lines take a third of the room at most.
@@ -200,17 +201,28 @@ def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], 
     lines: list[str] = []
     most = min(room.left, _MAX_BESIDE_TOKENS)
     own = TokenBudget(room.estimate, most)
-    for level in levels[1:]:
-        if len(level.keys) >= len(keys):
-            break
-        others = (one for one in level.members if one.key != keys[len(level.keys)])
+    for location, others in _list_objects_beside(blob, levels, keys):
         if fields := list(islice(_list_small_members(blob, others), _MAX_FIELDS)):
-            named = strip_invisible("/".join(map(escape_token, level.keys)), MAX_FIELD_NAME)
+            named = strip_invisible("/".join(map(escape_token, location)), MAX_FIELD_NAME)
             described = f'also in "{named}": '
             if own.take(described) and (shown := tuple(filter(own.take, fields))):
                 lines.append(described + ", ".join(shown))
     room.left -= most - own.left
     return tuple(lines)
+
+
+def _list_objects_beside(
+    blob: Buffer, levels: Sequence[Level], keys: Sequence[str]
+) -> Iterator[tuple[Sequence[str], Iterable[Member]]]:
+    """The location and the other members of each object around a part, and of small ones beside it in the value."""
+    for level in levels[1:]:
+        if len(level.keys) >= len(keys):
+            break
+        yield level.keys, (one for one in level.members if one.key != keys[len(level.keys)])
+    for key, span in levels[0].members[:_MAX_BESIDE] if keys else ():
+        is_small = MAX_SHOWN_VALUE < span.length <= _MAX_SMALL_OBJECT  # an even smaller one is listed as it is
+        if is_small and key != keys[0] and kind_at(blob, span.start) == "object":
+            yield (key,), members(blob, span)
 
 
 def _list_small_members(blob: Buffer, known: Iterable[Member], above: str = "") -> Iterator[str]:
@@ -263,73 +275,55 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     room.take(summary)
     if rows and (described := _describe_printed_rows(rows, room)):
         return Preview(summary + described)
+    if kind != PYTHON_LITERAL and (data := _find_data(blob, span)):
+        return _preview_data(summary, data, edges, room)
     if outline := outline_text(blob, span, kind):
         return Preview(", ".join((*sizes, outline.counted)), tuple(show_outline(outline, room.take)))
     if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
-        return Preview(summary, tuple(_show_ends(sanitize_to_lines(head), sanitize_to_lines(end))))
-    first = _split_lines(head)
-    last = first if is_whole else _split_lines(end)
-    last = last[max(_HEAD_LINES if is_whole else 1, len(last) - _TAIL_LINES) :]
-    return Preview(summary, tuple(_show_edges(_cut_lines(first[:_HEAD_LINES]), _cut_lines(last), count, room)))
+        if media := find_base64(blob, span):
+            return Preview(f"{summary}, base64 of {describe_media(media)}")
+        return Preview(summary, tuple(show_ends(head, end, room.take)))
+    return Preview(summary, tuple(show_edges(head, None if is_whole else end, count, room.take)))
+
+
+def _find_data(blob: Buffer, span: Span) -> bytes | None:
+    """The object or array in a text that is mostly JSON, as memory tools query it; None for any other text."""
+    return find_embedded_json(blob[span.start : span.stop]) if span.length <= MAX_SEARCHED_BYTES else None
+
+
+def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:
+    """The preview of a text with JSON: what the JSON contains, and the lines before and after it."""
+    before, after = show_around_data(edges.head, edges.end, data, room.take)
+    span = trim(data)
+    is_array = kind_at(data, span.start) == "array"
+    inner = _preview_array(data, span, room, count_items, "") if is_array else _preview_object(data, span, room)
+    between = inner.lines or (("...",) if before or after else ())
+    return Preview(f"{summary}, contains JSON: {inner.summary}", (*before, *between, *after))
+
+
+def _preview_object(blob: Buffer, span: Span, room: TokenBudget) -> Preview:
+    """The keys of an object and, if it has a table, the fields of its rows."""
+    known = members(blob, span)
+    keys = _list_fields(blob, known, TokenBudget(room.estimate, room.left // 2))
+    room.take(keys)
+    table = find_table(blob, read_levels(blob, known))
+    fields = describe_table(blob, table, room) if table else ""
+    return Preview("; ".join(filter(None, (f"object with {keys}" if keys else "object", fields))))
+
+
+def _list_fields(blob: Buffer, known: Sequence[Member], room: TokenBudget) -> str:
+    """The keys of an object, each with its value or its shape, and the number of further keys; empty without room."""
+    fields = (f"{_format_key(key)} {_outline_member(blob, span)}" for key, span in known[:_MAX_FIELDS])
+    shown = tuple(takewhile(room.take, fields))
+    left = len(known) - len(shown)
+    more = (f"and {format_count(left, 'more key')}",) if left else ()
+    return ", ".join((*shown, *more)) if shown else ""
 
 
 def _describe_printed_rows(rows: bytes, room: TokenBudget) -> str:
     """The fields of dictionaries that Python printed, or the first tuple if it has a text; empty for other rows."""
     fields = _describe_rows(sample_items(rows, trim(rows)), room)
     return f"; fields with first values: {fields}" if fields else _show_header(rows, trim(rows), room)
-
-
-def _split_lines(text: str) -> list[str]:
-    return sanitize_to_lines(text).rstrip("\n").split("\n")
-
-
-def _cut_lines(lines: Sequence[str]) -> list[str]:
-    return [cut(line, _MAX_LINE) for line in lines]
-
-
-def _show_ends(head: str, end: str) -> Iterator[str]:
-    """The beginning and the end of one long line."""
-    yield cut(head, _MAX_LINE)
-    if len(head.encode()) > _MAX_LINE:
-        yield "..." + end.encode()[-_MAX_LINE // 2 :].decode(errors="ignore")
-
-
-def _show_edges(first: Sequence[str], last: Sequence[str], count: int, room: TokenBudget) -> Iterator[str]:
-    """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
-
-    `count` is the number of all lines; 0: unknown.
-    """
-    room.take("... 1,000 lines ...")
-    heads: list[str] = []
-    tails: list[str] = []
-    is_short = 0 < count <= _HEAD_LINES + _TAIL_LINES  # each line counts: the last one may be all of the data
-    for at in range(_HEAD_LINES):
-        if at < len(first) and not _append_line(first[at], heads, room, is_short=is_short):
-            break
-        if at < len(last) and not _append_line(last[-1 - at], tails, room, is_short=is_short):
-            break
-    yield from heads
-    if not count:
-        yield "..."
-    elif (left := count - len(heads) - len(tails)) > 0:
-        yield f"... {format_count(left, 'line')} ..."
-    yield from reversed(tails)
-
-
-def _append_line(line: str, lines: list[str], room: TokenBudget, *, is_short: bool) -> bool:
-    """Append a line if there is room; return whether another one may follow.
-
-    The first line, and each line of a text with a few lines, is shortened if the whole line has no room.
-    """
-    if room.take(line):
-        lines.append(line)
-        return True
-    if is_short or not lines:
-        shorter = cut(line, _MAX_LINE // 4)
-        if room.take(shorter):
-            lines.append(shorter)
-            return is_short
-    return False
 
 
 def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItems, path: str) -> Preview:
@@ -424,7 +418,7 @@ def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str,
 def _list_first_items(blob: Buffer, span: Span, room: TokenBudget) -> Sequence[str]:
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
-    for one in islice(items(blob, span), _HEAD_LINES):
+    for one in islice(items(blob, span), _FIRST_ITEMS):
         if kind_at(blob, one.start) == "array" or not room.take(cell := _format_cell(blob, one)):
             break
         shown.append(cell)

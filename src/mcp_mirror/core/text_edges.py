@@ -1,0 +1,99 @@
+"""Lines of the beginning and the end of a text, as far as there is room for them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from mcp_mirror.core.amounts import format_count
+from mcp_mirror.security.sanitize import cut, sanitize_to_lines
+
+_MAX_LINE: Final = 160
+"""Bytes of a line."""
+_HEAD_LINES: Final = 5
+_TAIL_LINES: Final = 3
+_MARK: Final = 40
+"""Bytes of data by which its beginning and its end are found in a text."""
+
+Take = Callable[[str], bool]
+"""Takes the tokens of a line if there is room, and returns whether there was."""
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text without invisible characters and without empty lines at its end."""
+    return sanitize_to_lines(text).rstrip("\n").split("\n")
+
+
+def show_ends(head: str, end: str, take: Take) -> Iterator[str]:
+    """The beginning and the end of one long line, each shorter where the room is small, as for base64."""
+    head, end = sanitize_to_lines(head), sanitize_to_lines(end)
+    starts = (cut(head, size) for size in (_MAX_LINE, _MAX_LINE // 2, _MAX_LINE // 4))
+    yield from _take_one(starts, take)
+    if len(head.encode()) > _MAX_LINE:
+        tail = end.encode()
+        ends = (tail[-size:].decode(errors="ignore") for size in (_MAX_LINE // 2, _MAX_LINE // 4, _MAX_LINE // 8))
+        yield from _take_one(map("...{}".format, ends), take)
+
+
+def _take_one(forms: Iterator[str], take: Take) -> Iterator[str]:
+    if (shown := next(filter(take, forms), None)) is not None:
+        yield shown
+
+
+def show_edges(head: str, end: str | None, count: int, take: Take) -> Iterator[str]:
+    """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
+
+    `end` is None if the head is the whole text. `count` is the number of all lines; 0: unknown.
+    """
+    first = split_lines(head)
+    last = first if end is None else split_lines(end)
+    last = last[max(_HEAD_LINES if end is None else 1, len(last) - _TAIL_LINES) :]
+    take("... 1,000 lines ...")
+    heads: list[str] = []
+    tails: list[str] = []
+    is_short = 0 < count <= _HEAD_LINES + _TAIL_LINES  # each line counts: the last one may be all of the data
+    for at in range(_HEAD_LINES):
+        if at < len(first) and not _append_line(first[at], heads, take, is_short=is_short):
+            break
+        if at < len(last) and not _append_line(last[-1 - at], tails, take, is_short=is_short):
+            break
+    yield from heads
+    if not count:
+        yield "..."
+    elif (left := count - len(heads) - len(tails)) > 0:
+        yield f"... {format_count(left, 'line')} ..."
+    yield from reversed(tails)
+
+
+def show_around_data(head: str, end: str, data: bytes, take: Take) -> tuple[Sequence[str], Sequence[str]]:
+    """The lines of a text before and after its data while there is room: a sentence, or how to get more rows.
+
+    `end` is empty if the head is the whole text. `data` is JSON, which the text may have in the notation of Python.
+    """
+    tail = end or head
+    first, last = (str(part, "utf-8", "ignore") for part in (data[:_MARK], data[-_MARK:]))
+    first, last = first if first in head else f"\n{first[0]}", last if last in tail else f"{last[-1]}\n"
+    before = head.partition(first)[0] if first in head else ""
+    after = tail.rpartition(last)[2] if last in tail else ""
+    return _take_lines(split_lines(before)[:_TAIL_LINES], take), _take_lines(split_lines(after)[-_TAIL_LINES:], take)
+
+
+def _take_lines(lines: Iterable[str], take: Take) -> Sequence[str]:
+    """The lines for which there is room, without empty ones and the marks of code blocks."""
+    texts = (line for line in lines if line.strip() and not line.lstrip().startswith("```"))
+    return [*filter(take, (cut(line, _MAX_LINE) for line in texts))]
+
+
+def _append_line(line: str, lines: list[str], take: Take, *, is_short: bool) -> bool:
+    """Append a line if there is room; return whether another one may follow.
+
+    The first line, and each line of a text with a few lines, is shortened if the whole line has no room.
+    """
+    line = cut(line, _MAX_LINE)
+    if take(line):
+        lines.append(line)
+        return True
+    if is_short or not lines:
+        shorter = cut(line, _MAX_LINE // 4)
+        if take(shorter):
+            lines.append(shorter)
+            return is_short
+    return False
