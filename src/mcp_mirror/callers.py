@@ -26,14 +26,19 @@ LOCAL: Final = "local"
 """The namespace of the local user, for a gateway without authentication."""
 
 
-def name_principal(namespace: str) -> str:
-    """Return the name of a namespace's principal: the second member of `["issuer", "name"]`, or the whole namespace."""
+def split_namespace(namespace: str) -> tuple[str, str]:
+    """Return issuer and name of a namespace's principal, `["issuer", "name"]`; else no issuer and the namespace."""
     try:
         parts = json.loads(namespace)
     except ValueError:
-        return namespace
-    is_pair = isinstance(parts, list) and len(parts) == _PAIR and isinstance(parts[1], str)
-    return parts[1] if is_pair else namespace
+        return "", namespace
+    is_pair = isinstance(parts, list) and len(parts) == _PAIR and all(isinstance(part, str) for part in parts)
+    return (parts[0], parts[1]) if is_pair else ("", namespace)
+
+
+def name_principal(namespace: str) -> str:
+    """Return the name of a namespace's principal, or the whole namespace if it has none."""
+    return split_namespace(namespace)[1]
 
 
 def name_namespaces(namespaces: Iterable[str]) -> dict[str, str]:

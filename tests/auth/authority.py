@@ -45,6 +45,8 @@ class Authority:
     expires_in: int = 3600
     granted: dict[str, Any] = field(default_factory=dict)
     """Changes to what the token endpoint grants."""
+    registrations: int = 0
+    """Clients that were registered."""
     registered: dict[str, Any] = field(default_factory=dict)
     """Changes to the clients that are registered."""
     status: int = 200
@@ -110,6 +112,7 @@ class Authority:
         })  # fmt: skip
 
     async def register(self, request: Request) -> Response:
+        self.registrations += 1
         client = {"client_id": "registered", "token_endpoint_auth_method": "none", **self.registered}
         return JSONResponse(await request.json() | client)
 

@@ -664,6 +664,17 @@ async def test_a_sign_in_does_not_guess_the_endpoints_of_an_authorization_server
     assert (authority.asked, authority.scopes) == ([], "")  # neither the gateway nor the browser went to the upstream
 
 
+async def test_no_registration_endpoint_is_guessed(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.metadata = {"registration_endpoint": None}
+    with pytest.raises(MirrorError, match=r"server registers no clients\. .*`auth\.oauth\.client_id`"):
+        await log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    assert (authority.registrations, authority.asked) == (0, [])
+    client = {"client_id": CLIENT[0], "client_secret": CLIENT[1], "issuer": authority.url}
+    await log_in(configured({"guarded": wanting(authority, tmp_path, **client)}))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such modes")
 async def test_readable_or_damaged_token_files_are_not_used(
     authority: Authority, configured: Configured, tmp_path: Path

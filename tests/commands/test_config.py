@@ -270,6 +270,22 @@ def test_an_address_of_redis_needs_the_kind(load: Load) -> None:
     assert load("store: {kind: redis, url: 'redis://x'}").warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("sections", "has_warning"),
+    [
+        ("auth: {tokens: {a: TOKEN}}", True),
+        ("server: {allowed_hosts: tools.example.com}", True),
+        ("server: {allowed_hosts: tools.example.com, state_keys: ['${KEY}']}", False),
+        ("mirror: {}", False),
+    ],
+)
+def test_redis_over_http_without_state_keys_is_a_warning(load: Load, sections: str, *, has_warning: bool) -> None:
+    given = sections.replace("TOKEN", "'sha256:" + "0" * 64 + "'")
+    warnings = load(f"store: {{kind: redis, url: 'redis://x'}}\n{given}", {"KEY": "k" * 32}).warnings
+    expected = "store.kind: gateways that share this store need the same 'server.state_keys': otherwise a call that "
+    assert [expected in one for one in warnings if "state_keys" in one] == has_warning * [True]
+
+
 def test_a_required_audit_log_needs_a_file(load: Load) -> None:
     with pytest.raises(ConfigError, match=r"audit\.required: wanted 'path' beside it"):
         load("audit: {required: true}")

@@ -2,8 +2,11 @@
 
 import itertools
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -34,11 +37,34 @@ def is_configuration(block: Block) -> bool:
 def test_a_configuration_in_the_documentation_loads(block: Block, tmp_path: Path) -> None:
     hashes = (f"sha256:{number:064x}" for number in itertools.count())
     text = re.sub(r"sha256:[0-9a-f]+\.\.\.", lambda _: next(hashes), block.text)
-    undeclared = {"filesystem", "crm", "mail", "web"} if "upstreams:" not in text and "flows:" in text else set()
+    has_names = "upstreams:" in text or "flows:" not in text
+    undeclared = set() if has_names else {"documents", "filesystem", "crm", "mail", "web"}
     if undeclared:
         text += "\nupstreams: {" + ", ".join(f"{name}: {{command: x}}" for name in sorted(undeclared)) + "}"
-    environ: dict[str, str] = defaultdict(lambda: KEY, HOME=str(tmp_path))
+    environ: dict[str, str] = defaultdict(lambda: KEY, HOME=str(tmp_path), ALICE_HASH=next(hashes))
     parse_config(text, tmp_path / "mcp-mirror.yaml", {name: environ[name] for name in re.findall(r"\$\{(\w+)", text)})
+
+
+def test_the_lines_for_a_platform_team_can_be_pasted(tmp_path: Path) -> None:
+    parts = [one for one in blocks("yaml") if one.page == "README.md"]
+    minimal, added = (next(one.text for one in parts if key in one.text) for key in ("upstreams:\n", "auth:"))
+    (tmp_path / "mcp-mirror.yaml").write_text(f"{minimal}\n{added}", encoding="utf-8")
+    [pasted] = [one.text for one in blocks("console") if one.page == "README.md" and "mcp-mirror token" in one.text]
+    preparation = pasted.partition("mcp-mirror lock")[0]
+    command = tmp_path / "mcp-mirror"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m mcp_mirror "$@"\n', encoding="utf-8")
+    command.chmod(0o700)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ended = subprocess.run(
+        ["sh", "-ec", f"{preparation}\nmcp-mirror flows"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "mirror.yaml" not in ended.stderr  # a warning would name the file
 
 
 def test_most_yaml_blocks_are_checked_as_configurations() -> None:

@@ -170,9 +170,21 @@ async def test_an_upstream_that_is_away_stays_locked(configured: Configured, run
     before = (config.parent / "mirror.lock.json").read_bytes()
     ended = await run("lock", "--config", str(config))
     assert ended.code == 1
-    assert "problem: Upstream 'lab' cannot be listed" in ended.err
+    [problem] = [
+        line for line in ended.err.splitlines() if line.startswith("problem: Upstream 'lab' cannot be listed: ")
+    ]
+    assert problem.endswith("Its locked definitions stay as they are. Run `mcp-mirror lock` again when it is ready.")
     assert "mcp-mirror: all that could be compared is as locked in " in ended.err
     assert (config.parent / "mirror.lock.json").read_bytes() == before
+
+
+async def test_an_upstream_that_is_away_at_its_first_lock_is_reported(configured: Configured, run: Run) -> None:
+    config = configured({"lab": {"command": "no-such-command"}})
+    ended = await run("lock", "--config", str(config))
+    assert ended.code == 1
+    effect = "None of its definitions is locked, so gateways quarantine all its tools when it is ready"
+    next_step = "Then run `mcp-mirror lock` again, and reload the gateways."
+    assert f"{effect} (`lock.mode: block`). {next_step}" in ended.err
 
 
 @pytest.mark.posix

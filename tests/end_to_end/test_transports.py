@@ -307,35 +307,36 @@ async def test_requests_with_the_same_id_are_all_answered(
     assert ['"prompts"' in answer for answer in answers] == [False, True, True]
 
 
-async def test_a_repeated_call_does_not_get_the_response_to_the_one_before(
+async def test_a_repeated_call_does_not_wait_for_the_one_before(
     configured: Configured, serve: Serve, raw: Any, tmp_path: Path
 ) -> None:
     async with serve(configured({"raw": raw()})) as served, httpx2.AsyncClient(timeout=BOUND) as client:
         headers = HEADERS | await open_session(client, served.url)
 
-        def post(name: str) -> asyncio.Task[httpx2.Response]:
+        def post(name: str, call_id: int | str) -> asyncio.Task[httpx2.Response]:
             arguments = {"started": str(tmp_path / name), "until": str(tmp_path / f"{name} ends"), "pad": "x" * 40_000}
             params = {"name": "hang_mirrored", "arguments": arguments}  # large, so it takes the SDK's path
-            call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+            call = {"jsonrpc": "2.0", "id": call_id, "method": "tools/call", "params": params}
             return asyncio.create_task(client.post(served.url, json=call, headers=headers))
 
-        async def count_running() -> str:
-            read = {"jsonrpc": "2.0", "id": 8, "method": "resources/read", "params": {"uri": "mcp-mirror://upstreams"}}
-            status = (await client.post(served.url, json=read, headers=headers)).text
-            return status.partition('under_way\\": ')[2][0]
-
-        dropped = post("first")
+        dropped = post("first", 7)
         await until((tmp_path / "first").exists)
         dropped.cancel()
-        repeated = post("second")
-        await client.post(served.url, json={"jsonrpc": "2.0", "id": 8, "method": "ping"}, headers=headers)
-        (tmp_path / "first ends").touch()
+        repeated, again = post("second", 7), post("third", "7")
         await until((tmp_path / "second").exists)
+        await until((tmp_path / "third").exists)
+        (tmp_path / "first ends").touch()
+        (tmp_path / "second ends").touch()
         async with asyncio.timeout(BOUND):
-            while await count_running() != "1":  # the first call has ended
-                pass
-            (tmp_path / "second ends").touch()
-            assert "late" in (await repeated).text
+            answer = (await repeated).text
+            assert '"id":7,' in answer
+            assert "late" in answer
+            cancelled = {"requestId": 7, "reason": "no longer needed"}
+            note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}
+            assert (await client.post(served.url, json=note, headers=headers)).status_code == 202
+            answer = (await again).text
+            assert '"id":"7",' in answer
+            assert "Request cancelled" in answer
 
 
 @pytest.mark.parametrize(

@@ -412,7 +412,7 @@ async def test_a_program_that_does_not_exist_is_an_error_also_without_a_client(
     *, does_exist: bool, run: Run, home: dict[str, str]
 ) -> None:
     ended = await run("wrap", *(server("raw.py", "ok") if does_exist else ("--", "/nope")), env=home)
-    reason = "mcp-mirror: Server 'nope' did not start: It cannot start: the command '/nope' does not exist."
+    reason = "Server 'nope' did not start: It cannot start: the command '/nope' does not exist."
     assert ended.code == (0 if does_exist else 2)
     assert (reason in ended.err) is not does_exist
 

@@ -150,7 +150,7 @@ async def test_cookies_return_only_with_requests_of_their_owner(
 async def test_a_connection_keeps_few_cookies_and_renews_them(configured: Configured) -> None:
     async with AsyncExitStack() as stack:
         upstream = stack.enter_context(baking(OLD))
-        upstream.more = 1000
+        upstream.more = 900
         url = f"http://127.0.0.1:{upstream.server_port}/mcp"
         config = configured({"up": {"url": url}}, auth={"tokens": HASHES}, mirror={"capture": "never"})
         gateway = await stack.enter_async_context(serving_gateway(config))

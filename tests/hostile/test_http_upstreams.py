@@ -78,8 +78,8 @@ class Upstream:
         self.answers = {"odd": odd, **answers}
         """By method of HTTP or MCP, or `odd` for calls of that tool: bytes before the connection is closed."""
         self.seen: Counter[str] = Counter()
-        self.resumed: set[str] = set()
-        """The ids of events after which clients resumed a stream."""
+        self.resumed: Counter[str] = Counter()
+        """The ids of events after which clients resumed a stream; empty for other requests."""
         self.sent = 0
         """Bytes that the longest `pour` has sent."""
         self.url = ""
@@ -93,7 +93,7 @@ class Upstream:
             params = message.get("params") or {}
             key = verb if verb != "POST" else str(params.get("name") or message.get("method"))
             self.seen[key] += 1
-            self.resumed.add(headers.get("last-event-id", ""))
+            self.resumed[headers.get("last-event-id", "")] += 1
             answer = self.answers.get(key, b"") or self.answer(key, message.get("id"))
             if isinstance(answer, bytes):
                 writer.write(answer)
@@ -218,6 +218,12 @@ NO_MESSAGE: Final = {
     "a page": (whole(b"<html>", "text/html"), "text/html instead of MCP."),
     "nearly JSON": (whole(b"{}", "application/json-rpc"), "application/json-rpc instead of MCP."),
     "nearly events": (whole(b"", "text/event-streams"), "text/event-streams instead of MCP."),
+    "another server": (
+        whole(b"", "", 307, "location: http://127.0.0.1:1/\r\n"),
+        "status 307 instead of MCP. The gateway does",
+    ),
+    "no message after it": (whole(b"", "", 302, "location: /mcp/\r\n"), "HTTP status 302 instead of MCP."),
+    "a wrong address": (whole(b"", "text/plain", 308, "location: http://[\r\n"), "HTTP status 308 instead of MCP."),
     "an empty response": (whole(b""), "sent an invalid answer to 'odd'. Its response is empty"),
 }
 
@@ -316,22 +322,57 @@ async def test_an_address_for_messages_at_another_server_is_named_at_once(
     assert "wants messages at another address than `url`. Correct the public address" in checked.err
 
 
+class OldUpstream(Upstream):
+    """A server with the older transport: its answers are events of one stream, but for those to `odd`."""
+
+    def __init__(self, odd: bytes) -> None:
+        super().__init__(odd, GET=self.open)
+        self.stream: asyncio.StreamWriter
+        self.ended = asyncio.Event()
+
+    async def open(self, writer: asyncio.StreamWriter, _identity: Any) -> None:
+        """Open the stream, until the test ends."""
+        self.stream = writer
+        writer.write(head(EVENTS) + b"event: endpoint\ndata: /mcp\n\n")
+        await writer.drain()
+        await self.ended.wait()
+
+    def answer(self, key: str, identity: Any) -> bytes:
+        response = super().answer(key, identity).partition(b"\r\n\r\n")[2]
+        if response:
+            self.stream.write(b"data: " + response + b"\n\n")
+        return whole(b"", status=202)
+
+
+@pytest.mark.parametrize(
+    ("status", "address"), [(302, "/login"), (302, "https://127.0.0.1:1/"), (307, "//other/"), (308, "http://[")]
+)
+async def test_a_redirect_of_the_older_transport_is_named_at_once(
+    configured: Configured, open_lines: OpenLines, status: int, address: str
+) -> None:
+    upstream = OldUpstream(whole(b"", "", status, f"location: {address}\r\n"))
+    async with listening(upstream):
+        config = configured({"bad": {"url": upstream.url, "transport": "sse", "timeout": 60}})
+        async with open_lines(config) as client:
+            await client.greet()
+            for _ in range(2):
+                assert f"HTTP status {status} instead of MCP" in await client.text("odd_mirrored")
+                assert await client.text("hear_mirrored") == "hello"
+        upstream.ended.set()
+
+
 @pytest.mark.slow
 async def test_a_stream_is_not_resumed_after_its_call(configured: Configured, open_lines: OpenLines) -> None:
-    stream = head(EVENTS) + RESUMED
     async with (
-        listening(Upstream(stream, GET=stream)) as upstream,
+        listening(Upstream(head(EVENTS) + RESUMED, GET=head(EVENTS) + b"retry: 0\ndata:\n\n")) as upstream,
         open_lines(configured({"bad": {"url": upstream.url, "timeout": 1}})) as client,
     ):
         await client.greet()
         assert "did not answer 'odd' within 1 s" in await client.text("odd_mirrored")
-        async with asyncio.timeout(10):
-            while True:
-                before = upstream.seen["GET"]
-                await asyncio.sleep(2.5)  # the stream of the session is opened once a second
-                if upstream.seen["GET"] <= before + 3:
-                    break
-        assert upstream.seen["GET"] < 40
+        of_call, of_session = upstream.resumed["7"], upstream.resumed[""]
+        assert of_call > 0
+        await until(lambda: upstream.resumed[""] > of_session + 2)  # the gateway opens that stream once a second
+        assert upstream.resumed["7"] <= of_call + 1
 
 
 async def test_a_stream_is_resumed_after_the_last_message(configured: Configured, open_lines: OpenLines) -> None:

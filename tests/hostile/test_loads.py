@@ -76,7 +76,7 @@ async def test_many_errors(configured: Configured, serve: Serve, raw: Any, budge
         ):
             failing = json.dumps({"isError": True, "content": [{"type": "text", "text": "x" * 100_000}]})
             for _ in range(20):
-                calls = [stage.attacker.call_tool("say_mirrored", {"result": failing}) for _ in range(10)]
+                calls = [stage.attacker.call_tool("good_say_mirrored", {"result": failing}) for _ in range(10)]
                 assert all(one.is_error for one in await asyncio.gather(*calls))
             row.outcome = "shown in part"
 

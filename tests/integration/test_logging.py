@@ -155,8 +155,22 @@ def test_status_lines_have_the_log_format(tmp_path: Path, capsys: pytest.Capture
     for style in ("text", "json"):
         print_status(config(tmp_path, style), "mcp-mirror: it is taken.")
     text, line = capsys.readouterr().err.splitlines()
-    assert text == "mcp-mirror: it is taken."
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+Z info mcp_mirror: it is taken\.", text)
     assert json.loads(line)["message"] == "it is taken."
+
+
+def test_members_of_a_record_are_members_of_json_and_words_of_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], log: Log
+) -> None:
+    log()
+    members = {"tool": KEYS["env"], "upstream": "", "ms": 33}
+    for style in ("text", "json"):
+        configure_logging(1, config(tmp_path, style))
+        logging.getLogger("mcp_mirror.x").info("call", extra={"members": members})
+    text, line = capsys.readouterr().err.splitlines()
+    assert text.endswith(f"info mcp_mirror.x: call tool={HIDDEN} upstream=- ms=33")
+    expected = {"level": "info", "logger": "mcp_mirror.x", "message": "call", "tool": HIDDEN, "ms": 33}
+    assert {name: member for name, member in json.loads(line).items() if name != "time"} == expected
 
 
 def test_a_status_line_and_its_line_break_are_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +183,8 @@ def test_a_status_line_and_its_line_break_are_one_write(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(sys, "stderr", Unbuffered())
     print_status(config(tmp_path, "text"), "mcp-mirror: it is taken.")
-    assert writes == ["mcp-mirror: it is taken.\n"]
+    [written] = writes
+    assert written.endswith("Z info mcp_mirror: it is taken.\n")
 
 
 def test_the_name_of_an_upstream_is_not_redacted_as_an_argument(

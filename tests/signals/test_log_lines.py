@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "monitoring.md"
 LARGE = json.dumps({"content": [{"type": "text", "text": "a line of text\n" * 2000}]})
-CHANGING = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=ms=)\d+|(?<=tokens=)\d+|(?<=kept_out=)\d+|(?<=path=)[0-9a-f]{16}")
+CHANGING = re.compile(
+    r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=\bms=)\d+|(?<=tokens=)\d+|(?<=kept_out=)\d+|(?<=path=)[0-9a-f]{16}"
+    r"|(?<=correlation=)[0-9a-f]{16}"
+    r'|(?<="ms": )\d+|(?<="tokens": )\d+|(?<="kept_out": )\d+|(?<="path": ")[0-9a-f]{16}'
+    r'|(?<="correlation": ")[0-9a-f]{16}'
+)
 
 
 def hide_changing_parts(line: str) -> str:
-    """The line with a placeholder for the time, the duration, and the hash and tokens of a random path."""
+    """The line with placeholders for the time, the duration, the tokens and hash of a random path, and the id."""
     return CHANGING.sub(lambda found: re.sub(r"[0-9a-f]+", "#", found[0]), line)
 
 
@@ -28,12 +33,12 @@ def hide_changing_parts(line: str) -> str:
 async def test_a_call_logs_the_line_that_the_page_shows(
     serve: Serve, configured: Configured, raw: Any, log_format: str, language: str
 ) -> None:
-    [shown] = re.findall(rf"```{language}\n(.*call tool=.*)\n```", PAGE.read_text())
+    [shown] = re.findall(rf"```{language}\n(.*call_log.*)\n```", PAGE.read_text())
     config = configured({"raw": raw()}, server={"log_format": log_format})
     async with serve(config, "-v") as served:
         async with Client(served.url.rstrip('"}')) as client:  # the line that announces it may be JSON
             await client.call_tool("say_mirrored", {"result": LARGE})
-        await until(lambda: any(b"call tool=" in line for line in served.stderr))
-        [line] = [line.decode().strip() for line in served.stderr if b"call tool=" in line]
+        await until(lambda: any(b"call_log" in line for line in served.stderr))
+        [line] = [line.decode().strip() for line in served.stderr if b"call_log" in line]
     assert hide_changing_parts(line) == hide_changing_parts(shown)
     assert CHANGING.search(line)

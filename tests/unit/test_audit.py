@@ -69,6 +69,18 @@ def test_a_record_is_one_line_of_json() -> None:
     }
 
 
+def test_a_principal_is_its_name_and_its_issuer() -> None:
+    namespaces = ("local", '["token", "bob"]', '["https://login.example.com", "ann"]', '["three", "of", "them"]', "[1]")
+    records = [json.loads(line(AuditRecord("call", one, "say", "ok"))) for one in namespaces]
+    assert [(one["principal"], one.get("issuer")) for one in records] == [
+        ("local", None),
+        ("bob", "token"),
+        ("ann", "https://login.example.com"),
+        ('["three", "of", "them"]', None),
+        ("[1]", None),
+    ]
+
+
 def test_unknown_members_are_omitted() -> None:
     record = json.loads(line(AuditRecord("read", "local", "memory_read", "ok")))
     assert set(record) == {"time", "event", "principal", "tool", "outcome", "bytes"}
@@ -88,7 +100,7 @@ def test_texts_are_bounded_and_paths_are_hashed(before: str, behind: str, times:
 
 
 def test_long_names_of_principals_that_differ_at_the_end_stay_apart() -> None:
-    names = [json.dumps(["https://login.example.com/", f"{'д' * 60}@{end}"]) for end in ("example.com", "example.org")]
+    names = [json.dumps(["https://login.example.com/", f"{'д' * 300}@{end}"]) for end in ("example.com", "example.org")]
     first, second = (json.loads(line(AuditRecord("call", name, "say", "ok")))["principal"] for name in names)
     assert first[:200] == second[:200]
     assert first != second

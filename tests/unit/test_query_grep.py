@@ -34,6 +34,14 @@ NO_TEXT = "No match in the texts of this value. Keys and numbers are not searche
 TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
 
 
+@pytest.mark.parametrize("pattern", ["(?<=a)b", "a(?=b)", "a(?!b)", "(?<!a)b", r"(a)\1", "(?P<x>a)(?P=x)", "a(?>b)"])
+def test_the_error_of_a_pattern_that_only_backtracking_matches_says_so(pattern: str) -> None:
+    with pytest.raises(
+        ToolError, match=r"RE2 has no look-around and no back references: match the text beside it too\."
+    ):
+        grep(TEXT, pattern)
+
+
 @pytest.mark.parametrize(
     ("value", "pattern", "keys", "expected"),
     [
@@ -46,6 +54,10 @@ TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
         (TEXT, "one", {"limit": 1}, "0: alpha one\n... 1 more; next: offset=2"),
         (TEXT, "one", {"offset": 1}, "2: gamma one"),
         (TEXT, "nothing", {}, "No match."),
+        (TEXT, r"one\|delta", {}, r"No match. \| is the character |: write | between alternatives."),
+        (b'["a"]', r"a\|b", {}, NO_TEXT + r" \| is the character |: write | between alternatives."),
+        (TEXT, r"one\\|d", {}, "3: delta"),
+        ("a|b", r"a\|b", {}, "0: a|b"),
         ("", "x", {}, "No match."),
         ("", "^$", {}, "No match."),
         ("x\r\ny\r\n", "x", {}, "0: x"),
@@ -152,7 +164,7 @@ def test_groups_of_a_pattern_take_no_time() -> None:
 
 
 def test_an_invalid_pattern_is_refused() -> None:
-    for pattern in ("(", "(?=x)", "[z-a]"):
+    for pattern in ("(", "*x", "[z-a]"):
         with pytest.raises(ToolError, match=r"`pattern` is not a valid RE2 expression: .+ Escape"):
             grep("x", pattern)
     with pytest.raises(ToolError, match=r"missing \): \(one\$\. Escape"):

@@ -94,6 +94,9 @@ def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None
         ("rows[?t == true]", "`true`"),
         ("rows[?n > 10]", "`10`"),
         ("rows.0.n", r"\[0\]"),
+        ("rows[?k='b']", "Write `==` in place of `=`"),
+        ("rows[?k == 'b' and n == `1`]", "Write `&&` in place of `and`"),
+        ("rows[?k == 'b' OR k == 'a']", r"Write `\|\|` in place of `OR`"),
         ("rows t", "jmespath.org"),
         ("contains(t)", "jmespath.org"),
     ],
@@ -293,6 +296,23 @@ def test_numbers_in_any_notation_keep_their_digits() -> None:
     assert select(b'["-0x",-1]', "[1]") == b"-1"
 
 
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        *(("$", '{"a":[1]}'), ("$.a", "[1]"), ("$.a[0]", "1"), (".a[0]", "1"), (".", '{"a":[1]}'), (" $.*", "[[1]]")),
+        *(('$."a"', "[1]"), ("$.a | [0]", "1")),
+        *(("$['a']", None), ('.["a"]', None), ("$..a", None), ("a.$", None), ("..a", None)),
+    ],
+)
+def test_the_root_of_jsonpath_and_jq_is_the_value(expression: str, found: str | None) -> None:
+    if found is None:
+        with pytest.raises(ToolError, match="does not work"):
+            select(b'{"a":[1]}', expression)
+    else:
+        assert select(b'{"a":[1]}', expression) == found.encode()
+    assert select(b'[{"id":1}]', "$[?id == `1`].id") == b"[1]"
+
+
 def test_an_integer_of_any_length_keeps_its_digits() -> None:
     assert select(b"[" + b"9" * 4000 + b"]", "[0]") == b"9" * 4000
 
@@ -302,7 +322,7 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
     [
         (ROWS, "rows[", "`expression` does not work"),
         (ROWS, "", "`expression` does not work"),
-        (ROWS, "nonsense(rows)", "Unknown function"),
+        (ROWS, "len(rows)", r"Unknown function: len\(\)\. Use abs, avg, ceil, .*, length, map, .* or values\."),
         (ROWS, "sort_by(rows, &nothing)", "does not work"),
         (ROWS, "[&a]", "is not a JSON value"),
         (

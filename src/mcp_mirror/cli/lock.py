@@ -16,9 +16,15 @@ from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_unt
 from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, compare_locks, pin_upstream
 from mcp_mirror.settings.policies import LockPolicy
-from mcp_mirror.upstreams.registry import Upstream
+from mcp_mirror.settings.upstreams import UpstreamPolicy
+from mcp_mirror.upstreams.listing import Listing
 
 _EFFECT: Final = " Running gateways read the file at a reload (SIGHUP) or at their next start."
+_KEPT: Final = "Its locked definitions stay as they are. Run `mcp-mirror lock` again when it is ready."
+_NOT_LOCKED: Final = (
+    "None of its definitions is locked, so gateways quarantine all its tools when it is ready (`lock.mode: block`). "
+    "Then run `mcp-mirror lock` again, and reload the gateways."
+)
 _STYLES: Final = {"  -": "red", "  +": "green"}
 """By the beginning of a line, its colour."""
 _SHOWN: Final = 40
@@ -103,18 +109,18 @@ async def compare(application: Application, before: Lock | None) -> Comparison:
     for upstream in application.upstreams:
         await upstream.settled.wait()
         name = upstream.policy.name
-        if found := _pin(upstream, problems):
-            after[name] = found
-        elif before and name in before.upstreams:
-            after[name] = before.upstreams[name]
+        known = before.upstreams.get(name) if before else None
+        if upstream.listing is not None:
+            after[name] = _pin(upstream.policy, upstream.listing, problems)
+            continue
+        rest = _KEPT if known else _NOT_LOCKED
+        problems.append(f"Upstream {name!r} cannot be listed: {upstream.status.detail or 'it is down.'} {rest}")
+        if known:
+            after[name] = known
     return Comparison(before, Lock(1, after), tuple(problems))
 
 
-def _pin(upstream: Upstream, problems: list[str]) -> Pinned | None:
-    policy, listing = upstream.policy, upstream.listing
-    if listing is None:
-        problems.append(f"Upstream {policy.name!r} cannot be listed: {upstream.status.detail or 'it is down.'}")
-        return None
+def _pin(policy: UpstreamPolicy, listing: Listing, problems: list[str]) -> Pinned:
     problems.extend(listing.problems)
     served = [one.raw for one in listing.examined if not one.rejection] if listing.examined else listing.tools
     return pin_upstream(policy, listing.instructions, served, problems)

@@ -13,7 +13,6 @@ from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
 from mcp_mirror.settings.policies import Config
-from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
 
 STDIO_KEYS, HTTP_KEYS = (
@@ -62,7 +61,7 @@ def check_config(config: Config, root: YamlMapping, names: set[str], findings: F
     `names` has all upstreams, including disabled ones.
     """
     problems = (
-        _check_store(config.store),
+        _check_store(config),
         _check_sections(config, root),
         _check_auth(config.auth, root),
         _check_upstreams(config),
@@ -74,8 +73,16 @@ def check_config(config: Config, root: YamlMapping, names: set[str], findings: F
         report(find_node(root, path).location, message)
 
 
-def _check_store(store: StorePolicy) -> Iterator[_Problem]:
-    """Check that each key of the store fits its kind."""
+def _check_store(config: Config) -> Iterator[_Problem]:
+    """Check that each key of the store fits its kind, and that replicas have what they share."""
+    store, server = config.store, config.server
+    is_remote = config.auth.is_required or server.allowed_hosts  # on stdio a client has one gateway
+    if store.kind == "redis" and is_remote and not server.state_keys:
+        message = (
+            "gateways that share this store need the same 'server.state_keys': otherwise a call that required input "
+            "fails if its client continues it at another gateway, or after a restart"
+        )
+        yield _Problem(("store", "kind"), message, is_warning=True)
     if store.blobs is not None and store.kind != "redis":
         message = "wanted 'kind: redis' beside it: a bucket contains only the large values"
         yield _Problem(("store", "blobs"), message)

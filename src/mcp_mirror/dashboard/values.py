@@ -11,6 +11,7 @@ from typing import Any, Final
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.callers import split_namespace
 from mcp_mirror.core.media import read_media
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery, peek_raster_type, rebuild_notice
@@ -296,7 +297,8 @@ class Values(msgspec.Struct, frozen=True):
     def _record(self, event: Any, outcome: str, path: str, size: int, known: Descriptor | None = None) -> AuditRecord:
         flows = self.services.read_flows()
         labels = format_labels(flows.read_labels(known)) if known else {}
-        detail = {} if self.namespace == self.viewer.namespace else {"owner": self.namespace}
+        issuer, name = split_namespace(self.namespace)
+        detail = {} if self.namespace == self.viewer.namespace else {"owner": name, "owner_issuer": issuer}
         return AuditRecord(event, self.viewer.namespace, AUDIT_NAME, outcome, path, labels, size, detail)
 
     async def _run(self, found: FoundValue, query: Query[Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from mcp_mirror.callers import split_namespace
 from mcp_mirror.errors import MirrorError, RefusalReason
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.labels import Labels
@@ -168,10 +169,12 @@ class CallTrace:
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
     """A record as a line of ASCII with bounded length."""
+    issuer, name = split_namespace(record.principal)
     members: dict[str, Any] = {
         "time": time,
         "event": record.event,
-        "principal": _cut_text(record.principal, path_hasher),
+        "principal": _cut_text(name, path_hasher),
+        "issuer": _cut_text(issuer, path_hasher),
         "tool": _cut_text(record.tool, path_hasher),
         "upstream": _cut_text(record.upstream, path_hasher),
         "outcome": _cut_text(record.outcome, path_hasher),

@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from secrets import token_bytes
 from typing import Final, TextIO
@@ -24,6 +24,8 @@ from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.system.resources import explain_shortage
 
 OWN_LOGGER: Final = "mcp_mirror"
+MEMBERS: Final = "members"
+"""The attribute of a record with the members of a line: words of the text, and members of the object in JSON."""
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 _LONGEST: Final = 4000
 """Bytes of one message."""
@@ -73,17 +75,25 @@ class SafeFormatter(logging.Formatter):
         message = self._secret_filter.clean(
             f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error)
         )
-        if self._form is None:
-            return message
-        return _format_line(self._form, record.created, record.levelname.lower(), record.name, message)
+        members = {name: self._clean(member) for name, member in getattr(record, MEMBERS, {}).items()} if ours else {}
+        level = record.levelname.lower()
+        if self._form == "json":
+            return _format_json(record.created, level, record.name, message, members)
+        message = " ".join((message, *(f"{name}={'-' if one == '' else one}" for name, one in members.items())))
+        return message if self._form is None else _format_text(record.created, level, record.name, message)
+
+    def _clean(self, member: str | int) -> str | int:
+        return self._secret_filter.clean(member) if isinstance(member, str) else member
 
 
-def _format_line(form: LogFormat, created: float, level: str, source: str, message: str) -> str:
-    time = datetime.fromtimestamp(created, UTC)
-    if form == "json":
-        stamp = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return json.dumps({"time": stamp, "level": level, "logger": source, "message": message})
-    return f"{time:%Y-%m-%dT%H:%M:%S}Z {level} {source}: {message}"
+def _format_json(created: float, level: str, source: str, message: str, members: Mapping[str, str | int]) -> str:
+    stamp = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    given = {name: member for name, member in members.items() if member != ""}
+    return json.dumps({"time": stamp, "level": level, "logger": source, "message": message, **given})
+
+
+def _format_text(created: float, level: str, source: str, message: str) -> str:
+    return f"{datetime.fromtimestamp(created, UTC):%Y-%m-%dT%H:%M:%S}Z {level} {source}: {message}"
 
 
 def _describe_origin(record: logging.LogRecord, error: BaseException | None) -> str:
@@ -122,9 +132,11 @@ def print_status(config: Config, line: str, *, level: str = "info") -> None:
 
     The line is lost if nothing reads standard error any more, or if its disk is full.
     """
+    created, message = datetime.now(UTC).timestamp(), line.removeprefix("mcp-mirror: ")
     if config.server.log_format == "json":
-        line = _format_line("json", datetime.now(UTC).timestamp(), level, OWN_LOGGER, line.removeprefix("mcp-mirror: "))
-    write_line(line)
+        write_line(_format_json(created, level, OWN_LOGGER, message, {}))
+    else:
+        write_line(_format_text(created, level, OWN_LOGGER, message))
 
 
 def create_path_hasher(config: Config | None) -> PathHasher:

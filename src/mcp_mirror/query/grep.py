@@ -31,6 +31,9 @@ _HIT: Final = 300
 """Characters of a hit that are shown."""
 _FOOTER: Final = 160
 _NO_MATCH_IN_JSON: Final = "No match in the texts of this value. Keys and numbers are not searched."
+_ESCAPED_BAR: Final = re.compile(r"(?<!\\)(?:\\\\)*\\\|")
+_ADVICE: Final = r" \| is the character |: write | between alternatives."
+"""The advice about the patterns of grep, where an escaped bar is between alternatives."""
 _NEAR: Final = 1 << 16
 """Bytes before and after a hit that are searched for its context lines."""
 _RUN: Final = 1 << 22
@@ -79,7 +82,8 @@ class Search(msgspec.Struct, frozen=True):
             hits = self._search_text(matcher, blob, span, is_over)
         elif may_occur:
             hits = self._search_strings(matcher, blob, is_over)
-        return self._list(hits) or ("No match." if has_lines else _NO_MATCH_IN_JSON)
+        advice = _ADVICE if _ESCAPED_BAR.search(self.pattern) else ""
+        return self._list(hits) or ("No match." if has_lines else _NO_MATCH_IN_JSON) + advice
 
     def _list(self, hits: Iterator[_Hit]) -> str:
         """The hits within budget and time limit, the number of further hits, and the offset at which to continue."""

@@ -27,6 +27,8 @@ _WINDOW: Final = 1 << 18
 """Bytes that are searched at once for the literal part of a pattern."""
 _MAX_PATTERN: Final = 1 << 16
 """Characters of the longest pattern."""
+_BACKTRACKING: Final = re.compile(r"\(\?(?:[=!>]|<[=!]|P\Z)|: \\[1-9]")
+"""What RE2 names in its error for a pattern that other engines match by backtracking."""
 _MAX_REASON: Final = 200
 """Characters of the reason why a pattern is invalid."""
 _ATOM: Final = re.compile(
@@ -76,8 +78,11 @@ class Matcher:
             given: Any = error.args[0]
             reason = given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given)
             reason = reason.replace(_ANY_LINE_END, "$")[:_MAX_REASON]
-            is_large = "too large" in reason or "repetition size" in reason
-            advice = "Shorten it, or lower its counts" if is_large else "Escape literal characters"
+            advice = "Escape literal characters"
+            if "too large" in reason or "repetition size" in reason:
+                advice = "Shorten it, or lower its counts"
+            elif _BACKTRACKING.search(reason):
+                advice = "RE2 has no look-around and no back references: match the text beside it too"
             raise ToolError(f"`pattern` is not a valid RE2 expression: {reason}. {advice}.") from None
         self._is_global = _WHOLE_TEXT.search(pattern) is not None
         self._literal = _find_literal(pattern)

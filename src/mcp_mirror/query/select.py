@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import jmespath
 import msgspec
-from jmespath.exceptions import ArityError, JMESPathError, JMESPathTypeError, ParseError
+from jmespath.exceptions import ArityError, JMESPathError, JMESPathTypeError, ParseError, UnknownFunctionError
+from jmespath.functions import Functions
 
 from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
@@ -58,10 +59,15 @@ def _encode_number(number: Any) -> msgspec.Raw:
 _NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
+_ROOT: Final = re.compile(r"\s*(?:\$\.?|\.)(?=[\w\"*]|\[[^'\"]|\s*\Z)")
+"""The sign for the whole value at the beginning of an expression of JSONPath or jq, which JMESPath does not have.
+A name in brackets after it would be another expression there."""
 _OBJECT: Final = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
 """The beginning of an object, or of an array of objects."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
+_OPERATORS: Final[Mapping[str, str]] = {"=": "==", "and": "&&", "or": "||"}
+"""Operators of other languages, and those of JMESPath."""
 _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 """Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
 
@@ -98,7 +104,8 @@ def select(blob: Buffer, expression: str) -> bytes:
             looks for it, or has a text where the expression compares with a number.
     """
     try:
-        compiled = jmespath.compile(expression)
+        root = _ROOT.match(expression)
+        compiled = jmespath.compile((expression[root.end() :].strip() or "@") if root else expression)
         _check_compared_keys(compiled.parsed, blob)
         parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
@@ -138,11 +145,17 @@ def _search(compiled: Any, value: object, blob: Buffer) -> object:
 
 def _advise(error: JMESPathError) -> str:
     """The next step after an error."""
-    # An ArityError has no token.
-    if isinstance(error, ParseError) and not isinstance(error, ArityError) and error.token_type == "NUMBER":  # noqa: S105
-        return f"Write a number in backticks (`{error.token_value}`) and an index in brackets ([0])."
+    if isinstance(error, ParseError) and not isinstance(error, ArityError):  # an ArityError has no token
+        token = str(error.token_value)
+        if error.token_type == "NUMBER":  # noqa: S105
+            return f"Write a number in backticks (`{token}`) and an index in brackets ([0])."
+        if operator := _OPERATORS.get(token.lower()):
+            return f"Write `{operator}` in place of `{token}`."
     if isinstance(error, JMESPathTypeError) and error.actual_type == "null":
         return "Select the items that have a value first: [?KEY != null]."
+    if isinstance(error, UnknownFunctionError):
+        *names, last = sorted(Functions.FUNCTION_TABLE)
+        return f"Use {', '.join(names)} or {last}."
     return "Correct it, see jmespath.org."
 
 

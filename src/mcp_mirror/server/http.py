@@ -6,8 +6,7 @@ bodies and server-sent events.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import anyio
@@ -30,6 +29,7 @@ from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.server.http_exchange import replay_body
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
+from mcp_mirror.server.repeated_ids import RepeatedIds
 from mcp_mirror.server.request_context import HttpRequest, read_request
 from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.types import Buffer, Segments
@@ -98,8 +98,7 @@ class PayloadMiddleware:
         """The number of open requests by namespace."""
         self._new_sessions: dict[int, str] = {}
         """The namespaces of the requests whose sessions have not begun yet, by the identity of the request."""
-        self._sdk_requests: dict[tuple[str, str], anyio.Event] = {}
-        """Set when the SDK has answered a request, by its session and its id, which the SDK compares as a text."""
+        self._repeated_ids = RepeatedIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or reject it."""
@@ -186,13 +185,15 @@ class PayloadMiddleware:
             if isinstance(message, types.JSONRPCRequest):
                 set_request_id(request.scope, message.id)
                 self._check_new_session(message, request)
-            writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send))
-            late = _LateResponse(writer.send)
-            send_part = writer.send if isinstance(message, types.JSONRPCRequest) else late.send
             # A 2025-11-25 client that disconnects does not cancel its request. If the SDK noticed it, the response
             # would go to the next request with this id.
             further = _receive_nothing if request.session_key else receive
-            async with self._take_id(message, request):
+            with self._repeated_ids.replaced(message, request.session_key) as (own_message, ids):
+                if own_message is not message:
+                    stub = own_message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send), ids)
+                late = _LateResponse(writer.send)
+                send_part = writer.send if isinstance(message, types.JSONRPCRequest) else late.send
                 await self._app(_with_length(request.scope, len(stub)), replay_body(stub, further), send_part)
             await late.release()
         finally:
@@ -236,22 +237,6 @@ class PayloadMiddleware:
         if self._sessions.count(namespace) + beginning >= limit:
             raise _RejectedError(build_busy_response(429, "sessions_per_principal", limit, "sessions are open"))
         self._new_sessions[id(request)] = namespace
-
-    @asynccontextmanager
-    async def _take_id(self, message: types.JSONRPCMessage, request: HttpRequest) -> AsyncIterator[None]:
-        """Wait while the SDK answers another request of the session with the same id: of two, it answers only one."""
-        if not isinstance(message, types.JSONRPCRequest) or not request.session_key:
-            yield
-            return
-        key = (request.session_key, str(message.id))
-        while (other := self._sdk_requests.get(key)) is not None:
-            await other.wait()
-        self._sdk_requests[key] = answered = anyio.Event()
-        try:
-            yield
-        finally:
-            del self._sdk_requests[key]
-            answered.set()
 
     async def _read_body(self, request: HttpRequest, receive: Receive) -> Frame:
         """Return the body of a request.
@@ -357,15 +342,19 @@ def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[No
 class _ResponseWriter:
     """Sends one response of the SDK, with pending results spliced in."""
 
-    def __init__(self, pending_payloads: PendingPayloads, send: Send) -> None:
+    def __init__(self, pending_payloads: PendingPayloads, send: Send, ids: tuple[bytes, bytes] | None) -> None:
+        """Send a response, with the second of two ids in place of the first."""
         self._pending_payloads = pending_payloads
         self._send = send
+        self._ids = ids
         self._start: Message | None = None
         """The start of a JSON response, which is sent with the length of the body."""
         self._body: list[bytes] = []
 
     async def send(self, message: Message) -> None:
         """Send an ASGI message of the application."""
+        if self._ids is not None and "body" in message:
+            message = {**message, "body": message["body"].replace(*self._ids)}
         if message["type"] == "http.response.start":
             if _is_json(message):
                 self._start = message

@@ -248,8 +248,8 @@ class Authorizer:
         client's secret and the person's authorization code.
 
         Raises:
-            UpstreamError: The upstream names an authorization server that has no metadata, or to which the configured
-                client does not belong: the SDK would register another client.
+            UpstreamError: The upstream names an authorization server that has no metadata or registers no clients, or
+                to which the configured client does not belong: the SDK would register another client.
         """
         assert self._provider is not None  # noqa: S101  # `_run_flow` checks it
         context = self._provider.context
@@ -262,6 +262,10 @@ class Authorizer:
             )
         if context.auth_server_url and context.oauth_metadata is None:
             raise UpstreamError("its authorization server has no metadata now")
+        if context.client_info is None and context.oauth_metadata and not context.oauth_metadata.registration_endpoint:
+            raise UpstreamError(
+                "its authorization server registers no clients. Register one by hand, and set `auth.oauth.client_id`"
+            )
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request to an authorization server: with its own client, within limits, and never unencrypted."""

@@ -13,6 +13,7 @@ from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord, CallTrace
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
+from mcp_mirror.observability.logging import MEMBERS
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import Buffer
@@ -73,15 +74,16 @@ class ReportStage(msgspec.Struct, frozen=True):
         """Log a call as one line, without arguments and values."""
         members = {
             "tool": record.tool,
-            "upstream": record.upstream or "-",
-            "ms": f"{record.milliseconds:.0f}",
+            "upstream": record.upstream,
+            "ms": round(record.milliseconds or 0),
             "bytes": record.bytes,
             "tokens": call.trace.sent or 0,
             "kept_out": call.trace.kept_out,
-            "path": self.path_hasher.hash_path(record.path) if record.path else "-",
+            "path": self.path_hasher.hash_path(record.path) if record.path else "",
             "outcome": record.outcome.replace(" ", "_"),
+            "correlation": record.correlation,
         }
-        _logger.info("call %s", " ".join(f"{name}={member}" for name, member in members.items()))
+        _logger.info("call", extra={MEMBERS: members})
 
 
 def _record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRecord:

@@ -45,6 +45,8 @@ _SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
     "old_text": frozenset(("oldtext", "oldstring", "oldstr")),
     "new_text": frozenset(("newtext", "newstring", "newstr")),
     "all": frozenset(("replaceall",)),
+    "inputs": frozenset(("tables", "variables")),
+    "code": frozenset(("script", "python")),
     "value": frozenset(("content", "text", "data")),
 }
 """The names that tools of clients and frameworks, grep and Python have for an argument, in lower case, without `_`

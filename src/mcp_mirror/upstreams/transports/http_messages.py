@@ -40,6 +40,7 @@ from mcp_mirror.upstreams.transports.network_errors import (
     explain_failed_connection,
     explain_large_message,
     explain_response,
+    is_followed,
     mark,
 )
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
@@ -404,11 +405,11 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
     def _may_have_message(self, response: httpx2.Response) -> bool:
         """Whether a response to a request may contain a message, or is a redirect for the SDK's transport."""
         if self._ends_with_stream:  # its message is in the event stream of the connection
-            return not response.is_error
+            return response.is_success or is_followed(response)
         read = self._bodies.find_reader(response)
         if response.status_code == _ACCEPTED or (response.is_error and read != self._bodies.read_json):
             return False
-        return read is not None or response.has_redirect_location
+        return read is not None or is_followed(response)
 
     async def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Return what the SDK's transport sees of a response: no body if it does not read messages from it."""

@@ -101,6 +101,8 @@ _NOT_SSE: Final = (
     "Check the path in `url`; a server of Streamable HTTP needs `transport: streamable-http`, or no --sse if wrapped"
 )
 _RETRY_AFTER: Final = re.compile(r"[0-9]{1,5}")
+_REPEATING: Final = frozenset({307, 308})
+"""Statuses of redirects after which a client sends the same message again."""
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
 _UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
 """OpenSSL's codes for a certificate that no known authority has signed."""
@@ -168,6 +170,21 @@ def _advise(response: httpx2.Response) -> str:
     if status in _BUSY and _RETRY_AFTER.fullmatch(delay):
         advice = f"{advice.removesuffix(_LATER)}. It asks to try again in {delay} s"
     return advice
+
+
+def is_followed(response: httpx2.Response) -> bool:
+    """Whether the SDK's transport sends a POST request again to the address of a redirect, at the same server."""
+    sent = response.request.url
+    if response.status_code not in _REPEATING or not response.has_redirect_location:
+        return False
+    try:
+        target = sent.join(response.headers["location"])
+    except (httpx2.InvalidURL, ValueError):
+        return False
+    if target.userinfo not in (b"", sent.userinfo) or target.host != sent.host:
+        return False
+    is_upgrade = (sent.scheme, target.scheme, sent.port, target.port) == ("http", "https", None, None)
+    return is_upgrade or (sent.scheme, sent.port) == (target.scheme, target.port)
 
 
 def _leads_to_https(response: httpx2.Response) -> bool:
