@@ -259,6 +259,25 @@ async def test_doctor_prints_the_end_of_the_error_output_in_order(
     assert output.splitlines() == [*(f"    {line}" for line in printed), "0 of 1 server is ready."]
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["env", "KEY=s3cret", "false"], "env *** ***"),
+        (["sh", "-c", "KEY=s3cret false"], "sh -c ***"),
+        (["false", "postgres://ann:s3cret@host/db"], "false ***"),
+        (["false", "@scope/server", "/a b", "--key=s3cret", "-v"], "false @scope/server '/a b' --key=*** -v"),
+    ],
+)
+async def test_doctor_prints_the_command_of_a_server_without_its_secrets(
+    words: list[str], shown: str, write: Callable[..., Path], run: Run
+) -> None:
+    write(bad={"command": words[0], "args": words[1:]})
+    assert (await run("install", "claude-desktop")).code == 0
+    ended = await run("doctor")
+    assert f"    To run it without mcp-mirror: {shown}\n" in ended.err
+    assert "s3cret" not in ended.err
+
+
 async def test_doctor_waits_for_the_server_and_not_for_its_last_listing(
     raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
 ) -> None:

@@ -898,6 +898,13 @@ async def test_the_definition_of_the_tool_is_short(count_tokens: Any) -> None:
         assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]
 
 
+@pytest.mark.parametrize(("tools", "is_named"), [("read_only", True), ("none", False)])
+async def test_the_definition_names_tools_if_scripts_may_call_some(tools: str, *, is_named: bool) -> None:
+    async with with_tools(code={"tools": tools}) as mirror:
+        (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_run"]
+        assert ("await tools." in advert["description"]) == is_named
+
+
 @pytest.mark.parametrize("without_sql", [{"deny": ["memory_query"]}, {"allow": ["memory_run", "memory_read"]}])
 async def test_without_sql_the_tool_comes_first_and_has_an_example(without_sql: dict[str, list[str]]) -> None:
     async with with_tools(memory_tools=without_sql) as mirror:

@@ -209,4 +209,4 @@ class StateBuilder(msgspec.Struct, frozen=True):
         has_run = services.sandbox is not None and config.memory_tools.admits(RUN)
         tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None, has_run=has_run)
         has_tools = bool(config.upstreams) or any(one.policy.name == FUNCTIONS for one in services.upstreams)
-        return add_run(tools, has_tools=has_tools) if has_run else tools
+        return add_run(tools, has_tools=has_tools and config.code.tools != "none") if has_run else tools

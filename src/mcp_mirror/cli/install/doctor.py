@@ -41,6 +41,8 @@ _READY: Final = re.compile(r"^[\w.-]+: ready, ", re.MULTILINE)
 """The beginning of the line that `check` prints about an upstream that is ready."""
 _FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
 """The beginning of a problem or a warning that `check` prints."""
+_SHOWN_WORD: Final = re.compile(r"(?!.*://)(?:[-\w@.:,+/]+|(?:/|[A-Za-z]:\\)[^=]*)")
+"""A word of a command that `doctor` prints: an option, a name or a path."""
 _SLOW_START: Final = (
     "A first start may install it, as with npx: raise `--timeout`, or run the server's own command by hand."
 )
@@ -178,9 +180,17 @@ def _describe_start(server: ServerStart, problem: str) -> Iterator[str]:
     words = server.expand(server.entry.own.wrapped)
     if not words or shutil.which(words[0]) is None or problem.startswith(IS_GATEWAY):
         return
-    command = shlex.join(map(server.redactor.clean, words)).replace(f"'{HIDDEN}'", HIDDEN)
+    command = " ".join((shlex.quote(words[0]), *(_show_word(word, server.redactor) for word in words[1:])))
     variables = ", with the variables of its entry" if server.has_variables else ""
     yield f"To run it without mcp-mirror{variables}: {sanitize_to_lines(command)}"
+
+
+def _show_word(word: str, redactor: Redactor) -> str:
+    """Return a word of a command as a shell reads it, without a value that may be secret."""
+    cleaned = redactor.clean(word)
+    if HIDDEN in cleaned:
+        return cleaned if word.startswith("-") else HIDDEN
+    return shlex.quote(word) if _SHOWN_WORD.fullmatch(word) else HIDDEN
 
 
 def _read_last_lines(file: IO[bytes], redactor: Redactor) -> list[str]:

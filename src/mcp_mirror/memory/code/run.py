@@ -259,7 +259,7 @@ _TOOL: Final = MemoryTool(
 def add_run(tools: Mapping[str, MemoryTool], *, has_tools: bool) -> Mapping[str, MemoryTool]:
     """Return `memory_run` and the memory tools.
 
-    `has_tools`: the gateway has upstreams or local functions, so a script can call tools.
+    `has_tools`: a script can call tools, because the gateway has upstreams or functions, and `code.tools` is not none.
 
     `memory_run` comes first and has an example, because small models call it only where it is first, and need the
     example (docs/evaluation/wording.md).
