@@ -1,5 +1,6 @@
 """Concurrency limits, waiting queues and rate limits."""
 
+from collections import Counter
 from contextlib import AsyncExitStack
 
 import anyio
@@ -76,7 +77,7 @@ async def test_one_of_several_callers_gets_half_of_the_places() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
             await until_waiting(one, 1)
-            with pytest.raises(BusyError, match=r"\(5\) calls, of which one client gets half, are running"):
+            with pytest.raises(BusyError, match=r"\(5\) calls, of which one client gets at most half, are running"):
                 async with one.acquire("greedy", is_shared=True):
                     pytest.fail("it was let in")
             async with one.acquire("modest", is_shared=True), one.acquire("other", is_shared=True):
@@ -90,6 +91,46 @@ async def test_one_of_several_callers_gets_half_of_the_places() -> None:
             await until_waiting(one, 1)
             await inside.aclose()
         assert entered == ["greedy"]
+    assert one.is_idle
+
+
+async def test_callers_that_leave_room_never_take_all_places() -> None:
+    one = limiter(16, waiting=0)
+    async with AsyncExitStack() as inside:
+
+        async def count_admitted(caller: str) -> int:
+            for count in range(17):
+                try:
+                    await inside.enter_async_context(one.acquire(caller, leaves_room=True))
+                except BusyError:
+                    return count
+            raise AssertionError
+
+        assert [await count_admitted(caller) for caller in "abcde"] == [8, 4, 2, 1, 1]
+    assert one.is_idle
+
+
+async def test_callers_that_leave_room_take_turns() -> None:
+    one = limiter(16, waiting=40)
+    running: list[tuple[str, anyio.Event]] = []
+
+    async def call(caller: str) -> None:
+        async with one.acquire(caller, leaves_room=True):
+            running.append((caller, ended := anyio.Event()))
+            await ended.wait()
+
+    async with anyio.create_task_group() as tasks:
+        for caller in "ab":
+            for _ in range(20):
+                tasks.start_soon(call, caller)
+        await anyio.wait_all_tasks_blocked()
+        for at in range(40):
+            running[at][1].set()
+            await anyio.wait_all_tasks_blocked()
+            if at == 15:
+                shares = Counter(caller for caller, ended in running if not ended.is_set())
+                assert set(shares.values()) <= {5, 6}
+                assert set(shares) == {"a", "b"}
     assert one.is_idle
 
 

@@ -52,26 +52,30 @@ class ConcurrencyLimiter(FairQueue):
         self._owner = owner
 
     @asynccontextmanager
-    async def acquire(self, key: str, *, is_shared: bool = False) -> AsyncIterator[None]:
+    async def acquire(self, key: str, *, is_shared: bool = False, leaves_room: bool = False) -> AsyncIterator[None]:
         """Hold one place for the duration of the context; see `enter`."""
-        await self.enter(key, is_shared=is_shared)
+        await self.enter(key, is_shared=is_shared, leaves_room=leaves_room)
         try:
             yield
         finally:
             self.release(key)
 
-    async def enter(self, key: str, *, is_shared: bool = False) -> None:
+    async def enter(self, key: str, *, is_shared: bool = False, leaves_room: bool = False) -> None:
         """Take a place, which `release` frees.
 
         Args:
             key: The caller. Callers are admitted round-robin.
             is_shared: Other callers may need places too, so this key gets at most half of them. Calls that take long,
                 such as those that wait for a person, then never block all other callers.
+            leaves_room: The same, and several callers together do not block the others either: this key gets at most as
+                many places as it leaves free.
 
         Raises:
             BusyError: The queue is full, or this call has waited too long.
         """
-        share = max(1, self._bound.most // 2) if is_shared else self._bound.most
+        share: int | None = max(1, self._bound.most // 2) if is_shared else self._bound.most
+        if leaves_room:
+            share = None
         if self.try_enter(key, share):
             return
         if self.waiting_count >= self._queue.bound.most:
@@ -80,7 +84,7 @@ class ConcurrencyLimiter(FairQueue):
             raise self._busy_error(f"no place became free within {self._queue.seconds:g} s (`limits.queue_timeout`)")
 
     def _busy_error(self, reason: str) -> BusyError:
-        calls = "calls" if self.taken >= self._bound.most else "calls, of which one client gets half,"
+        calls = "calls" if self.taken >= self._bound.most else "calls, of which one client gets at most half,"
         return BusyError(f"{self._owner} is busy: {self._bound} {calls} are running, and {reason}.", _SOON)
 
 

@@ -21,8 +21,8 @@ class FairQueue:
         """Taken places by key."""
         self._waiting: dict[str, deque[anyio.Event]] = {}
         """Waiters by key, in the order of admission."""
-        self._shares: dict[str, int] = {}
-        """The most places that each waiting key may take."""
+        self._shares: dict[str, int | None] = {}
+        """The most places that each waiting key may take; None: see `try_enter`."""
 
     @property
     def is_idle(self) -> bool:
@@ -38,17 +38,18 @@ class FairQueue:
         """The number of places that a key has taken."""
         return self._taken_by.get(key, 0)
 
-    def try_enter(self, key: str, share: int) -> bool:
+    def try_enter(self, key: str, share: int | None) -> bool:
         """Take a place, which `release` frees, and return True; return False if the key must wait.
 
-        The key may take at most `share` places.
+        The key may take at most `share` places; None: half of them, and as many as it leaves free. Several such keys
+        share the places equally, and another key finds one free.
         """
         return not self._waiting.get(key) and self._take(key, share)
 
     async def wait(
         self,
         key: str,
-        share: int,
+        share: int | None,
         seconds: float | None,
         check: Callable[[], None] | None = None,
         every: float = math.inf,
@@ -91,10 +92,12 @@ class FairQueue:
             else:
                 del self._shares[following]
 
-    def _take(self, key: str, share: int) -> bool:
+    def _take(self, key: str, share: int | None) -> bool:
         """Take a place if there is one for this key."""
-        taken = self._taken_by.get(key, 0)
-        if self.taken >= self._places or taken >= share:
+        taken, free = self._taken_by.get(key, 0), self._places - self.taken
+        if share is None:
+            share = max(1, min(self._places // 2, free))
+        if free <= 0 or taken >= share:
             return False
         self._taken_by[key] = taken + 1
         self.taken += 1

@@ -47,7 +47,8 @@ INPUT: Final = "input"
 """The kind of failure of a script with an input that cannot be parsed: it did not run."""
 
 _MAX_SCRIPTS: Final = 16
-"""Scripts that run at once, of which one principal gets half; others wait."""
+"""Scripts that run at once, also those that wait for tools and users. One principal gets at most half of the
+places, and at most as many as it leaves free."""
 _LIMITS: Final = {
     "TimeoutError: feed time limit exceeded": "seconds",
     "MemoryError: ": "memory",
@@ -154,7 +155,7 @@ class Sandbox:
             BusyError: Too many scripts wait, or this one has waited too long.
             MirrorError: The sandbox cannot start.
         """
-        async with self._places.acquire(principal, is_shared=True):
+        async with self._places.acquire(principal, leaves_room=True):
             return await self._run(script, call_tool)
 
     async def _run(self, script: Script, call_tool: CallTool) -> Outcome:
