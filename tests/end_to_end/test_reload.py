@@ -26,6 +26,7 @@ from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import read_reply
+from mcp_mirror.security.pins import Pins
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -344,6 +345,28 @@ async def test_a_reload_applies_tokens_and_quotas_of_calls(configured: Configure
     changes = ("auth.tokens.bob (added)", "auth.tokens.alice (removed)", "auth.principals.bob (added)")
     assert f"Changed: limits.calls_per_day, {', '.join(changes)}.".encode() in output
     assert b"A change of auth.principals.bob.namespace_bytes takes effect at the next start." in output
+
+
+async def test_a_reload_applies_limits_of_upstreams_and_defers_those_of_clients(
+    configured: Configured, raw: Any
+) -> None:
+    async with open_application(load_config(configured({"one": raw()}), {})) as application:
+        limits = {"calls_per_upstream": 7, "calls_per_principal": 9}
+        reload = application.reload(load_config(configured({"one": raw()}, limits=limits), {}), Pins())
+        assert reload == (("limits.calls_per_upstream",), ("limits.calls_per_principal",))
+        [upstream] = application.upstreams
+        assert upstream.policy.bounds.calls_per_upstream == 7
+
+
+async def test_a_reload_defers_the_removal_of_a_share_of_the_store(configured: Configured) -> None:
+    tokens = {"tokens": {"bob": "sha256:" + "0" * 64}}
+    own = {"bob": {"calls_per_day": 1, "namespace_bytes": "1KiB"}}
+    async with open_application(load_config(configured({}, auth=tokens | {"principals": own}), {})) as application:
+        without = load_config(configured({}, auth=tokens), {})
+        expected = (("auth.principals.bob.calls_per_day",), ("auth.principals.bob (removed)",))
+        assert application.reload(without, Pins()) == expected
+        assert application.reload(without, Pins()) == ((), expected[1])
+        assert application.gateway.state.config.call_quota_of('["token", "bob"]') == (0, 0)
 
 
 @pytest.mark.posix
