@@ -183,13 +183,13 @@ class Dispatcher:
         if call.script is not None:
             return reply
         self._note_unstored(call, processed)  # the model sees the reply
-        return await self._name_embedded_path(call, reply)
+        known = call.trace.path_slugs
+        return reply if known is None else await self._name_embedded_path(call, known, reply)
 
-    async def _name_embedded_path(self, call: Call, reply: ToolResult) -> ToolResult:
+    async def _name_embedded_path(self, call: Call, known: frozenset[str], reply: ToolResult) -> ToolResult:
         """Say below a result that an argument had a path within a longer text: the tool got the path as text."""
-        if len(call.arguments) > _MAX_SEARCHED or not has_candidates(call.arguments):
-            return reply
-        for location, base in find_embedded_bases(call.arguments, call.trace.path_slugs or frozenset()):
+        is_large = len(call.arguments) > _MAX_SEARCHED
+        for location, base in () if is_large else find_embedded_bases(call.arguments, known):
             with suppress(StoreError):
                 if isinstance(await self._services.writer.store.describe(call.namespace, base), Descriptor):
                     name = as_json_string(str(location[0]), _MAX_NAME)
@@ -229,10 +229,11 @@ class Dispatcher:
         if not entry.is_twin:
             return call, ()
         foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
-        call.trace.path_slugs = known = catalog.slugs | foreign if foreign else catalog.slugs
+        known = catalog.slugs | foreign if foreign else catalog.slugs
         found: Pointers = ()
         is_large = len(call.arguments) > _MAX_SEARCHED
         if is_large or has_candidates(call.arguments):
+            call.trace.path_slugs = known
             scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
             call = call if is_large else await _open_texts(call, entry, known)
             found = await scan(call.arguments, known, most)

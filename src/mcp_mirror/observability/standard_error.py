@@ -41,6 +41,7 @@ class _BackgroundStream(io.TextIOBase):
     def write(self, text: str, /) -> int:
         """Write a text soon, or drop it."""
         if self._lines.qsize() < _MAX_LINES:
+            self._report_lost()
             self._lines.put(text.encode(errors="backslashreplace"))
         else:
             self._lost += 1
@@ -63,12 +64,16 @@ class _BackgroundStream(io.TextIOBase):
         while (line := self._lines.get()) is not None:
             if not self._write_line(line):
                 self._lost += 1
-            elif self._lost:
-                lost, self._lost = self._lost, 0
-                _logger.warning(
-                    "This log has lost %s: nothing read standard error, or its disk was full.",
-                    format_count(lost, "line"),
-                )
+            elif self._lines.empty():
+                self._report_lost()
+
+    def _report_lost(self) -> None:
+        """Log the number of lost lines, in the place of these lines."""
+        lost, self._lost = self._lost, 0
+        if lost:
+            _logger.warning(
+                "This log has lost %s: nothing read standard error, or its disk was full.", format_count(lost, "line")
+            )
 
     def _write_line(self, line: bytes) -> bool:
         """Write a line, on a line of its own also after a truncated one; return whether that was possible."""
