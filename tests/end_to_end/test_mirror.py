@@ -1018,28 +1018,17 @@ async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
 
 @pytest.mark.parametrize("text", ["see {}", "Dear all,\n\n{}\n\nBest", "<memory>{}</memory>"])
 async def test_a_reply_says_that_a_path_within_a_text_was_sent_as_text(text: str) -> None:
-    mirror, sent = Mirror(), list[str]()
-
-    @mirror.tool
-    def read_log() -> str:
-        return "line\n" * 5000
-
-    @mirror.tool
-    def send(body: str) -> str:
-        sent.append(body)
-        return "sent"
-
-    async with mirror:
-        path = path_in(await mirror.call("read_log_mirrored"))
-        body = text.format(path)
-        reply = await mirror.call("send_mirrored", {"body": body})
-        assert sent == [body]
+    received: list[str] = []
+    async with with_report(received) as mirror:
+        path = path_in(await mirror.call("report_mirrored", {}))
+        reply = await mirror.call("save_mirrored", {"content": text.format(path)})
+        assert received == [text.format(path)]
         assert reply.text == (
-            f'sent\nNote: "body" has the path "{path}" within other text, so the tool got this text and not the value. '
-            "To pass the value, give only the path."
+            f'saved\nNote: "content" has the path "{path}" within other text, so the tool got this text and not the '
+            "value. To pass the value, give only the path."
         )
-        unknown = path.replace(path[-4:], "0000")
-        assert (await mirror.call("send_mirrored", {"body": text.format(unknown)})).text == "sent"
+        unknown = f"{path[:-12]}{'0' * 12}"
+        assert (await mirror.call("save_mirrored", {"content": text.format(unknown)})).text == "saved"
 
 
 async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> None:
