@@ -7,8 +7,17 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from mcp_mirror.callers import Caller, NullChannel
 from mcp_mirror.errors import BusyError
-from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, PrincipalLimiter, Queue, TokenBucket
+from mcp_mirror.security.rate_limits import (
+    ConcurrencyLimiter,
+    Limit,
+    PrincipalLimiter,
+    Queue,
+    TokenBucket,
+    UpstreamLimiter,
+)
+from mcp_mirror.settings.limits import UpstreamBounds
 
 BOUND = 60.0
 
@@ -65,22 +74,22 @@ async def test_one_of_several_callers_gets_half_of_the_places() -> None:
     one = limiter(5, waiting=1)
     async with AsyncExitStack() as inside:
         for _ in range(2):
-            await inside.enter_async_context(one.acquire("greedy", is_shared=True))
+            await inside.enter_async_context(one.acquire("greedy", leaves_room=True))
         scope = anyio.CancelScope()
         entered = list[str]()
 
         async def call() -> None:
             with scope:
-                async with one.acquire("greedy", is_shared=True):
+                async with one.acquire("greedy", leaves_room=True):
                     entered.append("greedy")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
             await until_waiting(one, 1)
             with pytest.raises(BusyError, match=r"\(5\) calls, of which one client gets at most half, are running"):
-                async with one.acquire("greedy", is_shared=True):
+                async with one.acquire("greedy", leaves_room=True):
                     pytest.fail("it was let in")
-            async with one.acquire("modest", is_shared=True), one.acquire("other", is_shared=True):
+            async with one.acquire("modest", leaves_room=True), one.acquire("other", leaves_room=True):
                 assert not entered
             assert not entered  # their places are not for the greedy one
             scope.cancel()
@@ -108,6 +117,26 @@ async def test_callers_that_leave_room_never_take_all_places() -> None:
 
         assert [await count_admitted(caller) for caller in "abcde"] == [8, 4, 2, 1, 1]
     assert one.is_idle
+
+
+async def test_principals_with_long_requests_leave_an_upstream_to_others() -> None:
+    one = UpstreamLimiter("x", UpstreamBounds(calls_per_upstream=100, queue_timeout=BOUND))
+    channels = {name: NullChannel(Caller(name, scopes=frozenset())) for name in ("alice", "bob", "carol")}
+    admitted = Counter[str]()
+
+    async def request(name: str) -> None:
+        await one.enter(channels[name])
+        admitted[name] += 1
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("alice", "bob"):
+            for _ in range(50):
+                tasks.start_soon(request, name)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(BOUND):
+            await request("carol")
+        assert sum(admitted.values()) < 100
+        tasks.cancel_scope.cancel()
 
 
 async def test_callers_that_leave_room_take_turns() -> None:

@@ -52,30 +52,27 @@ class ConcurrencyLimiter(FairQueue):
         self._owner = owner
 
     @asynccontextmanager
-    async def acquire(self, key: str, *, is_shared: bool = False, leaves_room: bool = False) -> AsyncIterator[None]:
+    async def acquire(self, key: str, *, leaves_room: bool = False) -> AsyncIterator[None]:
         """Hold one place for the duration of the context; see `enter`."""
-        await self.enter(key, is_shared=is_shared, leaves_room=leaves_room)
+        await self.enter(key, leaves_room=leaves_room)
         try:
             yield
         finally:
             self.release(key)
 
-    async def enter(self, key: str, *, is_shared: bool = False, leaves_room: bool = False) -> None:
+    async def enter(self, key: str, *, leaves_room: bool = False) -> None:
         """Take a place, which `release` frees.
 
         Args:
             key: The caller. Callers are admitted round-robin.
-            is_shared: Other callers may need places too, so this key gets at most half of them. Calls that take long,
-                such as those that wait for a person, then never block all other callers.
-            leaves_room: The same, and several callers together do not block the others either: this key gets at most as
-                many places as it leaves free.
+            leaves_room: Other callers may need places too, so this key gets at most as many as it leaves free. Calls
+                that take long, such as those that wait for a person, then never block all other callers, however many
+                callers make them.
 
         Raises:
             BusyError: The queue is full, or this call has waited too long.
         """
-        share: int | None = max(1, self._bound.most // 2) if is_shared else self._bound.most
-        if leaves_room:
-            share = None
+        share = None if leaves_room else self._bound.most
         if self.try_enter(key, share):
             return
         if self.waiting_count >= self._queue.bound.most:
@@ -236,7 +233,7 @@ class UpstreamLimiter:
         try:
             if self._rate is not None:
                 self._rate.take()
-            await self._limiter.enter(channel.caller.namespace, is_shared=has_others)
+            await self._limiter.enter(channel.caller.namespace, leaves_room=has_others)
         except BusyError as error:
             raise UpstreamError(str(error), error.reason, error.retry_after) from None
 
