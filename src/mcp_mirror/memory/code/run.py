@@ -24,7 +24,7 @@ from mcp_mirror.memory.code.inputs import (
     read_text_container,
 )
 from mcp_mirror.memory.code.progress import Progress
-from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
+from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
@@ -117,7 +117,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
         inputs=variables,
         files=inputs.files(progress.budget),
         stubs=stubs,
-        limits=Limits(policy.seconds, policy.memory, policy.calls, policy.values),
+        policy=policy,
         on_print=progress.add_text,
     )
 
