@@ -107,12 +107,9 @@ class Relay(msgspec.Struct):
     """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
-        """Whether an upstream that the caller may see has a capability.
+        """Whether an upstream that the caller may see has a server capability of MCP, such as `resources`.
 
-        Args:
-            capability: A server capability of MCP, such as `resources`.
-            caller: The client.
-            detail: A member of the capability, such as `subscribe`.
+        `detail` is a member of the capability, such as `subscribe`.
         """
         return any(upstream.offers(capability, detail) for upstream in self.gateway.upstreams.visible_to(caller))
 
@@ -233,11 +230,7 @@ class Relay(msgspec.Struct):
         return await self._request("prompts/get", "name", await self._find_prompt(name, request.channel), request)
 
     async def complete(self, ref: Mapping[str, Any], request: RelayRequest) -> RelayedResult:
-        """Return completions for an argument of a prompt or of a resource template.
-
-        Args:
-            ref: The parameter `ref`.
-            request: The whole request.
+        """Return completions for an argument of the prompt or resource template that the parameter `ref` names.
 
         Raises:
             RefusedError: The caller's upstreams do not have the prompt or template, or its upstream refused.
@@ -396,10 +389,7 @@ def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> Resou
 def resource_not_found(uri: str, channel: ClientChannel, refusals: Sequence[RefusedError] = ()) -> RefusedError:
     """Return the error of an unknown resource, with the code of the client's protocol version.
 
-    Args:
-        uri: The URI.
-        channel: The client.
-        refusals: The errors of the upstreams that may have it.
+    `refusals` are the errors of the upstreams that may have it.
     """
     message = "Resource not found"
     code = types.INVALID_PARAMS if channel.caller.is_stateless else -32002

@@ -226,8 +226,7 @@ def _write_expression(tokens: Location) -> str:
 def _write_projection(tokens: Location) -> str:
     """Write a key of all items, a slice or a place from the end, and the tokens below, as a JMESPath expression.
 
-    Returns:
-        Empty for tokens that begin with anything else.
+    It is empty for tokens that begin with anything else.
     """
     first = str(tokens[0])
     if selection := _SELECTION.fullmatch(first):

@@ -124,10 +124,7 @@ class MemoryStore:
     def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Callable[[], Path]) -> None:
         """Create an empty store.
 
-        Args:
-            policy: Quotas and lifetime.
-            clock: Seconds since the epoch.
-            folder: Returns the folder for files. Called with the first file.
+        The clock returns seconds since the epoch. `folder` returns the folder for files; the first file calls it.
         """
         self._policy = policy
         self._clock = clock
@@ -344,8 +341,7 @@ class MemoryStore:
     def _expire_oldest(self) -> tuple[ValueKey, int] | None:
         """Replace the least recently used value, which expires first, by a tombstone if it has expired.
 
-        Returns:
-            Its key and bytes; None if it has not expired.
+        Returns its key and bytes; None if it has not expired.
         """
         oldest = next(iter(self._values), None)
         if oldest is None or not self._is_expired(oldest, self._clock()):

@@ -36,12 +36,8 @@ async def open_store(
 ) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
     """Open the store of a gateway for the duration of the context; yield it with its settings and a spool.
 
-    If the configuration names no store and the disk cannot be used, the store is in memory.
-
-    Args:
-        config: The configuration.
-        awaits_client: The gateway has one local client.
-        observe: Measures the operations of the store; None: nothing does.
+    If the configuration names no store and the disk cannot be used, the store is in memory. `awaits_client`: the
+    gateway has one local client. `observe` measures the operations of the store.
 
     Raises:
         StoreError: The configured store cannot be used.

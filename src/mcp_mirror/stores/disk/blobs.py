@@ -100,10 +100,8 @@ class Blobs(msgspec.Struct, frozen=True):
     ) -> Iterator[BlobDraft]:
         """Write a blob to the disk. The context removes a draft that was not adopted.
 
-        Args:
-            pieces: The bytes.
-            fingerprint: The beginning of its name, from `compute_fingerprint`; None for an encrypted blob.
-            file: An existing file with the same bytes.
+        `fingerprint` is the beginning of its name, from `compute_fingerprint`; None for an encrypted blob. `file` is an
+        existing file with the same bytes, which may be linked.
 
         Raises:
             OSError: The blob cannot be written.
@@ -192,12 +190,7 @@ _CHANGE: Final = os.O_RDWR
 
 
 def compute_fingerprint(owner: str, blob: Segments) -> str:
-    """The fingerprint of a blob, hexadecimal: equal blobs of one owner have the same.
-
-    Args:
-        owner: The namespace whose equal values share a file.
-        blob: The bytes.
-    """
+    """The fingerprint of a blob, hexadecimal: equal blobs of one owner, a namespace, have the same."""
     size, position = sum(map(len, blob)), 0
     hashed = hmac.new(owner.encode("utf-8", "surrogatepass"), size.to_bytes(8, "big"), "sha256")
     starts = [at * max(size - _SAMPLE_BYTES, 0) // (_SAMPLES - 1) for at in range(_SAMPLES)]

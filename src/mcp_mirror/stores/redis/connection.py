@@ -192,9 +192,7 @@ class RedisConnection:
     async def run(self, commands: Iterable[Command], *, is_large: bool = False) -> list[Any]:
         """Run commands in one exchange and return their replies. Commands of others may run between them.
 
-        Args:
-            commands: The commands.
-            is_large: The commands or their replies may have megabytes.
+        `is_large`: the commands or their replies may have megabytes.
 
         Raises:
             StoreError: The exchange failed.
@@ -208,11 +206,8 @@ class RedisConnection:
     async def call(self, operation: str, arguments: Mapping[str, Any], *blobs: Buffer, is_write: bool = False) -> Any:
         """Run an operation of the script, at once, and return its reply.
 
-        Args:
-            operation: The name of the operation.
-            arguments: The arguments that JSON can represent.
-            blobs: Further arguments.
-            is_write: The operation has written if its reply is not empty.
+        `blobs` are the arguments that JSON cannot represent. `is_write`: the operation has written if its reply is not
+        empty.
 
         Raises:
             StoreError: The exchange failed. The operation may have been carried out.
@@ -259,12 +254,10 @@ class RedisConnection:
             self._log.recover("The store's Redis server is used again.", after_calm=self._log.kind == _FULL)
 
     async def _record_error(self, error: Exception, outages: int) -> StoreError:
-        """Log an error unless the log has it, and return it as a `StoreError`.
+        """Log an error of an exchange unless the log has it, and return it as a `StoreError`.
 
-        Args:
-            error: The exception of an exchange.
-            outages: The number of outages when the exchange began. If there has been one since, the exchange used a
-                connection of that time, and its error says nothing about the present connections.
+        `outages` is the number of outages when the exchange began. If there has been one since, the exchange used a
+        connection of that time, and its error says nothing about the present connections.
         """
         message = _describe_error(error)
         failure = StoreError(message)
