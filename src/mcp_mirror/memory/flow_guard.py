@@ -10,7 +10,7 @@ import msgspec
 from mcp_mirror.core.resolve import Pointer, Pointers
 from mcp_mirror.errors import FlowError, MirrorError, unwrap_error_group
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
-from mcp_mirror.memory.value_lookup import FoundValue, look_up
+from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.paths import MemoryPath
@@ -210,7 +210,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         flows, namespace = self.guard.flows, self.guard.namespace
         include_keys = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
         content = ErrorContent(include_keys, self.can_query)
-        return await look_up(self.writer.store, self.scanner, namespace, path, known, content)
+        return await look_up_described(self.writer.store, self.scanner, namespace, path, known, content)
 
     def _path_of(self, pointer: Pointer) -> MemoryPath | None:
         """The path of a pointer, also of a notice that was pasted without its path."""

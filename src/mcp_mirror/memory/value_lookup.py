@@ -43,24 +43,26 @@ _ANY_CONTENT: Final = ErrorContent()
 
 
 async def look_up(
+    store: Store, scanner: FrameScanner, namespace: str, path: MemoryPath, content: ErrorContent = _ANY_CONTENT
+) -> FoundValue | None:
+    """Return the value of a path; None if its base was never stored. Errors are those of `look_up_described`."""
+    described = await store.describe(namespace, path.base, will_read=True)
+    return None if described is None else await look_up_described(store, scanner, namespace, path, described, content)
+
+
+async def look_up_described(
     store: Store,
     scanner: FrameScanner,
     namespace: str,
     path: MemoryPath,
-    known: Descriptor | Tombstone | None = None,
+    described: Descriptor | Tombstone,
     content: ErrorContent = _ANY_CONTENT,
-) -> FoundValue | None:
-    """Return the value of a path; None if its base was never stored.
-
-    The scanner searches large values in worker processes. `known` is the descriptor or tombstone, if the caller has
-    read it already, and `content` what an error may contain.
+) -> FoundValue:
+    """Return the value of a path whose descriptor or tombstone was read; large values are searched in workers.
 
     Raises:
-        ToolError: The value has expired or was evicted, or it has no such key.
+        ToolError: The value has expired or was evicted, or it has no such key; `content` is what the error may contain.
     """
-    described = known or await store.describe(namespace, path.base, will_read=True)
-    if described is None:
-        return None
     if isinstance(described, Tombstone):
         raise expired_error(path, described)
     path = _strip_wrapper_key(described, path)
@@ -77,7 +79,7 @@ async def look_up(
     if isinstance(span, Miss):
         depth = len(path.tokens) - len(tokens) + span.depth
         if (meant := _read_as_meant(path, depth, span)) != path:
-            return await look_up(store, scanner, namespace, meant, described, content)
+            return await look_up_described(store, scanner, namespace, meant, described, content)
         text = await run_fairly(namespace, _read_literal, blob) if not span.depth else b""
         raise await run_fairly(namespace, missing_key_error, path, described, depth, span, text, content)
     found = _build_found_value(path, described, blob, span)
