@@ -240,39 +240,41 @@ async def read_inputs(
     Raises:
         ToolError: A name is not possible, a path has no value, or there are too many paths.
     """
-    members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    members = {name: bytes(text) for name, text in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items()}
     check_names(members)
     memory = call.memory
-    guard = memory.guard(call.namespace, call.tool)
-    loader = ArgumentLoader(memory.writer, memory.scanner, guard, memory.can_query)
-    inputs: list[Input] = []
+    loader = ArgumentLoader(memory.writer, memory.scanner, memory.guard(call.namespace, call.tool), memory.can_query)
     found: dict[str, Pointers] = {}
-    most, pointers, joined = memory.limits.traffic.max_pointers, Pointers(), 0
+    pointers: Pointers = ()
     for name, text in members.items():
-        found[name] = await memory.find_pointers(call.namespace, bytes(text))
-        check_pointer_count(pointers := (*pointers, *found[name]), most)
+        found[name] = await memory.find_pointers(call.namespace, text)
+        pointers = (*pointers, *found[name])
+        check_pointer_count(pointers, memory.limits.traffic.max_pointers)
     described = await loader.describe(pointers)
     values = await loader.load(pointers, described)
+    inputs: list[Input] = []
+    joined = 0
     for name, text in members.items():
         loaded = {one: values[one] for one in found[name] if one in values}
-        whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
-        if whole:
-            blob = whole.blob
-        else:
-            size = len(text) + sum(len(value.blob) for value in loaded.values())
-            joined += size
-            check_size(joined)
-            parsed = await _parse_literals(loaded)
-            segments = substitute_pointers(bytes(text), found[name], parsed, lambda _: frozenset())
-            blob = await run_by_size(size, contiguous, segments)
-        is_media = whole is not None and whole.kind == "binary"
-        start = trim(blob).start
-        blob = memoryview(blob)[start:] if start else blob
-        inputs.append(Input(name, blob, whole.file if whole else None, is_media, is_stored=whole is not None))
+        if whole := next((value for pointer, value in loaded.items() if not pointer.location), None):
+            is_media = whole.kind == "binary"
+            inputs.append(Input(name, _trim_start(whole.blob), whole.file, is_media, is_stored=True))
+            continue
+        size = len(text) + sum(len(value.blob) for value in loaded.values())
+        joined += size
+        check_size(joined)
+        segments = substitute_pointers(text, found[name], await _parse_literals(loaded), lambda _: frozenset())
+        inputs.append(Input(name, _trim_start(await run_by_size(size, contiguous, segments))))
     known = (one for one in described.values() if isinstance(one, Descriptor))
     labels = memory.flows.join(*map(memory.flows.read_labels, known))
     paths = tuple(sorted({str(value.path) for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
+
+
+def _trim_start(blob: Buffer) -> Buffer:
+    """JSON text without white space before it."""
+    start = trim(blob).start
+    return memoryview(blob)[start:] if start else blob
 
 
 async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, Resolved]:
