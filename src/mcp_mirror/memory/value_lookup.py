@@ -16,7 +16,7 @@ from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, sk
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import INLINE_BYTES
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, JsonToken, Kind, Location, Member, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 _WORKER_BYTES: Final = 1 << 23
@@ -156,11 +156,15 @@ def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
     """
     if (bare := path.without_wrapping) != path:
         return bare
-    read = (read_steps(f".{token}") if isinstance(token, str) else () for token in path.tokens[depth:])
-    steps = [step for token, found in zip(path.tokens[depth:], read, strict=True) for step in found or (token,)]
+    steps: list[JsonToken] = []
+    for token in path.tokens[depth:]:
+        read = read_steps(f".{token}") if isinstance(token, str) else ()
+        steps += read or (token,)
     first = str(steps[0])
     is_item = miss.kind == "array" and INDEX.fullmatch(first) is not None and int(first) < miss.length
-    return MemoryPath(path.base, (*path.tokens[:depth], *steps)) if is_item or first in miss.keys else path
+    if not is_item and first not in miss.keys:
+        return path
+    return MemoryPath(path.base, (*path.tokens[:depth], *steps))
 
 
 def _find_member(described: Descriptor, path: MemoryPath) -> Member | None:
