@@ -150,25 +150,36 @@ def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | N
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
         return None
-    edges, is_input = read_edges(blob, span), name.isidentifier()
-    variable, heading = name if is_input else "text", edges.head[: measure_heading(edges)]
+    edges = read_edges(blob, span)
+    heading = edges.head[: measure_heading(edges)]
     form, delimiter = find_format(edges), find_delimiter(edges._replace(head=edges.head[len(heading) :]))
-    described = f"{name} is text{form and f' ({form})'}, one string"
-    skipped = heading.count("\n")
-    below = f"[{skipped}:{-_count_lines_below(heading, edges.end) or ''}]" if skipped else ""
+    described = f"{name} is text ({form}), one string" if form else f"{name} is text, one string"
+    below = ""
+    if skipped := heading.count("\n"):
+        below = f"[{skipped}:{-_count_lines_below(heading, edges.end) or ''}]"
     if delimiter:
-        argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
-        # Lines without their ends lose the line breaks in quoted cells.
-        lines = f'open("/memory/{name}", newline="")' if is_input else "text.splitlines(True)"
-        lines += f"{'.readlines()' if is_input and below else ''}{below}"
-        return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
+        return f"{described}: {_describe_csv_reader(name, delimiter, below)}"
     if only_csv:
         return None
+    variable = name if name.isidentifier() else "text"
     if form.startswith(JSON_LINES):
         return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines(){below}]."
     if part := _find_json(blob[span.start : span.stop]):
         return f"{described}: after `import json`, its JSON is json.loads({variable}[{part.start}:{part.stop}])."
     return f"{described}: its lines are {variable}.splitlines()."
+
+
+def _describe_csv_reader(name: str, delimiter: str, below: str) -> str:
+    """What reads the rows of a text; `below` selects the lines below its heading.
+
+    Lines without their ends lose the line breaks in quoted cells.
+    """
+    lines = f"text.splitlines(True){below}"
+    if name.isidentifier():  # an input, which is a file too
+        file = f'open("/memory/{name}", newline="")'
+        lines = f"{file}.readlines(){below}" if below else file
+    argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
+    return f"after `import csv`, its rows are csv.DictReader({lines}{argument})."
 
 
 def _count_lines_below(heading: str, end: str) -> int:

@@ -32,7 +32,7 @@ from mcp_mirror.settings.policies import CodePolicy
 from mcp_mirror.system.resources import check_free_handles, explain_shortage
 
 if TYPE_CHECKING:
-    from pydantic_monty import FunctionSnapshot, Monty, MontyError, MontySession
+    from pydantic_monty import FunctionSnapshot, Monty, MontyCrashedError, MontyError, MontySession
 
 PACKAGE: Final = "pydantic_monty"
 """The package of the interpreter, an extra."""
@@ -400,10 +400,7 @@ class _Execution:
         from pydantic_monty import MontyCrashedError, MontyRuntimeError, MontySyntaxError  # noqa: PLC0415  # an extra
 
         if isinstance(error, MontyCrashedError):
-            if "memory limit" in str(error):
-                return Failure("MemoryError", "MemoryError", limit="memory")
-            limit = "seconds" if "duration" in str(error) or error.timed_out else None
-            return Failure("The worker process of the script died.", "crash", limit=limit)
+            return _explain_crash(error)
         if not isinstance(error, MontyRuntimeError | MontySyntaxError):
             return Failure(str(error), type(error).__name__)
         message = error.display("type-msg")
@@ -412,12 +409,19 @@ class _Execution:
         limit = next((key for text, key in _LIMITS.items() if text in message), None)
         if not self._is_prepared and limit is None:
             return Failure(message, INPUT)
-        has_prelude = bool(self._script.prelude)
-        own = [one for one in error.traceback() if one.filename != "<python-input-0>" or not has_prelude]
-        kind = message.partition(":")[0]
-        if not own:
+        kind, frames = message.partition(":")[0], error.traceback()
+        if self._script.prelude:
+            frames = [one for one in frames if one.filename != "<python-input-0>"]
+        if not frames:
             return Failure(message, kind, limit=limit)
-        source = own[-1].source_line or ""
-        if (line := locate_variable(self._script.code, message, own[-1].line)) != own[-1].line:
-            source = self._script.code.splitlines()[line - 1]
+        line, source = frames[-1].line, frames[-1].source_line or ""
+        if (located := locate_variable(self._script.code, message, line)) != line:
+            line, source = located, self._script.code.splitlines()[located - 1]
         return Failure(message, kind, line, source.strip(), limit)
+
+
+def _explain_crash(error: "MontyCrashedError") -> Failure:
+    if "memory limit" in str(error):
+        return Failure("MemoryError", "MemoryError", limit="memory")
+    limit = "seconds" if "duration" in str(error) or error.timed_out else None
+    return Failure("The worker process of the script died.", "crash", limit=limit)
