@@ -80,7 +80,8 @@ class FlowGuard(msgspec.Struct, frozen=True):
         self, labels: Mapping[str, Labels], to: str, descriptors: Mapping[str, Descriptor], digest: str | None = None
     ) -> None:
         """Check that values may flow to a destination; a consent names the refused ones, or the digest."""
-        refused = {name: refusal for name, one in labels.items() if (refusal := self.flows.refusal(one, to))}
+        refusals = {name: self.flows.refusal(one, to) for name, one in labels.items()}
+        refused = {name: refusal for name, refusal in refusals.items() if refusal is not None}
         named = [self.namespace, self.tool, to, sorted(refused if digest is None else (digest,))]
         flow = hashlib.sha256(msgspec.json.encode(named)).hexdigest()
         is_allowed_once = flow == self.consent
