@@ -3,9 +3,8 @@
 import os
 import secrets
 import time
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from math import inf
@@ -137,26 +136,28 @@ class _Share(msgspec.Struct):
 
     def find_newest(self, now: float, slug: str, end: tuple[float, str] | None) -> Iterator[tuple[str, _StoredValue]]:
         """Yield the unexpired values of a tool, or of all, newest first, from the one after the place `end`."""
-        if (few := self._find_few_unexpired(now)) is None:
-            places = self.by_creation.get(slug, SortedItems[tuple[float, str]]()).descend(end)
-        else:
-            found = ((self.values[base].created, base) for base in few if not slug or slug_of(base) == slug)
-            places = iter(sorted((place for place in found if end is None or place < end), reverse=True))
-        for _, base in places:
+        places = self.by_creation.get(slug, SortedItems[tuple[float, str]]())
+        if (few := self._find_few_unexpired(now)) is not None:
+            places = SortedItems()
+            for base in few:
+                if slug in ("", slug_of(base)):
+                    places.add((self.values[base].created, base))
+        for _, base in places.descend(end):
             if (value := self.values[base]).expires > now:
                 yield base, value
 
     def find_near(self, now: float, text: str, limit: int) -> tuple[str, ...]:
         """The bases of unexpired values next to a text in alphabetical order, at most `limit` on each side."""
+        bases = self.bases
         if (few := self._find_few_unexpired(now)) is not None:
-            bases = sorted(few)
-            at = bisect_left(bases, text)
-            return tuple(bases[max(at - limit, 0) : at + limit])
-        below, above = (
-            list(islice((base for base in side if self.values[base].expires > now), limit))
-            for side in (self.bases.descend(text), self.bases.ascend(text))
-        )
-        return (*reversed(below), *above)
+            bases = SortedItems()
+            for base in few:
+                bases.add(base)
+
+        def select(found: Iterable[str]) -> list[str]:
+            return list(islice((base for base in found if self.values[base].expires > now), limit))
+
+        return (*reversed(select(bases.descend(text))), *select(bases.ascend(text)))
 
     def _find_few_unexpired(self, now: float) -> Sequence[str] | None:
         """The bases of all unexpired values, if values have expired and few have not; else None.
@@ -356,13 +357,15 @@ class MemoryStore:
 
     def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
-        is_full = len(self._values) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
-        usage = {name: share.usage for name, share in self._shares.items()} if is_full else {}
-        total, namespace = SpaceUsage(len(self._values), self._bytes), key[0]
+        policy, namespace = self._policy, key[0]
         own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
+        total = SpaceUsage(len(self._values), self._bytes)
+        usage: dict[str, SpaceUsage] = {}
+        if total.values >= policy.max_values or total.bytes + size > policy.max_bytes:
+            usage = {name: share.usage for name, share in self._shares.items()}
         if replaced := self._values.get(key):
             own, total = own.without_value(replaced.size), total.without_value(replaced.size)
-        return Eviction(self._policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
+        return Eviction(policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
 
     async def _remove_expired(self) -> int:
         """Replace a batch of expired values by tombstones, and return their number."""
