@@ -24,7 +24,7 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from mcp_mirror.errors import StoreError
+from mcp_mirror.errors import StoreError, walk_causes
 from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.types import Buffer
 
@@ -270,7 +270,10 @@ class RedisConnection:
             self._last_error = failure
         if not self.is_up or message in _FAILOVER_ERRORS:
             await self._disconnect(_DISCONNECT_TIMEOUT, inuse_connections=False)  # idle connections may be dead too
-        self._log.fail(message, "%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
+        reason = _explain_system_error(error)
+        self._log.fail(
+            message, "%s (%s)", message, f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        )
         return failure
 
 
@@ -313,16 +316,14 @@ def _create_pool(url: str) -> ConnectionPool:
     return pool
 
 
-def _explain_system_error(error: BaseException | None) -> Iterator[str]:
-    """Yield the operating system's reason for a failed connection, if there is one."""
-    while error is not None:
-        if isinstance(error, socket.gaierror):
-            yield "the host name was not found"
-            return
-        if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
-            yield os.strerror(error.errno)
-            return
-        error = error.__cause__ or error.__context__
+def _explain_system_error(error: Exception) -> str:
+    """The operating system's reason for a failed connection; empty without one."""
+    for cause in walk_causes(error):
+        if isinstance(cause, socket.gaierror):
+            return "the host name was not found"
+        if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ssl.SSLError):
+            return os.strerror(cause.errno)
+    return ""
 
 
 def _describe_error(error: Exception) -> str:
