@@ -54,13 +54,14 @@ def read_reply(
     if not texts and "structuredContent" in members:
         texts = [_write_structured(contiguous(members["structuredContent"]))]
     text = "\n".join(texts)
+    described = members if path is None else open_object(other_members) or {}
     return Reply(
         text,
         is_error="isError" in members and _parse_member(members["isError"]),
         content=tuple(content),
         path=path,
         preview=None if path is None else _without_path(text, path),
-        schema=_read_schema(members if path is None else open_object(other_members) or {}),
+        schema=_read_schema(described["_meta"]) if "_meta" in described else None,
     )
 
 
@@ -70,10 +71,10 @@ def _write_structured(structured: Buffer) -> str:
     return str(members["result"] if members.keys() == {"result"} else structured, "utf-8")
 
 
-def _read_schema(members: Mapping[str, Buffer | Segments]) -> Mapping[str, Any] | None:
+def _read_schema(meta: Buffer | Segments) -> Mapping[str, Any] | None:
     """The schema of a table or an array in the `_meta` of a result; None without one."""
-    meta = open_object(contiguous(members.get("_meta", b"{}"))) or {}
-    return _parse_member(meta[SCHEMA]) if SCHEMA in meta else None
+    members = open_object(contiguous(meta)) or {}
+    return _parse_member(members[SCHEMA]) if SCHEMA in members else None
 
 
 def _without_path(text: str, path: str) -> str:

@@ -235,7 +235,7 @@ class Dispatcher:
             call.trace.path_slugs = known
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
-        if any(isinstance(one, Pointer) and not one.location for one in found):
+        if found and any(isinstance(one, Pointer) and not one.location for one in found):
             raise ToolError(_PRUNED)
         return call, found
 
