@@ -49,8 +49,6 @@ _STARTUP_SECTIONS: Final = ("store", "server", "audit", "events", "dashboard")
 """Sections of the configuration that a reload does not apply."""
 _CALL_LIMITS: Final = ("calls_per_minute", "calls_per_day", "calls_per_month")
 """Keys of `limits` that a reload applies, beside those of upstreams."""
-_STORED: Final = ("namespace_bytes", "namespace_values")
-"""Keys of `auth.principals` that a reload does not apply: the store reads them at the start."""
 
 
 def _listing_of(config: Config) -> tuple[str, int]:
@@ -60,13 +58,13 @@ def _listing_of(config: Config) -> tuple[str, int]:
 def _keep_stored_limits(
     wanted: Iterable[PrincipalLimits], started: Iterable[PrincipalLimits]
 ) -> Iterator[PrincipalLimits]:
-    """Yield the limits of principals with those of the store at the start."""
+    """Yield the limits of principals; those of the store are what the store has read at the start."""
     before = {one.name: one for one in started}
     for one in wanted:
-        known = before.pop(one.name, None) or PrincipalLimits(one.name)
-        yield replace(one, **{name: getattr(known, name) for name in _STORED})
+        known = before.pop(one.name, PrincipalLimits(one.name))
+        yield replace(one, namespace_bytes=known.namespace_bytes, namespace_values=known.namespace_values)
     for one in before.values():
-        if any(getattr(one, name) is not None for name in _STORED):
+        if one.namespace_bytes is not None or one.namespace_values is not None:
             yield replace(one, calls_per_day=None, calls_per_month=None)
 
 
@@ -181,13 +179,11 @@ class Application(msgspec.Struct, frozen=True):
         readiness = self._build_readiness(shutdown)
         await serve_http(self.server, self.config, (host, port), announce, readiness, worker)
 
-    async def serve_metrics(self, announce: Callable[[str], None], shutdown: anyio.Event, number: int = 0) -> None:
+    async def serve_metrics(self, announce: Callable[[str], None], shutdown: anyio.Event, number: int) -> None:
         """Serve `server.metrics` until cancelled; return at once if it is not configured.
 
-        Args:
-            announce: Called with the URL once clients can connect.
-            shutdown: Set at the start of a graceful shutdown, from which on the gateway is not ready.
-            number: The number of this process among several workers, which is added to the port.
+        It calls `announce` with the URL once clients can connect. From `shutdown` on, the gateway is not ready. The
+        number of this process among several workers is added to the port.
 
         Raises:
             MirrorError: The address is in use.
@@ -221,15 +217,8 @@ async def open_application(
 ) -> AsyncIterator[Application]:
     """Run the gateway of a configuration for the duration of the context.
 
-    Args:
-        config: The configuration.
-        awaits_client: The first request of the only client starts the upstreams, with its capabilities.
-        functions: Functions of the program that runs the gateway, as additional tools.
-        stages: Stages of that program, the outermost first.
-        signals: The signals for monitoring systems; see `mcp_mirror.observability.signals`.
-
-    Yields:
-        The gateway.
+    `awaits_client`: the first request of the only client starts the upstreams, with its capabilities. The functions are
+    additional tools, and the stages those of the program that runs the gateway, the outermost first.
 
     Raises:
         ConfigError: The lock file cannot be read, or a stage cannot be loaded.

@@ -387,12 +387,8 @@ def is_pathless_notice(text: str) -> bool:
 def find_copied_notice(text: str, notices: Mapping[str, str]) -> str | None:
     """The key of the notice of which a text is a copy, possibly with a few wrong lines; None if that is uncertain.
 
-    The first lines, which describe the values, must be equal, and more than half of the other lines. Several equally
-    similar notices are uncertain.
-
-    Args:
-        text: The text, without the line of the path.
-        notices: The texts of notices, without that line, by base or path.
+    Neither the text nor the notices have the line of the path. The first lines, which describe the values, must be
+    equal, and more than half of the other lines. Several equally similar notices are uncertain.
     """
     first, *rest = text.strip().split("\n")
     lines = set(rest)

@@ -6,6 +6,8 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -158,6 +160,14 @@ def test_a_returned_value_is_bounded_before_it_is_written() -> None:
     for large in (row, ["x" * 2000], [0] * 100, {n: n for n in range(100)}):
         with pytest.raises(ToolError, match=r"`code\.values`"):
             encode_returned(large, 1000)
+
+
+def test_the_form_of_a_value_does_not_depend_on_the_keys_beside_it() -> None:
+    value = [datetime(2026, 1, 2, 3, 4), timedelta(days=1), Decimal("1.50"), b"ab", float("nan"), {3}]  # noqa: DTZ001
+    form = encode_returned(value, 1000)
+    assert form == b'["2026-01-02T03:04:00","P1D","1.50","YWI=",null,[3]]'
+    assert encode_returned({(1, "a"): value}, 1000) == b'{"[1, \\"a\\"]":%b}' % form
+    assert encode_returned({"\ud800": value}, 1000) == b'{"?":%b}' % form
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.tools.files import encode_file
 from mcp_mirror.memory.tools.lookup import read_path
-from mcp_mirror.memory.value_lookup import FoundValue, look_up
+from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.observability.audit import AuditRecord
 from mcp_mirror.paths import MemoryPath, slug_of, strip_wrapping, tool_slug
 from mcp_mirror.query.shape import Shape, Size
@@ -269,7 +269,9 @@ class Values(msgspec.Struct, frozen=True):
             raise ForbiddenError(refusal)
         content = ErrorContent(isinstance(known, Tombstone) or self.viewer.may_read(self.namespace))
         try:
-            found = known and await look_up(services.store, services.scanner, self.namespace, path, known, content)
+            found = known and await look_up_described(
+                services.store, services.scanner, self.namespace, path, known, content
+            )
             if not found:
                 raise await unknown_path_error(services.store, self.namespace, str(path))
         except ToolError as error:

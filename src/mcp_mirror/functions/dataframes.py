@@ -178,16 +178,23 @@ def _read_arrow_column(column: Any) -> list[Any]:
 
 def _read_array(array: Any) -> Any:
     """The Python values of an array or a pandas column; times as Python's own types if these can represent them."""
-    kind, unit = getattr(array.dtype, "kind", ""), getattr(array.dtype, "str", "").partition("[")[2].rstrip("]")
-    is_time = kind in ("M", "m") and type(array.dtype).__module__.partition(".")[0] == "numpy"
-    if is_time and hasattr(array, "to_numpy"):  # pandas creates an object for each time, which is slow
-        array = array.to_numpy()
-    if is_time and unit in _FINE_UNITS:
-        coarse = array.astype(f"{kind}8[us]")
-        if kind == "M" and (coarse.astype(array.dtype).view("i8") != array.view("i8")).any():
-            return _replace_missing(array.astype(str).tolist())
-        return coarse.tolist()
-    return array.astype("f8").tolist() if kind == "f" and array.dtype.itemsize > _FLOAT_BYTES else array.tolist()
+    kind = getattr(array.dtype, "kind", "")
+    if kind in ("M", "m") and type(array.dtype).__module__.partition(".")[0] == "numpy":
+        return _read_times(array.to_numpy() if hasattr(array, "to_numpy") else array)  # pandas' own way is slow
+    if kind == "f" and array.dtype.itemsize > _FLOAT_BYTES:
+        array = array.astype("f8")
+    return array.tolist()
+
+
+def _read_times(array: Any) -> Any:
+    """The Python values of a numpy array of times or durations."""
+    kind, unit = array.dtype.kind, array.dtype.str.partition("[")[2].rstrip("]")
+    if unit not in _FINE_UNITS:
+        return array.tolist()
+    coarse = array.astype(f"{kind}8[us]")
+    if kind == "M" and (coarse.astype(array.dtype).view("i8") != array.view("i8")).any():
+        return _replace_missing(array.astype(str).tolist())
+    return coarse.tolist()
 
 
 def _replace_missing(texts: Any) -> Any:

@@ -52,16 +52,29 @@ def read_reply(
     content = [block for block in _parse_member(members.get("content", b"[]")) if isinstance(block, dict)]
     texts = [_write_block(block) for block in content]
     if not texts and "structuredContent" in members:
-        structured = contiguous(members["structuredContent"])
-        opened = open_object(structured) or {}
-        # `results` wraps values, since structured content must be an object.
-        texts = [str(opened["result"] if opened.keys() == {"result"} else structured, "utf-8")]
-    is_error = "isError" in members and _parse_member(members["isError"])
+        texts = [_write_structured(contiguous(members["structuredContent"]))]
     text = "\n".join(texts)
-    preview = None if path is None else _without_path(text, path)
-    meta = (members if path is None else open_object(other_members) or {}).get("_meta")
-    schema = None if meta is None else (open_object(contiguous(meta)) or {}).get(SCHEMA)
-    return Reply(text, is_error, tuple(content), path, preview, None if schema is None else _parse_member(schema))
+    described = members if path is None else open_object(other_members) or {}
+    return Reply(
+        text,
+        is_error="isError" in members and _parse_member(members["isError"]),
+        content=tuple(content),
+        path=path,
+        preview=None if path is None else _without_path(text, path),
+        schema=_read_schema(described["_meta"]) if "_meta" in described else None,
+    )
+
+
+def _write_structured(structured: Buffer) -> str:
+    """Structured content as JSON text, without the object in which `results` wraps other values."""
+    members = open_object(structured) or {}
+    return str(members["result"] if members.keys() == {"result"} else structured, "utf-8")
+
+
+def _read_schema(meta: Buffer | Segments) -> Mapping[str, Any] | None:
+    """The schema of a table or an array in the `_meta` of a result; None without one."""
+    members = open_object(contiguous(meta)) or {}
+    return _parse_member(members[SCHEMA]) if SCHEMA in members else None
 
 
 def _without_path(text: str, path: str) -> str:

@@ -192,10 +192,11 @@ def _is_media(value: object) -> bool:
 
 def _build_content_blocks(value: object) -> list[Mapping[str, Any]] | None:
     """The content blocks of a value: of a block or of a list with at least one; None for data."""
-    if isinstance(value, list | tuple):
-        mixed = any(isinstance(part, CONTENT) or is_pillow_image(type(part)) for part in value)
-        return [_build_content_block(part) for part in value] if mixed else None
-    return [_build_content_block(value)] if isinstance(value, CONTENT) or _is_media(value) else None
+    if not isinstance(value, list | tuple):
+        return [_build_content_block(value)] if isinstance(value, CONTENT) or _is_media(value) else None
+    if any(isinstance(part, CONTENT) or is_pillow_image(type(part)) for part in value):
+        return [_build_content_block(part) for part in value]
+    return None
 
 
 def _build_content_block(part: object) -> Mapping[str, Any]:

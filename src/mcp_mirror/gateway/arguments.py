@@ -114,19 +114,20 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                     found = tuple(array if one == item else one for one in found)
                     values = {array if one == item else one: value for one, value in values.items()}
                 elif member := await self._find_key_of_argument(call, misfit):
-                    values = {
-                        one: member if one.location == misfit.location else value for one, value in values.items()
-                    }
+                    at = misfit.location
+                    values = {one: member if one.location == at else value for one, value in values.items()}
                 else:
                     raise
-        if not (faults := await self._find_faults(call, entry, sent)):
+        faults = await self._find_faults(call, entry, sent)
+        if not faults:
             return sent
         corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_of)
         if corrections:
             replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
-            changed = await self._substitute(call, entry, replaced, values)
-            if not (left := await self._find_faults(call, entry, changed)):
-                return changed
+            corrected = await self._substitute(call, entry, replaced, values)
+            left = await self._find_faults(call, entry, corrected)
+            if not left:
+                return corrected
             faults = faults if _were_null(left, faults) else left
         raise _build_misfit_error(entry, faults if may_quote else ())
 
@@ -194,18 +195,16 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
     async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
         """Return an error that names the path of a value that fits; None if none is found."""
         types_of = types_at(entry.schema)
-        advice = partial(
-            PathAdvice, self.services.writer, self.services.scanner, self.runtime.state.flows, call.namespace
-        )
         if isinstance(error, MisfitError):
             *above, last = error.location
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
             location = error.location
-            accepts = partial(self._accepts, call, entry, location)
-            near = await advice(error.wanted, accepts, lambda key: bool(types_of((*location, key)))).find_near(
-                error.path
+            advice = msgspec.structs.replace(
+                self._prepare_advice(call, entry, location, error.wanted),
+                is_named=lambda key: bool(types_of((*location, key))),
             )
+            near = await advice.find_near(error.path)
             return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
         if container := _find_refused_container(inputs.found, types_of):
@@ -214,9 +213,17 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
         if refused is None:
             return None
-        accepts = partial(self._accepts, call, entry, refused.location)
-        meant = await advice(refused.wanted, accepts).find_meant(refused.text, may_be_any=not refused.is_item)
+        advice = self._prepare_advice(call, entry, refused.location, refused.wanted)
+        meant = await advice.find_meant(refused.text, may_be_any=not refused.is_item)
         return _name_path(cause, meant) if meant else None
+
+    def _prepare_advice(
+        self, call: Call, entry: CatalogEntry, location: Location, wanted: frozenset[str]
+    ) -> PathAdvice:
+        """Return what looks for a value that fits an argument."""
+        accepts = partial(self._accepts, call, entry, location)
+        flows, services = self.runtime.state.flows, self.services
+        return PathAdvice(services.writer, services.scanner, flows, call.namespace, wanted, accepts)
 
     async def _accepts(self, call: Call, entry: CatalogEntry, location: Location, value: Segments) -> bool:
         """Whether a value has no fault at a location of the arguments, whatever they are elsewhere."""

@@ -181,14 +181,7 @@ def reply_to_error(call: Call, error: MirrorError) -> ToolResult:
 async def answer_and_report(
     call: Call, call_next: Next, clock: Callable[[], float], report: Callable[[Call, CallEnd], None]
 ) -> ToolResult:
-    """Answer a call, and report how it ended, also if it failed or was cancelled.
-
-    Args:
-        call: The call.
-        call_next: Answers it.
-        clock: Seconds.
-        report: Called with the call and its end.
-    """
+    """Answer a call, and report how it ended, also if it failed or was cancelled; the clock returns seconds."""
     began, outcome = clock(), CANCELLED
     reply: ToolResult = {}
     failure: Exception | None = None

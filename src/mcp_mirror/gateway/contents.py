@@ -101,10 +101,9 @@ class ContentCapture(msgspec.Struct, frozen=True):
     async def _capture_block(
         self, block: Segments, slug: str, namespace: str, origin: ResourceOrigin, labels: Labels
     ) -> str | None:
-        """Store a content block if it is too large or hidden; return its notice.
+        """Store a content block if it is too large or hidden, and return its notice.
 
-        Returns:
-            None if the block is passed on, because it is small or could not be stored.
+        Returns None if the block is passed on, because it is small or could not be stored.
 
         Raises:
             StoreError: The model may not see the block, and the block could not be stored.

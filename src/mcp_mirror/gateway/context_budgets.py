@@ -131,13 +131,9 @@ class ContextBudgets(msgspec.Struct, frozen=True):
     def reserve(
         self, namespace: str, conversation: Conversation, wanted: int, definitions: Callable[[], int]
     ) -> Iterator[Reservation]:
-        """Reserve tokens for a call until it settles or ends.
+        """Reserve the tokens that a call may need until it settles or ends.
 
-        Args:
-            namespace: The namespace of the conversation.
-            conversation: The conversation.
-            wanted: Tokens that the call may need.
-            definitions: Returns the tokens of the tool definitions, with which every conversation begins.
+        `definitions` returns the tokens of the tool definitions, with which every conversation begins.
         """
         entry = self._open(namespace, conversation, definitions)
         tokens = entry.account.share(wanted)

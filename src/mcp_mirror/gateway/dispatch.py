@@ -221,11 +221,7 @@ class Dispatcher:
         return CallInputs(found, values, flows.join(made, labels), preview)
 
     async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
-        """Find the pointers in the arguments, also those to values that other processes with the same store made.
-
-        Returns:
-            The call, with arguments in place of their JSON texts if these contain paths, and its pointers.
-        """
+        """Return the call, with arguments in place of their JSON texts if these contain paths, and its pointers."""
         if not entry.is_twin:
             return call, ()
         foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
@@ -234,20 +230,26 @@ class Dispatcher:
         is_large = len(call.arguments) > _MAX_SEARCHED
         if is_large or has_candidates(call.arguments):
             call.trace.path_slugs = known
-            scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
             call = call if is_large else await _open_texts(call, entry, known)
-            found = await scan(call.arguments, known, most)
-            if _may_have_foreign_path(call, found) and (slugs := await self._read_slugs(call.namespace) - known):
-                if len(self._foreign_slugs) >= _MAX_NAMESPACES:
-                    self._foreign_slugs.clear()
-                call.trace.path_slugs = known = known | slugs
-                self._foreign_slugs[call.namespace] = known - catalog.slugs
-                found = await scan(call.arguments, known, most)
+            found, known = await self._scan(call, catalog, known)
+            call.trace.path_slugs = known
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
-        if any(isinstance(one, Pointer) and not one.location for one in found):
+        if found and any(isinstance(one, Pointer) and not one.location for one in found):
             raise ToolError(_PRUNED)
         return call, found
+
+    async def _scan(self, call: Call, catalog: Catalog, known: frozenset[str]) -> tuple[Pointers, frozenset[str]]:
+        """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
+        scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
+        found = await scan(call.arguments, known, most)
+        if not _may_have_foreign_path(call, found) or not (added := await self._read_slugs(call.namespace) - known):
+            return found, known
+        if len(self._foreign_slugs) >= _MAX_NAMESPACES:
+            self._foreign_slugs.clear()
+        known = known | added
+        self._foreign_slugs[call.namespace] = known - catalog.slugs
+        return await scan(call.arguments, known, most), known
 
     async def _read_slugs(self, namespace: str) -> frozenset[str]:
         """Return the slugs of the values in the store; none if the store fails, as every use of a path will report."""

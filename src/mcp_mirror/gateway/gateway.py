@@ -120,12 +120,8 @@ class Gateway(msgspec.Struct, frozen=True):
     def find_identity(self, caller: Caller, *, is_whole: bool = False) -> dict[str, Any] | None:
         """Return the `serverInfo` of the upstream that the gateway replaces, for this client.
 
-        Args:
-            caller: The client.
-            is_whole: With description, website and icons, for a handshake; each other result has a short stamp.
-
-        Returns:
-            Name, title and version; None if the gateway replaces none, or its texts may not be shown.
+        It has name, title and version; for a handshake (`is_whole`) also description, website and icons. None if the
+        gateway replaces no upstream, or its texts may not be shown.
         """
         upstream = self.find_only_upstream(caller)
         if upstream is None or upstream.listing is None or not self.may_show(upstream.policy.name):

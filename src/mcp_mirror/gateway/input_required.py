@@ -25,10 +25,7 @@ def build_input_required_reply(
 ) -> Mapping[str, Buffer | Segments]:
     """Return the reply that requests input: the input requests, and the state that the client returns.
 
-    Args:
-        required: The input requests and the upstream's state.
-        arguments: The arguments of the request.
-        target: The tool that the request calls, or the upstream of a prompt or resource.
+    `target` is the tool that the request calls, or the upstream of a prompt or resource.
     """
     requests = required.raw if required.raw is not None else msgspec.json.encode(required.requests)
     reply: dict[str, Buffer | Segments] = {"resultType": b'"input_required"', "inputRequests": requests}
@@ -39,11 +36,7 @@ def build_input_required_reply(
 
 
 def read_round(answers: Buffer | None, state: str | None) -> InputRound | None:
-    """Return the answers and the state of a request; None if it has neither.
-
-    Args:
-        answers: `inputResponses`, JSON text.
-        state: `requestState`.
+    """Return the answers (`inputResponses`, JSON text) and the `requestState` of a request; None if it has neither.
 
     Raises:
         RefusedError: The gateway did not make the state.

@@ -175,13 +175,9 @@ class StateBuilder(msgspec.Struct, frozen=True):
     """Stages of the program that runs the gateway."""
 
     def build(self, config: Config, pins: Pins, catalog: Catalog, *, is_isolated: bool) -> RuntimeState:
-        """Return the state for a configuration.
+        """Return the state for a configuration, with a catalog until the upstreams are listed.
 
-        Args:
-            config: The configuration.
-            pins: The pinned tool definitions.
-            catalog: The catalog until the upstreams are listed.
-            is_isolated: Several principals use the gateway.
+        `is_isolated`: several principals use the gateway.
 
         Raises:
             ConfigError: A stage that the configuration names cannot be loaded.

@@ -107,12 +107,9 @@ class Relay(msgspec.Struct):
     """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
-        """Whether an upstream that the caller may see has a capability.
+        """Whether an upstream that the caller may see has a server capability of MCP, such as `resources`.
 
-        Args:
-            capability: A server capability of MCP, such as `resources`.
-            caller: The client.
-            detail: A member of the capability, such as `subscribe`.
+        `detail` is a member of the capability, such as `subscribe`.
         """
         return any(upstream.offers(capability, detail) for upstream in self.gateway.upstreams.visible_to(caller))
 
@@ -134,40 +131,30 @@ class Relay(msgspec.Struct):
 
         async def list_one(upstream: Upstream) -> None:
             try:
-                connection = upstream.listing_connection(channel)
-                filtered = channel if self.gateway.may_show(upstream.policy.name) else filter_content(channel)
-                page = await connection.list_all(*KINDS[kind][:2], filtered)
+                pages[upstream.policy.name] = await self._list_one(kind, upstream, channel)
             except UpstreamError as error:
-                if not isinstance(error, RefusedError) or error.code != types.METHOD_NOT_FOUND:
-                    failures.append(error)
-                    _logger.warning("%s", error.log_message)
-                    return
-                page = PagedList()  # many servers with resources do not have the method for templates
-            pages[upstream.policy.name] = page
-            if page.cut:
-                _logger.warning(
-                    "Upstream %r lists more %s than %s allows. The gateway does not serve the rest.",
-                    upstream.policy.name,
-                    kind,
-                    page.cut,
-                )
+                failures.append(error)
+                _logger.warning("%s", error.log_message)
 
         async with anyio.create_task_group() as tasks:
             for upstream in offering:
                 tasks.start_soon(list_one, upstream)
         if failures and not pages:
             raise failures[0]
-        names = [upstream.policy.name for upstream in offering]
         namespace = channel.caller.namespace
         self._keep_pages({(kind, name, namespace): page for name, page in pages.items()})
-        # An upstream that is down for a while keeps its items, so that the names of the others do not change.
-        listed = [(name, pages.get(name, self._last_pages.get((kind, name, namespace)))) for name in names]
+        listed: dict[str, PagedList] = {}
+        for upstream in offering:
+            # An upstream that is down for a while keeps its items, so that the names of the others do not change.
+            name = upstream.policy.name
+            if page := pages.get(name, self._last_pages.get((kind, name, namespace))):
+                listed[name] = page
         # The check for reserved names: the gateway has no prompts of its own.
         text, merged = await run_by_size(
-            sum(page.size for _, page in listed if page),
+            sum(page.size for page in listed.values()),
             _merge,
             kind,
-            [(name, page.items) for name, page in listed if page],
+            [(name, page.items) for name, page in listed.items()],
             self.gateway.owns_uri if kind != "prompts" else lambda _name: False,
         )
         for name, count in merged.invalid.items():
@@ -178,8 +165,27 @@ class Relay(msgspec.Struct):
                 kind,
             )
         self._keep_origins((kind, self._get_view(channel.caller)), merged.origins)
-        ttl_ms, scope = join_cache_hints(hint for _, page in listed if page for hint in page.hints)
+        ttl_ms, scope = join_cache_hints(hint for page in listed.values() for hint in page.hints)
         return ClientList(((text,),) if text else (), 0 if failures else ttl_ms, scope)
+
+    async def _list_one(self, kind: ItemKind, upstream: Upstream, channel: ClientChannel) -> PagedList:
+        """Return the list of one upstream; an empty one if it does not have the method."""
+        connection = upstream.listing_connection(channel)
+        filtered = channel if self.gateway.may_show(upstream.policy.name) else filter_content(channel)
+        try:
+            page = await connection.list_all(*KINDS[kind][:2], filtered)
+        except RefusedError as error:
+            if error.code != types.METHOD_NOT_FOUND:  # many servers with resources do not have that for templates
+                raise
+            return PagedList()
+        if page.cut:
+            _logger.warning(
+                "Upstream %r lists more %s than %s allows. The gateway does not serve the rest.",
+                upstream.policy.name,
+                kind,
+                page.cut,
+            )
+        return page
 
     def _note_missing(self, kind: ItemKind, channel: ClientChannel) -> None:
         """Note that the client gets a list without the items of upstreams that have not connected yet."""
@@ -233,11 +239,7 @@ class Relay(msgspec.Struct):
         return await self._request("prompts/get", "name", await self._find_prompt(name, request.channel), request)
 
     async def complete(self, ref: Mapping[str, Any], request: RelayRequest) -> RelayedResult:
-        """Return completions for an argument of a prompt or of a resource template.
-
-        Args:
-            ref: The parameter `ref`.
-            request: The whole request.
+        """Return completions for an argument of the prompt or resource template that the parameter `ref` names.
 
         Raises:
             RefusedError: The caller's upstreams do not have the prompt or template, or its upstream refused.
@@ -294,14 +296,15 @@ class Relay(msgspec.Struct):
         """The possible origins of a resource, the likeliest first."""
         caller = channel.caller
         offering = [upstream.policy.name for upstream in self._select_upstreams("resources", caller)]
-        for kind in _RESOURCE_KINDS if len(offering) > 1 else ():
-            is_known = (kind, self._get_view(caller)) in self._origins
-            if not is_known and await self._find_listed_origin(uri, caller) is None:
-                await self.list_all(kind, channel)
+        if len(offering) > 1:
+            for kind in _RESOURCE_KINDS:
+                is_known = (kind, self._get_view(caller)) in self._origins
+                if not is_known and await self._find_listed_origin(uri, caller) is None:
+                    await self.list_all(kind, channel)
         if listed := await self._find_listed_origin(uri, caller):
             return (listed,)
+        scheme, _, rest = uri.partition("+")
         for name in offering:
-            scheme, _, rest = uri.partition("+")
             if rest and scheme == build_scheme(name):
                 return (ResourceOrigin(name, rest),)
         return tuple(ResourceOrigin(name, uri) for name in offering)
@@ -396,10 +399,7 @@ def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> Resou
 def resource_not_found(uri: str, channel: ClientChannel, refusals: Sequence[RefusedError] = ()) -> RefusedError:
     """Return the error of an unknown resource, with the code of the client's protocol version.
 
-    Args:
-        uri: The URI.
-        channel: The client.
-        refusals: The errors of the upstreams that may have it.
+    `refusals` are the errors of the upstreams that may have it.
     """
     message = "Resource not found"
     code = types.INVALID_PARAMS if channel.caller.is_stateless else -32002

@@ -74,13 +74,8 @@ class ResultProcessor(msgspec.Struct, frozen=True):
     def decide_visibility(self, call: Call, entry: CatalogEntry, input_labels: Labels, *, preview: bool) -> Visibility:
         """Decide before the call what the model may see of the result and of the upstream's messages.
 
-        Labels in the result itself (`_meta.ifc`) may change this for the result.
-
-        Args:
-            call: The call.
-            entry: The called tool.
-            input_labels: The joined flow labels of the values in the arguments.
-            preview: The model may see parts of all these values.
+        Labels in the result itself (`_meta.ifc`) may change this for the result. `input_labels` are the joined flow
+        labels of the values in the arguments. `preview`: the model may see parts of all these values.
 
         Raises:
             ToolError: The result is hidden, and it cannot be stored.

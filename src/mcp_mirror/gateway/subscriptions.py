@@ -66,11 +66,7 @@ class Subscriptions:
     async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         """Pass each update of a resource to a listener from now on.
 
-        Args:
-            channel: The client.
-            uri: The resource, as the client knows it.
-            subscriber: Identifies the subscription for `unsubscribe` and `drop`.
-            listener: Gets the updates.
+        `uri` is the resource as the client knows it. `subscriber` identifies the subscription in later calls.
 
         Raises:
             ToolError: The client has too many subscriptions.

@@ -10,7 +10,7 @@ import msgspec
 from mcp_mirror.core.resolve import Pointer, Pointers
 from mcp_mirror.errors import FlowError, MirrorError, unwrap_error_group
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
-from mcp_mirror.memory.value_lookup import FoundValue, look_up
+from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.paths import MemoryPath
@@ -80,7 +80,8 @@ class FlowGuard(msgspec.Struct, frozen=True):
         self, labels: Mapping[str, Labels], to: str, descriptors: Mapping[str, Descriptor], digest: str | None = None
     ) -> None:
         """Check that values may flow to a destination; a consent names the refused ones, or the digest."""
-        refused = {name: refusal for name, one in labels.items() if (refusal := self.flows.refusal(one, to))}
+        refusals = {name: self.flows.refusal(one, to) for name, one in labels.items()}
+        refused = {name: refusal for name, refusal in refusals.items() if refusal is not None}
         named = [self.namespace, self.tool, to, sorted(refused if digest is None else (digest,))]
         flow = hashlib.sha256(msgspec.json.encode(named)).hexdigest()
         is_allowed_once = flow == self.consent
@@ -210,7 +211,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         flows, namespace = self.guard.flows, self.guard.namespace
         include_keys = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
         content = ErrorContent(include_keys, self.can_query)
-        return await look_up(self.writer.store, self.scanner, namespace, path, known, content)
+        return await look_up_described(self.writer.store, self.scanner, namespace, path, known, content)
 
     def _path_of(self, pointer: Pointer) -> MemoryPath | None:
         """The path of a pointer, also of a notice that was pasted without its path."""

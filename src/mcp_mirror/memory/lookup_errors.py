@@ -182,21 +182,12 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
 def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: str) -> str:
     """Return the cause, and what to do: the words decide what small models call next (docs/evaluation/wording.md)."""
     bases = tuple(dict.fromkeys(bases))
-    base, _, part = text[:MAX_COMPARED_CHARACTERS].partition("/")
-    base = base.casefold()
-    extended = (one for one in bases if base.startswith(one.casefold()) and _OTHER_SYNTAX.match(base, len(one)))
-    if whole := next(extended, None):
-        example = f'A part of a value follows a slash, such as "{whole}/0" or "{whole}/name".'
-        steps = read_steps(text[len(whole) :])
-        meant = as_json_string(str(MemoryPath(whole, steps)), _SUGGESTION_BYTES)
-        return f"Write it as {meant}." if steps else example
+    base = text[:MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
+    if advice := _correct_syntax(text, base, bases):
+        return advice
     near = find_nearest(base, bases) or [one for one in bases if base.startswith(f"{slug_of(one)}-".casefold())]
-    copied = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
-    if len(copied) == 1:
-        if text.lstrip()[:1] in _OPENING:
-            part = _CLOSING.split(part, maxsplit=1)[0]
-        whole = f"{copied[0]}/{part}" if part and len(text) <= MAX_COMPARED_CHARACTERS else copied[0]
-        return f"The path is not exact: call again with {as_json_string(whole, _SUGGESTION_BYTES)}."
+    if advice := _correct_copy(text, base, near):
+        return advice
     is_path = parse_path(text) is not None
     if unstored and not near and not is_path:
         return (
@@ -209,6 +200,29 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     listed = ", ".join(f'"{one}"' for one in (near or newest)[:MAX_NEAREST])
     again = "call again with one of these paths" + (", or first get the value again" if is_path else "")
     return f"{cause}{'Nearest' if near else 'Newest'} are {listed}: {again}."
+
+
+def _correct_syntax(text: str, base: str, bases: Sequence[str]) -> str | None:
+    """Return how to write a path whose part is in the syntax of a program; None for other texts."""
+    for one in bases:
+        if base.startswith(one.casefold()) and _OTHER_SYNTAX.match(base, len(one)):
+            if steps := read_steps(text[len(one) :]):
+                return f"Write it as {as_json_string(str(MemoryPath(one, steps)), _SUGGESTION_BYTES)}."
+            return f'A part of a value follows a slash, such as "{one}/0" or "{one}/name".'
+    return None
+
+
+def _correct_copy(text: str, base: str, near: Sequence[str]) -> str | None:
+    """Return the path of which a text is a copy with errors; None if that is uncertain."""
+    copied = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
+    if len(copied) != 1:
+        return None
+    path, part = copied[0], text.partition("/")[2]
+    if text.lstrip()[:1] in _OPENING:
+        part = _CLOSING.split(part, maxsplit=1)[0]
+    if part and len(text) <= MAX_COMPARED_CHARACTERS:
+        path = f"{path}/{part}"
+    return f"The path is not exact: call again with {as_json_string(path, _SUGGESTION_BYTES)}."
 
 
 def _write_expression(tokens: Location) -> str:
@@ -226,8 +240,7 @@ def _write_expression(tokens: Location) -> str:
 def _write_projection(tokens: Location) -> str:
     """Write a key of all items, a slice or a place from the end, and the tokens below, as a JMESPath expression.
 
-    Returns:
-        Empty for tokens that begin with anything else.
+    It is empty for tokens that begin with anything else.
     """
     first = str(tokens[0])
     if selection := _SELECTION.fullmatch(first):

@@ -93,10 +93,11 @@ class PathAdvice(msgspec.Struct, frozen=True):
         """
         if (value := await self._find_newest()) is None:
             return None
-        part = _PART.fullmatch(strip_wrapping(text))
-        for path in (parse_path(f"{above}{part[1]}") for above in (value, value.base)) if part else ():
-            if path and (meant := await self._find(path, self._find_whole)):
-                return meant
+        if part := _PART.fullmatch(strip_wrapping(text)):
+            for above in (value, value.base):
+                path = parse_path(f"{above}{part[1]}")
+                if path and (meant := await self._find(path, self._find_whole)):
+                    return meant
         if not may_be_any or not self.wanted <= _CONTAINERS:
             return None
         near = await self._find(value, self._find_whole) or await self.find_near(value)
@@ -164,8 +165,9 @@ def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_
     if has_sql and has_columns(form := find_format(read_edges(blob, trim(blob)))):
         return _SQL_ADVICE.format(form=form, path=path)
     found = find_embedded_json(blob) if len(blob) <= _MAX_PARSED_BYTES else None
-    parts = members(found, trim(found)) if found and found.startswith(b"{") else ()
-    arrays = [one for one in parts if found and kind_at(found, one.span.start) == "array"]
+    if not found or not found.startswith(b"{"):
+        return None
+    arrays = [one for one in members(found, trim(found)) if kind_at(found, one.span.start) == "array"]
     if not arrays:
         return None
     key = max(arrays, key=lambda one: one.span.length).key

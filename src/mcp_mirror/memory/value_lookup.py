@@ -16,7 +16,7 @@ from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, sk
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import INLINE_BYTES
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, Kind, Location, Member, Span
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, JsonToken, Kind, Location, Member, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 _WORKER_BYTES: Final = 1 << 23
@@ -43,24 +43,26 @@ _ANY_CONTENT: Final = ErrorContent()
 
 
 async def look_up(
+    store: Store, scanner: FrameScanner, namespace: str, path: MemoryPath, content: ErrorContent = _ANY_CONTENT
+) -> FoundValue | None:
+    """Return the value of a path; None if its base was never stored. Errors are those of `look_up_described`."""
+    described = await store.describe(namespace, path.base, will_read=True)
+    return None if described is None else await look_up_described(store, scanner, namespace, path, described, content)
+
+
+async def look_up_described(
     store: Store,
     scanner: FrameScanner,
     namespace: str,
     path: MemoryPath,
-    known: Descriptor | Tombstone | None = None,
+    described: Descriptor | Tombstone,
     content: ErrorContent = _ANY_CONTENT,
-) -> FoundValue | None:
-    """Return the value of a path; None if its base was never stored.
-
-    The scanner searches large values in worker processes. `known` is the descriptor or tombstone, if the caller has
-    read it already, and `content` what an error may contain.
+) -> FoundValue:
+    """Return the value of a path whose descriptor or tombstone was read; large values are searched in workers.
 
     Raises:
-        ToolError: The value has expired or was evicted, or it has no such key.
+        ToolError: The value has expired or was evicted, or it has no such key; `content` is what the error may contain.
     """
-    described = known or await store.describe(namespace, path.base, will_read=True)
-    if described is None:
-        return None
     if isinstance(described, Tombstone):
         raise expired_error(path, described)
     path = _strip_wrapper_key(described, path)
@@ -77,7 +79,7 @@ async def look_up(
     if isinstance(span, Miss):
         depth = len(path.tokens) - len(tokens) + span.depth
         if (meant := _read_as_meant(path, depth, span)) != path:
-            return await look_up(store, scanner, namespace, meant, described, content)
+            return await look_up_described(store, scanner, namespace, meant, described, content)
         text = await run_fairly(namespace, _read_literal, blob) if not span.depth else b""
         raise await run_fairly(namespace, missing_key_error, path, described, depth, span, text, content)
     found = _build_found_value(path, described, blob, span)
@@ -154,11 +156,15 @@ def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
     """
     if (bare := path.without_wrapping) != path:
         return bare
-    read = (read_steps(f".{token}") if isinstance(token, str) else () for token in path.tokens[depth:])
-    steps = [step for token, found in zip(path.tokens[depth:], read, strict=True) for step in found or (token,)]
+    steps: list[JsonToken] = []
+    for token in path.tokens[depth:]:
+        read = read_steps(f".{token}") if isinstance(token, str) else ()
+        steps += read or (token,)
     first = str(steps[0])
     is_item = miss.kind == "array" and INDEX.fullmatch(first) is not None and int(first) < miss.length
-    return MemoryPath(path.base, (*path.tokens[:depth], *steps)) if is_item or first in miss.keys else path
+    if not is_item and first not in miss.keys:
+        return path
+    return MemoryPath(path.base, (*path.tokens[:depth], *steps))
 
 
 def _find_member(described: Descriptor, path: MemoryPath) -> Member | None:

@@ -58,11 +58,7 @@ class Store(Protocol):
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value durably.
 
-        Args:
-            namespace: The owner of the value.
-            descriptor: The description of the value.
-            blob: The bytes of the value.
-            file: An immutable file of the gateway with the same bytes. The store may link it instead of copying.
+        `file` is an immutable file of the gateway with the same bytes, which the store may link instead of copying.
 
         Raises:
             StoreError: The store is full or failed; the value was not stored.
@@ -71,10 +67,7 @@ class Store(Protocol):
     async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value.
 
-        Args:
-            namespace: The owner of the value.
-            base: The base of the value.
-            will_read: The caller reads the value next, with the descriptor as `known`.
+        `will_read`: the caller reads the value next, with the descriptor as `known`.
         """
 
     async def read(
@@ -82,11 +75,7 @@ class Store(Protocol):
     ) -> Buffer | None:
         """The bytes of a value or of a range of it; None if the value does not exist.
 
-        Args:
-            namespace: The owner of the value.
-            base: The base of the value.
-            span: The range; None for the whole value.
-            known: The descriptor from `describe` with `will_read`: a store on another machine then needs no search.
+        `known` is the descriptor from `describe` with `will_read`: a store on another machine then needs no search.
         """
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
@@ -98,13 +87,9 @@ class Store(Protocol):
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first, without members and arrays.
+        """A page of `limit` values, or all values, newest first, without members and arrays.
 
-        Args:
-            namespace: The owner of the values.
-            after: The base of the last value of the previous page; None for the first page.
-            slug: Only values whose bases begin with this slug; empty for all.
-            limit: The size of the page; None for all values.
+        `after` is the base of the last value of the previous page. With a slug, only values whose bases begin with it.
 
         Raises:
             LookupError: `after` does not exist.

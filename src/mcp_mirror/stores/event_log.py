@@ -57,11 +57,7 @@ class EventLog(Protocol):
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
         """Append entries, the oldest first, and add to the sums. They need not be on the disk on return.
 
-        Args:
-            namespace: The owner of the calls.
-            entries: The entries.
-            sums: The sums of further calls.
-            keep: The number of entries of one namespace that are kept.
+        Of all entries of one namespace the newest `keep` are kept.
 
         Raises:
             StoreError: Nothing was appended, or the store's confirmation was lost.
@@ -72,13 +68,8 @@ class EventLog(Protocol):
     ) -> tuple[tuple[str, bytes], ...]:
         """The newest entries with their cursors, newest first.
 
-        A cursor is a text. Of two cursors of a namespace, the one of the later entry sorts after the other.
-
-        Args:
-            namespace: The owner of the calls.
-            before: Only entries older than the one with this cursor, which may have been removed.
-            after: Only entries newer than the one with this cursor.
-            limit: The maximum number of entries.
+        A cursor is a text. Of two cursors of a namespace, the one of the later entry sorts after the other. With
+        `before` and `after`, only entries between these cursors, whose entries may have been removed.
 
         Raises:
             StoreError: The entries cannot be read.
@@ -91,9 +82,7 @@ class EventLog(Protocol):
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
         """The number of calls that were not refused by day (UTC: seconds since the epoch // 86,400).
 
-        Args:
-            namespace: The owner of the calls.
-            since: A time in the first day, in seconds since the epoch.
+        `since` is a time in the first day, in seconds since the epoch.
         """
 
     async def namespaces(self) -> frozenset[str]:

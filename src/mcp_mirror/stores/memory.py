@@ -3,8 +3,7 @@
 import os
 import secrets
 import time
-from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -74,8 +73,8 @@ class _StoredValue(msgspec.Struct, gc=False):
 class _Share(msgspec.Struct):
     """The values of one namespace."""
 
-    keys: OrderedDict[ValueKey, None] = msgspec.field(default_factory=OrderedDict)
-    """In the order of last use, which is the order of expiry unless the clock was set back."""
+    values: OrderedDict[str, _StoredValue] = msgspec.field(default_factory=OrderedDict)
+    """By base, in the order of last use, which is the order of expiry unless the clock was set back."""
     latest: float = -inf
     """The latest expiry of a value."""
     unordered_until: float = -inf
@@ -87,35 +86,95 @@ class _Share(msgspec.Struct):
 
     @property
     def usage(self) -> SpaceUsage:
-        return SpaceUsage(len(self.keys), self.size)
+        return SpaceUsage(len(self.values), self.size)
 
-    def use(self, key: ValueKey, expires: float) -> None:
+    def use(self, base: str, value: _StoredValue) -> None:
         """Make a value the most recently used one."""
-        self.keys[key] = None
-        self.keys.move_to_end(key)
-        if expires < self.latest:
+        self.values[base] = value
+        self.values.move_to_end(base)
+        if value.expires < self.latest:
             self.unordered_until = self.latest
         else:
-            self.latest = expires
+            self.latest = value.expires
 
-    def add(self, key: ValueKey, created: float, expires: float, size: int) -> None:
-        base = key[1]
-        self.use(key, expires)
-        self.size += size
+    def add(self, base: str, value: _StoredValue) -> None:
+        self.use(base, value)
+        self.size += value.size
         self.bases.add(base)
         for slug in {"", slug_of(base)}:
-            self.by_creation.setdefault(slug, SortedItems()).add((created, base))
+            self.by_creation.setdefault(slug, SortedItems()).add((value.created, base))
 
-    def remove(self, key: ValueKey, created: float, size: int) -> None:
-        base = key[1]
-        del self.keys[key]
-        self.size -= size
+    def remove(self, base: str) -> None:
+        value = self.values.pop(base)
+        self.size -= value.size
         self.bases.remove(base)
         for slug in {"", slug_of(base)}:
             listed = self.by_creation[slug]
-            listed.remove((created, base))
+            listed.remove((value.created, base))
             if not listed:
                 del self.by_creation[slug]
+
+    def has_unexpired(self, now: float) -> bool:
+        if self.unordered_until > now:
+            return any(value.expires > now for value in self.values.values())
+        return next(reversed(self.values.values())).expires > now
+
+    def sum_unexpired(self, now: float) -> SpaceUsage:
+        """The values and bytes without expired values, counted from the end with fewer values."""
+        by_use, expired, kept = self.values.values(), 0, 0
+        if self.unordered_until > now:
+            sizes = [value.size for value in by_use if value.expires > now]
+            return SpaceUsage(len(sizes), sum(sizes))
+        for count, (oldest, newest) in enumerate(zip(by_use, reversed(by_use), strict=True)):
+            if oldest.expires > now:
+                return SpaceUsage(len(by_use) - count, self.size - expired)
+            if newest.expires <= now:
+                return SpaceUsage(count, kept)
+            expired += oldest.size
+            kept += newest.size
+        return SpaceUsage()
+
+    def find_newest(self, now: float, slug: str, end: tuple[float, str] | None) -> Iterator[tuple[str, _StoredValue]]:
+        """Yield the unexpired values of a tool, or of all, newest first, from the one after the place `end`."""
+        places = self.by_creation.get(slug, SortedItems[tuple[float, str]]())
+        if (few := self._find_few_unexpired(now)) is not None:
+            places = SortedItems()
+            for base in few:
+                if slug in ("", slug_of(base)):
+                    places.add((self.values[base].created, base))
+        for _, base in places.descend(end):
+            if (value := self.values[base]).expires > now:
+                yield base, value
+
+    def find_near(self, now: float, text: str, limit: int) -> tuple[str, ...]:
+        """The bases of unexpired values next to a text in alphabetical order, at most `limit` on each side."""
+        bases = self.bases
+        if (few := self._find_few_unexpired(now)) is not None:
+            bases = SortedItems()
+            for base in few:
+                bases.add(base)
+
+        def select(found: Iterable[str]) -> list[str]:
+            return list(islice((base for base in found if self.values[base].expires > now), limit))
+
+        return (*reversed(select(bases.descend(text))), *select(bases.ascend(text)))
+
+    def _find_few_unexpired(self, now: float) -> Sequence[str] | None:
+        """The bases of all unexpired values, if values have expired and few have not; else None.
+
+        A search in another order would pass by all the expired ones.
+        """
+        oldest = next(iter(self.values.values()), None)
+        if oldest is None or oldest.expires > now or self.unordered_until > now:
+            return None
+        few: list[str] = []
+        for base, value in reversed(self.values.items()):
+            if value.expires <= now:
+                return few
+            if len(few) == _FEW:
+                return None
+            few.append(base)
+        return few
 
 
 class MemoryStore:
@@ -124,10 +183,7 @@ class MemoryStore:
     def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Callable[[], Path]) -> None:
         """Create an empty store.
 
-        Args:
-            policy: Quotas and lifetime.
-            clock: Seconds since the epoch.
-            folder: Returns the folder for files. Called with the first file.
+        The clock returns seconds since the epoch. `folder` returns the folder for files; the first file calls it.
         """
         self._policy = policy
         self._clock = clock
@@ -171,7 +227,7 @@ class MemoryStore:
             self._remove(key)
         self._forget_tombstone(key)
         self._values[key] = value
-        self._shares.setdefault(namespace, _Share()).add(key, descriptor.created, descriptor.expires, size)
+        self._shares.setdefault(namespace, _Share()).add(descriptor.base, value)
         self._bytes += size
         self._sweeper.note_put()
 
@@ -210,54 +266,28 @@ class MemoryStore:
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
         """A page of the stored values, newest first."""
+        share, now = self._shares.get(namespace, _Share()), self._clock()
+        end: tuple[float, str] | None = None
+        if after is not None:
+            last = share.values.get(after)
+            if last is None or last.expires <= now:
+                raise LookupError(after)
+            end = (last.created, after)
         listed: list[Descriptor] = []
         pacer = Pacer()
-        for base, value in tuple(islice(self._find_newest(namespace, after, slug), limit)):
+        for base, value in tuple(islice(share.find_newest(now, slug, end), limit)):
             pacer.begin()
             listed.append(value.describe_briefly(base))
             await pacer.end()  # descriptors of values with very many keys, or very long ones, take milliseconds each
         return tuple(listed)
 
-    def _find_newest(self, namespace: str, after: str | None, slug: str) -> Iterator[tuple[str, _StoredValue]]:
-        """Yield the unexpired values, newest first, from the one after `after`, with their bases.
-
-        Raises:
-            LookupError: The value `after` does not exist.
-        """
-        share, now = self._shares.get(namespace, _Share()), self._clock()
-        end: tuple[float, str] | None = None
-        if after is not None:
-            value = self._values.get((namespace, after))
-            if value is None or value.expires <= now:
-                raise LookupError(after)
-            end = (value.created, after)
-        if (few := self._find_few_unexpired(namespace)) is not None:
-            places = [
-                (self._values[namespace, base].created, base) for base in few if not slug or slug_of(base) == slug
-            ]
-            newest = iter(sorted((place for place in places if end is None or place < end), reverse=True))
-        else:
-            newest = share.by_creation.get(slug, SortedItems[tuple[float, str]]()).descend(end)
-        found = ((base, self._values[namespace, base]) for _, base in newest)
-        yield from ((base, value) for base, value in found if value.expires > now)
-
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         """The bases next to a text in alphabetical order."""
-        if (few := self._find_few_unexpired(namespace)) is not None:
-            bases = sorted(few)
-            at = bisect_left(bases, text)
-            return tuple(bases[max(at - limit, 0) : at + limit])
-        now, share = self._clock(), self._shares[namespace]
-
-        def select_unexpired(bases: Iterable[str]) -> tuple[str, ...]:
-            return tuple(islice((base for base in bases if not self._is_expired((namespace, base), now)), limit))
-
-        below, above = select_unexpired(share.bases.descend(text)), select_unexpired(share.bases.ascend(text))
-        return (*reversed(below), *above)
+        return self._shares.get(namespace, _Share()).find_near(self._clock(), text, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the stored values, and the counted tokens."""
-        kept = self._sum_unexpired(self._shares.get(namespace, _Share()), self._clock())
+        kept = self._shares.get(namespace, _Share()).sum_unexpired(self._clock())
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def totals(self) -> StoreTotals:
@@ -272,8 +302,7 @@ class MemoryStore:
     async def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
         now = self._clock()
-        unexpired = (name for name, share in self._shares.items() if self._has_unexpired(share, now))
-        return frozenset((*unexpired, *self._traffic))
+        return frozenset((*(name for name, share in self._shares.items() if share.has_unexpired(now)), *self._traffic))
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
         """The slugs of a namespace's values; of all values and tombstones for None."""
@@ -285,13 +314,14 @@ class MemoryStore:
         """The value, with extended expiry and as the most recently used; None if it does not exist."""
         if (value := self._values.get(key)) is None:
             return None
-        if self._is_expired(key, self._clock()):
+        now = self._clock()
+        if value.expires <= now:
             self._replace_by_tombstone(key, "expired")
             return None
-        expires = self._clock() + self._policy.lifetime
-        value.expires = max(value.expires, expires)  # a clock that was set back does not shorten a lifetime
+        value.expires = max(value.expires, now + self._policy.lifetime)  # if the clock was set back, too
         self._values.move_to_end(key)
-        self._shares[key[0]].use(key, value.expires)
+        namespace, base = key
+        self._shares[namespace].use(base, value)
         return value
 
     def _make_room(self, key: ValueKey, size: int) -> bool:
@@ -318,21 +348,24 @@ class MemoryStore:
         while (crowded := plan.choose_namespace()) is not None:
             if not left:
                 return False
-            oldest = next(one for one in self._shares[crowded].keys if one != key)
-            plan.remove(crowded, self._values[oldest].size)
-            self._replace_by_tombstone(oldest, "expired" if self._is_expired(oldest, now) else "evicted")
+            oldest = next(one for base in self._shares[crowded].values if (one := (crowded, base)) != key)
+            value = self._values[oldest]
+            plan.remove(crowded, value.size)
+            self._replace_by_tombstone(oldest, "expired" if value.expires <= now else "evicted")
             left -= 1
         return True
 
     def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
-        is_full = len(self._values) >= self._policy.max_values or self._bytes + size > self._policy.max_bytes
-        usage = {name: share.usage for name, share in self._shares.items()} if is_full else {}
-        total, namespace = SpaceUsage(len(self._values), self._bytes), key[0]
+        policy, namespace = self._policy, key[0]
         own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
+        total = SpaceUsage(len(self._values), self._bytes)
+        usage: dict[str, SpaceUsage] = {}
+        if total.values >= policy.max_values or total.bytes + size > policy.max_bytes:
+            usage = {name: share.usage for name, share in self._shares.items()}
         if replaced := self._values.get(key):
             own, total = own.without_value(replaced.size), total.without_value(replaced.size)
-        return Eviction(self._policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
+        return Eviction(policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
 
     async def _remove_expired(self) -> int:
         """Replace a batch of expired values by tombstones, and return their number."""
@@ -344,58 +377,13 @@ class MemoryStore:
     def _expire_oldest(self) -> tuple[ValueKey, int] | None:
         """Replace the least recently used value, which expires first, by a tombstone if it has expired.
 
-        Returns:
-            Its key and bytes; None if it has not expired.
+        Returns its key and bytes; None if it has not expired.
         """
-        oldest = next(iter(self._values), None)
-        if oldest is None or not self._is_expired(oldest, self._clock()):
+        key, value = next(iter(self._values.items()), (None, None))
+        if key is None or value is None or value.expires > self._clock():
             return None
-        size = self._values[oldest].size
-        self._replace_by_tombstone(oldest, "expired")
-        return oldest, size
-
-    def _is_expired(self, key: ValueKey, now: float) -> bool:
-        return self._values[key].expires <= now
-
-    def _has_unexpired(self, share: _Share, now: float) -> bool:
-        if share.unordered_until > now:
-            return self._sum_unexpired(share, now).values > 0
-        return not self._is_expired(next(reversed(share.keys)), now)
-
-    def _sum_unexpired(self, share: _Share, now: float) -> SpaceUsage:
-        """The values and bytes without expired values, counted from the end with fewer values."""
-        values, expired, kept = self._values, 0, 0
-        if share.unordered_until > now:
-            sizes = [values[key].size for key in share.keys if values[key].expires > now]
-            return SpaceUsage(len(sizes), sum(sizes))
-        for count, keys in enumerate(zip(share.keys, reversed(share.keys), strict=True)):
-            oldest, newest = values[keys[0]], values[keys[1]]
-            if oldest.expires > now:
-                return SpaceUsage(len(share.keys) - count, share.size - expired)
-            if newest.expires <= now:
-                return SpaceUsage(count, kept)
-            expired += oldest.size
-            kept += newest.size
-        return SpaceUsage(len(share.keys), kept)
-
-    def _find_few_unexpired(self, namespace: str) -> Sequence[str] | None:
-        """The bases of all unexpired values, if values have expired and few have not; else None.
-
-        A search in another order would pass by all the expired ones.
-        """
-        share, now = self._shares.get(namespace), self._clock()
-        if share is None:
-            return ()
-        if share.unordered_until > now or not self._is_expired(next(iter(share.keys)), now):
-            return None
-        found = deque[str]()
-        for key in reversed(share.keys):
-            if self._is_expired(key, now):
-                return found
-            if len(found) == _FEW:
-                return None
-            found.append(key[1])
-        return found
+        self._replace_by_tombstone(key, "expired")
+        return key, value.size
 
     def _replace_by_tombstone(self, key: ValueKey, reason: Reason) -> None:
         value = self._remove(key)
@@ -420,10 +408,11 @@ class MemoryStore:
 
     def _remove(self, key: ValueKey) -> _StoredValue:
         value = self._values.pop(key)
-        share = self._shares[key[0]]
-        share.remove(key, value.created, value.size)
-        if not share.keys:
-            del self._shares[key[0]]
+        namespace, base = key
+        share = self._shares[namespace]
+        share.remove(base)
+        if not share.values:
+            del self._shares[namespace]
         self._bytes -= value.size
         _release(value)
         return value

@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from msgspec.structs import replace
 from platformdirs import user_data_path
@@ -20,9 +20,6 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from mcp_mirror.stores.s3 import S3Blobs
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,12 +36,8 @@ async def open_store(
 ) -> AsyncIterator[tuple[Store, StorePolicy, Spool]]:
     """Open the store of a gateway for the duration of the context; yield it with its settings and a spool.
 
-    If the configuration names no store and the disk cannot be used, the store is in memory.
-
-    Args:
-        config: The configuration.
-        awaits_client: The gateway has one local client.
-        observe: Measures the operations of the store; None: nothing does.
+    If the configuration names no store and the disk cannot be used, the store is in memory. `awaits_client`: the
+    gateway has one local client. `observe` measures the operations of the store.
 
     Raises:
         StoreError: The configured store cannot be used.
@@ -84,7 +77,7 @@ async def open_persistent_store(config: Config) -> AsyncIterator[Store]:
 
 
 async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExitStack) -> tuple[Store, Spool]:
-    store = _STORES[policy.kind or "memory"](policy, lambda: spool.directory)
+    store = _create_store(policy, lambda: spool.directory)
     configured = Path(policy.path) if policy.path else None
     if isinstance(store, DiskStore):  # an encrypted store cannot link messages, and its folder contains no plain text
         configured = None if policy.encryption else store.scratch
@@ -92,36 +85,31 @@ async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExit
     return await stack.enter_async_context(store), spool
 
 
-def _open_disk(policy: StorePolicy, _: Callable[[], Path]) -> Store:
-    return DiskStore(policy, time.time, Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store")
-
-
-def _open_redis(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
-    try:
+def _create_store(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
+    """Return the store, which is not open; `folder` returns a folder for its files."""
+    if policy.kind == "disk":
+        path = Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store"
+        return DiskStore(policy, time.time, path)
+    if policy.kind != "redis":
+        return MemoryStore(policy, time.time, folder)
+    with _requiring("redis", "`store.kind: redis` needs an extra: pip install '.[redis]' in the checkout."):
         from mcp_mirror.stores.redis.store import RedisStore  # noqa: PLC0415  # an extra
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise MirrorError("`store.kind: redis` needs an extra: pip install '.[redis]' in the checkout.") from None
-    return RedisStore(policy, time.time, folder, _connect_bucket(policy.blobs) if policy.blobs else None)
-
-
-def _connect_bucket(url: str) -> "S3Blobs":
-    try:
+    if not policy.blobs:
+        return RedisStore(policy, time.time, folder)
+    with _requiring("obstore", "`store.blobs` needs an extra: pip install '.[redis,s3]' in the checkout."):
         from mcp_mirror.stores.s3 import S3Blobs  # noqa: PLC0415  # an extra
+    return RedisStore(policy, time.time, folder, S3Blobs(policy.blobs))
+
+
+@contextmanager
+def _requiring(package: str, message: str) -> Iterator[None]:
+    """Raise a `MirrorError` with this message if the package is not installed."""
+    try:
+        yield
     except ModuleNotFoundError as error:
-        if error.name != "obstore":
+        if error.name != package:
             raise
-        raise MirrorError("`store.blobs` needs an extra: pip install '.[redis,s3]' in the checkout.") from None
-    return S3Blobs(url)
-
-
-_STORES: Final[Mapping[str, Callable[[StorePolicy, Callable[[], Path]], Store]]] = {
-    "memory": lambda policy, folder: MemoryStore(policy, time.time, folder),
-    "disk": _open_disk,
-    "redis": _open_redis,
-}
-"""The constructor of each kind of store, from its settings and a function that returns a folder for its files."""
+        raise MirrorError(message) from None
 
 
 def measure_store(store: Store, observe: Observe) -> Store:

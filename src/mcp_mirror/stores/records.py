@@ -32,9 +32,7 @@ class RecordCodec(msgspec.Struct, frozen=True):
     def encode(self, known: Descriptor, envelope: Envelope | None) -> bytes:
         """Encode a descriptor, encrypted with an envelope, or in clear.
 
-        Args:
-            known: The descriptor.
-            envelope: The envelope of the value. The record of a removed value needs a new one.
+        Each record needs its own envelope: that of the value, or a new one for the record of a removed value.
         """
         encoded = pack_descriptor(known)
         return envelope.seal_record(encoded) if envelope else encoded

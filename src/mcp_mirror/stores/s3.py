@@ -118,10 +118,7 @@ class S3Blobs:
     """The objects under one prefix of a bucket."""
 
     def __init__(self, url: str) -> None:
-        """Configure the client. It connects with the first request.
-
-        Args:
-            url: s3://BUCKET or s3://BUCKET/PREFIX.
+        """Configure the client for s3://BUCKET or s3://BUCKET/PREFIX. It connects with the first request.
 
         Raises:
             StoreError: The address or the environment is not valid.

@@ -87,13 +87,7 @@ class ReportStage(msgspec.Struct, frozen=True):
 
 
 def _record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRecord:
-    """Return the audit record of a call.
-
-    Args:
-        call: The call.
-        outcome: Its outcome, unless it was refused.
-        reason: The reason of the refusal; None if it was not refused.
-    """
+    """Return the audit record of a call with this outcome, or refused for a reason."""
     return AuditRecord(
         event="refusal" if reason else "call",
         principal=call.namespace,

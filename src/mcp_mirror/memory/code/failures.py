@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -219,14 +219,15 @@ def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool], cod
 
 def _advise_on_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> str:
     words = [word for word in re.split("[`']", failure.message) if word.isidentifier()]
-    called = (word for word in words if word in tools and re.search(rf"(?<![.\w]){word}\s*\(", code))
-    if bare := next(called, None):
-        return f"Write await tools.{bare}(argument=...)."
+    for word in words:
+        if word in tools and re.search(rf"(?<![.\w]){word}\s*\(", code):
+            return f"Write await tools.{word}(argument=...)."
     unknown = [word for word in words if word not in tools]
     if not {*TOOLS, RUN}.isdisjoint(unknown):
         return _MEMORY_TOOLS
     if not tools and not {"tools", "_Tools"}.isdisjoint(words):
         return _NO_TOOLS
-    near = dict.fromkeys(name for word in unknown for name in find_nearest(word, tools))
-    is_wrong_tool = failure.kind == TYPE_CHECK and "has no attribute" in failure.message
-    return f"Similar tools: {', '.join(near)}." if is_wrong_tool and near else ""
+    if failure.kind != TYPE_CHECK or "has no attribute" not in failure.message:
+        return ""
+    near = dict.fromkeys(chain.from_iterable(find_nearest(word, tools) for word in unknown))
+    return f"Similar tools: {', '.join(near)}." if near else ""

@@ -150,25 +150,36 @@ def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | N
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
         return None
-    edges, is_input = read_edges(blob, span), name.isidentifier()
-    variable, heading = name if is_input else "text", edges.head[: measure_heading(edges)]
+    edges = read_edges(blob, span)
+    heading = edges.head[: measure_heading(edges)]
     form, delimiter = find_format(edges), find_delimiter(edges._replace(head=edges.head[len(heading) :]))
-    described = f"{name} is text{form and f' ({form})'}, one string"
-    skipped = heading.count("\n")
-    below = f"[{skipped}:{-_count_lines_below(heading, edges.end) or ''}]" if skipped else ""
+    described = f"{name} is text ({form}), one string" if form else f"{name} is text, one string"
+    below = ""
+    if skipped := heading.count("\n"):
+        below = f"[{skipped}:{-_count_lines_below(heading, edges.end) or ''}]"
     if delimiter:
-        argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
-        # Lines without their ends lose the line breaks in quoted cells.
-        lines = f'open("/memory/{name}", newline="")' if is_input else "text.splitlines(True)"
-        lines += f"{'.readlines()' if is_input and below else ''}{below}"
-        return f"{described}: after `import csv`, its rows are csv.DictReader({lines}{argument})."
+        return f"{described}: {_describe_csv_reader(name, delimiter, below)}"
     if only_csv:
         return None
+    variable = name if name.isidentifier() else "text"
     if form.startswith(JSON_LINES):
         return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines(){below}]."
     if part := _find_json(blob[span.start : span.stop]):
         return f"{described}: after `import json`, its JSON is json.loads({variable}[{part.start}:{part.stop}])."
     return f"{described}: its lines are {variable}.splitlines()."
+
+
+def _describe_csv_reader(name: str, delimiter: str, below: str) -> str:
+    """What reads the rows of a text; `below` selects the lines below its heading.
+
+    Lines without their ends lose the line breaks in quoted cells.
+    """
+    lines = f"text.splitlines(True){below}"
+    if name.isidentifier():  # an input, which is a file too
+        file = f'open("/memory/{name}", newline="")'
+        lines = f"{file}.readlines(){below}" if below else file
+    argument = "" if delimiter == "," else f", delimiter={delimiter!r}"
+    return f"after `import csv`, its rows are csv.DictReader({lines}{argument})."
 
 
 def _count_lines_below(heading: str, end: str) -> int:
@@ -240,39 +251,41 @@ async def read_inputs(
     Raises:
         ToolError: A name is not possible, a path has no value, or there are too many paths.
     """
-    members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    members = {name: bytes(text) for name, text in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items()}
     check_names(members)
     memory = call.memory
-    guard = memory.guard(call.namespace, call.tool)
-    loader = ArgumentLoader(memory.writer, memory.scanner, guard, memory.can_query)
-    inputs: list[Input] = []
+    loader = ArgumentLoader(memory.writer, memory.scanner, memory.guard(call.namespace, call.tool), memory.can_query)
     found: dict[str, Pointers] = {}
-    most, pointers, joined = memory.limits.traffic.max_pointers, Pointers(), 0
+    pointers: Pointers = ()
     for name, text in members.items():
-        found[name] = await memory.find_pointers(call.namespace, bytes(text))
-        check_pointer_count(pointers := (*pointers, *found[name]), most)
+        found[name] = await memory.find_pointers(call.namespace, text)
+        pointers = (*pointers, *found[name])
+        check_pointer_count(pointers, memory.limits.traffic.max_pointers)
     described = await loader.describe(pointers)
     values = await loader.load(pointers, described)
+    inputs: list[Input] = []
+    joined = 0
     for name, text in members.items():
         loaded = {one: values[one] for one in found[name] if one in values}
-        whole = next((value for pointer, value in loaded.items() if not pointer.location), None)
-        if whole:
-            blob = whole.blob
-        else:
-            size = len(text) + sum(len(value.blob) for value in loaded.values())
-            joined += size
-            check_size(joined)
-            parsed = await _parse_literals(loaded)
-            segments = substitute_pointers(bytes(text), found[name], parsed, lambda _: frozenset())
-            blob = await run_by_size(size, contiguous, segments)
-        is_media = whole is not None and whole.kind == "binary"
-        start = trim(blob).start
-        blob = memoryview(blob)[start:] if start else blob
-        inputs.append(Input(name, blob, whole.file if whole else None, is_media, is_stored=whole is not None))
+        if whole := next((value for pointer, value in loaded.items() if not pointer.location), None):
+            is_media = whole.kind == "binary"
+            inputs.append(Input(name, _trim_start(whole.blob), whole.file, is_media, is_stored=True))
+            continue
+        size = len(text) + sum(len(value.blob) for value in loaded.values())
+        joined += size
+        check_size(joined)
+        segments = substitute_pointers(text, found[name], await _parse_literals(loaded), lambda _: frozenset())
+        inputs.append(Input(name, _trim_start(await run_by_size(size, contiguous, segments))))
     known = (one for one in described.values() if isinstance(one, Descriptor))
     labels = memory.flows.join(*map(memory.flows.read_labels, known))
     paths = tuple(sorted({str(value.path) for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)
+
+
+def _trim_start(blob: Buffer) -> Buffer:
+    """JSON text without white space before it."""
+    start = trim(blob).start
+    return memoryview(blob)[start:] if start else blob
 
 
 async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, Resolved]:

@@ -3,14 +3,9 @@
 A small value can contain one list many times, which would be written again each time, so its size is bounded first.
 """
 
-import json
 import math
 import sys
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, time, timedelta
-from decimal import Decimal
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, Final
@@ -26,7 +21,7 @@ _MAX_DEPTH: Final = 190
 """Levels of nesting; the sandbox parses no deeper JSON."""
 _CONTAINERS: Final = (list, tuple, set, frozenset)
 _PIECE: Final = 3 << 18
-"""Bytes that are encoded at once: the encoders do not release the interpreter lock. Base64 encodes 3 bytes together."""
+"""Bytes that are encoded at once: a multiple of three, because base64 encodes three bytes together."""
 _PIECE_ITEMS: Final = _PIECE // _ITEM_BYTES
 
 
@@ -43,8 +38,8 @@ def encode_returned(value: object, limit: int) -> bytes:
     if isinstance(value, float) and not math.isfinite(value):
         return msgspec.json.encode(str(value))
     try:
-        return _encode(value, partial(msgspec.json.encode, enc_hook=_convert_known))
-    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _encode(value)
+    except (TypeError, ValueError):
         return _encode_plain(value)
 
 
@@ -86,60 +81,66 @@ def _read_attributes(value: object) -> Mapping[str, Any] | None:
     return attributes if type(value).__name__ == "MontyClassProxy" and isinstance(attributes, dict) else None
 
 
-_Encode = Callable[[object], bytes]
-_Add = Callable[[bytes], None]
+def _convert(value: object) -> object:
+    """Return a value that the encoder does not know in types that it knows."""
+    if (attributes := _read_attributes(value)) is not None:
+        return attributes
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(type(value).__name__)
 
 
-def _encode(value: object, encode: _Encode) -> bytes:
-    """Encode a value; a large one in pieces, because the encoders do not release the interpreter lock."""
-    pieces: list[bytes] = []
-    _add_pieces(value, encode, pieces.append)
-    return b"".join(pieces)
+_encode_at_once: Final = msgspec.json.Encoder(enc_hook=_convert).encode
 
 
-def _add_pieces(value: Any, encode: _Encode, add: _Add) -> None:
-    """Add the JSON text of a value."""
+def _encode(value: object) -> bytes:
+    """Encode a value; a large one in pieces, because the encoder does not release the interpreter lock."""
+    return b"".join(_write(value))
+
+
+def _write(value: Any) -> Iterator[bytes]:
+    """Yield the JSON text of a value in pieces."""
     if _fits([value]):
-        add(encode([value])[1:-1])
+        yield _encode_at_once(value)
         return
     attributes = _read_attributes(value)
     value = value if attributes is None else attributes
     if isinstance(value, str | bytes):
-        add(b'"')
+        yield b'"'
         for at in range(0, len(value), _PIECE):
-            add(encode(value[at : at + _PIECE])[1:-1])
-        add(b'"')
+            yield _encode_at_once(value[at : at + _PIECE])[1:-1]
+        yield b'"'
     elif isinstance(value, dict):
         mark = b"{"
         for members in _split(value.items()):
-            add(mark)
-            _add_members(members, encode, add)
+            yield mark
+            yield from _write_members(members)
             mark = b","
-        add(b"}")
+        yield b"}"
     else:
         mark = b"["
         for items in _split(value):
-            add(mark)
+            yield mark
             if len(items) > 1:
-                add(encode(items)[1:-1])
+                yield _encode_at_once(items)[1:-1]
             else:
-                _add_pieces(items[0], encode, add)
+                yield from _write(items[0])
             mark = b","
-        add(b"]")
+        yield b"]"
 
 
-def _add_members(members: Sequence[tuple[Any, Any]], encode: _Encode, add: _Add) -> None:
-    """Add members of an object: several small ones, or one of any size."""
+def _write_members(members: Sequence[tuple[Any, Any]]) -> Iterator[bytes]:
+    """Yield members of an object: several small ones, or one of any size."""
     if len(members) > 1:
-        add(encode(dict(members))[1:-1])
+        yield _encode_at_once(dict(members))[1:-1]
         return
     key, value = members[0]
     if isinstance(key, str):
-        _add_pieces(key, encode, add)
+        yield from _write(key)
     else:
-        add(encode({key: None})[len("{") : -len(":null}")])
-    add(b":")
-    _add_pieces(value, encode, add)
+        yield _encode_at_once({key: None})[len("{") : -len(":null}")]
+    yield b":"
+    yield from _write(value)
 
 
 def _split(items: Iterable[Any]) -> Iterator[list[Any]]:
@@ -168,20 +169,18 @@ def _fits(items: list[Any]) -> bool:
     return True
 
 
-def _convert_known(value: object) -> object:
-    if (attributes := _read_attributes(value)) is not None:
-        return attributes
-    if isinstance(value, PurePath):
-        return str(value)
-    raise TypeError(type(value).__name__)
-
-
 def _encode_plain(value: object) -> bytes:
-    def encode(plain: object) -> bytes:
-        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Encode a value that the encoder refuses.
 
+    Raises:
+        ToolError: JSON has no form for a part of the value.
+    """
     try:
-        return _encode(_to_plain(value), encode)
+        return _encode(_to_plain(value))
+    except TypeError as error:
+        raise ToolError(
+            f"The script returned a {error}, which JSON has no form for. Return dicts, lists, texts and numbers."
+        ) from None
     except ValueError:
         raise ToolError(
             f"The script returned an integer with more than {sys.get_int_max_str_digits():,} digits. Return a smaller "
@@ -189,30 +188,18 @@ def _encode_plain(value: object) -> bytes:
         ) from None
 
 
-def _to_plain(value: Any) -> Any:
-    """Return a value in types that `json` encodes: for integers over 64 bits, and for keys of any type."""
+def _to_plain(value: object) -> Any:
+    """Return a value with texts as keys, and without halves of surrogate pairs."""
+    if (attributes := _read_attributes(value)) is not None:
+        value = attributes
     if isinstance(value, dict):
         return {_to_key(one): _to_plain(item) for one, item in value.items()}
     if isinstance(value, _CONTAINERS):
         return [_to_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, date | time | timedelta | Decimal | PurePath):
-        return str(value)
-    return b64encode(value).decode() if isinstance(value, bytes) else _convert_object(value)
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _to_key(key: object) -> str:
-    plain = _to_plain(key)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-
-
-def _convert_object(value: object) -> Any:
-    try:
-        return _to_plain(_convert_known(value))
-    except TypeError as error:
-        raise ToolError(
-            f"The script returned a {error}, which JSON has no form for. Return dicts, lists, texts and numbers."
-        ) from None
+    """Return a text as it is, any other key as its JSON text, such as `[1, 2]`."""
+    encoded = msgspec.json.format(_encode_at_once(_to_plain(key)), indent=0)
+    return msgspec.json.decode(encoded, type=str) if encoded.startswith(b'"') else encoded.decode()

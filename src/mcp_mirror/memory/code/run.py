@@ -24,7 +24,7 @@ from mcp_mirror.memory.code.inputs import (
     read_text_container,
 )
 from mcp_mirror.memory.code.progress import Progress
-from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Limits, Outcome, Script, Settled
+from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
@@ -32,6 +32,7 @@ from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.security.flows import format_labels
+from mcp_mirror.settings.policies import CodePolicy
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_size
 
@@ -88,11 +89,35 @@ async def run(call: ToolInput) -> Content:
 
 
 async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: Progress) -> Outcome:
-    """Run a script. If the model may not see its inputs, the check before the run is the only place for mistakes."""
-    policy, code = scripts.policy, progress.code
-    is_hidden = not call.memory.flows.may_show(inputs.labels)
-    uses_tools = mentions("tools", code)
-    tools = name_tools(await scripts.tools.list_tools()) if uses_tools else {}
+    """Run a script, with its tools if it uses any."""
+    tools: Mapping[str, ScriptTool] = {}
+    if mentions("tools", progress.code):
+        tools = name_tools(await scripts.tools.list_tools())
+    script = await _prepare_script(call, scripts.policy, inputs, tools, progress)
+
+    async def call_tool(name: str, arguments: str) -> Settled:
+        result = await _call_tool(scripts, tools, progress, name, arguments)
+        return await _settle(name, result, progress)
+
+    outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
+    if outcome.failure is None:
+        return outcome
+    failure, listed = outcome.failure, await scripts.tools.list_tools()
+
+    def explain() -> Failure:
+        return explain_unknown_names(failure, name_tools(listed), progress.code)
+
+    return Outcome(failure=await run_fairly(call.namespace, explain))
+
+
+async def _prepare_script(
+    call: ToolInput, policy: CodePolicy, inputs: Inputs, tools: Mapping[str, ScriptTool], progress: Progress
+) -> Script:
+    """Return the script with the inputs and tools that it uses, and note these inputs in the progress.
+
+    If the model may not see its inputs, the check before the run is the only place for mistakes.
+    """
+    code, uses_tools = progress.code, mentions("tools", progress.code)
     used = [one for one in inputs.inputs if mentions(one.name, code)]
     for one in used:
         progress.budget.take(len(one.blob))
@@ -109,31 +134,17 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     selected = select_tools(code, tools)
     if used or uses_tools:
         prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
-    if uses_tools or is_hidden:
+    if uses_tools or not call.memory.flows.may_show(inputs.labels):
         stubs = write_stubs(selected, (one.name for one in inputs.inputs))
-    script = Script(
+    return Script(
         code=code,
         prelude=prelude,
         inputs=variables,
         files=inputs.files(progress.budget),
         stubs=stubs,
-        limits=Limits(policy.seconds, policy.memory, policy.calls, policy.values),
+        policy=policy,
         on_print=progress.add_text,
     )
-
-    async def call_tool(name: str, arguments: str) -> Settled:
-        result = await _call_tool(scripts, tools, progress, name, arguments)
-        return await _settle(name, result, progress)
-
-    outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
-    if outcome.failure is None:
-        return outcome
-    failure, listed = outcome.failure, await scripts.tools.list_tools()
-
-    def explain() -> Failure:
-        return explain_unknown_names(failure, name_tools(listed), code)
-
-    return Outcome(failure=await run_fairly(call.namespace, explain))
 
 
 async def _call_tool(

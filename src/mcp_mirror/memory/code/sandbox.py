@@ -21,16 +21,18 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 import msgspec
+from anyio.abc import TaskGroup
 
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.memory.code.mistakes import find_mistakes, find_unawaited, locate_variable
 from mcp_mirror.memory.code.returned import encode_returned
 from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
 from mcp_mirror.settings.limits import QueuePolicy
+from mcp_mirror.settings.policies import CodePolicy
 from mcp_mirror.system.resources import check_free_handles, explain_shortage
 
 if TYPE_CHECKING:
-    from pydantic_monty import FunctionSnapshot, Monty, MontyError, MontySession
+    from pydantic_monty import FunctionSnapshot, Monty, MontyCrashedError, MontyError, MontySession
 
 PACKAGE: Final = "pydantic_monty"
 """The package of the interpreter, an extra."""
@@ -74,17 +76,6 @@ Settled = Mapping[str, Any]
 """The answer to a call of the sandbox: a value, or an exception."""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """The limits of one script."""
-
-    seconds: float
-    memory: int
-    """Bytes."""
-    calls: int
-    values: int
-    """Bytes of the returned value."""
-
-
 class Script(msgspec.Struct, frozen=True):
     """One script."""
 
@@ -97,7 +88,7 @@ class Script(msgspec.Struct, frozen=True):
     """Reads the text of each file in the folder of the inputs."""
     stubs: str | None
     """Types for the check before the script runs; None: no check."""
-    limits: Limits
+    policy: CodePolicy
     on_print: Callable[[str], None]
 
 
@@ -162,18 +153,11 @@ class Sandbox:
         async with self._opening:
             if self._pool is None:
                 self._pool = await anyio.to_thread.run_sync(_open_pool)
-            execution = _Execution(self._pool, script)
-
-        async def answer(call_id: int, name: str, arguments: str) -> None:
-            execution.answer(call_id, await call_tool(name, arguments))
-
+            pool = self._pool
+        tasks = anyio.create_task_group()
+        execution = _Execution(pool, script, call_tool, tasks)
         try:
-            async with anyio.create_task_group() as tasks:
-
-                def start_call(call_id: int, name: str, arguments: str) -> None:
-                    anyio.from_thread.run_sync(tasks.start_soon, answer, call_id, name, arguments)
-
-                execution.start_call = start_call
+            async with tasks:
                 tasks.start_soon(execution.stop_when_cancelled)
                 outcome = await anyio.to_thread.run_sync(execution.run, limiter=self._threads)
                 tasks.cancel_scope.cancel()
@@ -253,13 +237,10 @@ _PAUSED_COLLECTOR: Final = _PausedCollector()
 
 
 class _Execution:
-    """One script in a worker process. `run` blocks a thread; the event loop calls `answer` and stops it."""
+    """One script in a worker process. `run` blocks a thread; tool calls and `stop_when_cancelled` are tasks."""
 
-    def __init__(self, pool: "Monty", script: Script) -> None:
-        self.start_call: Callable[[int, str, str], None] = lambda *_: None
-        """Starts a tool call in the event loop."""
-        self._pool = pool
-        self._script = script
+    def __init__(self, pool: "Monty", script: Script, call_tool: CallTool, tasks: TaskGroup) -> None:
+        self._pool, self._script, self._call_tool, self._tasks = pool, script, call_tool, tasks
         self._answers: SimpleQueue[tuple[int, Settled] | None] = SimpleQueue()
         self._settled: dict[int, Settled] = {}
         self._lock = threading.Lock()
@@ -268,9 +249,9 @@ class _Execution:
         self._is_stopped = False
         self._is_prepared = False
 
-    def answer(self, call_id: int, settled: Settled) -> None:
-        """Give the script the result of a tool call."""
-        self._answers.put((call_id, settled))
+    async def _answer(self, call_id: int, tool: str, arguments: str) -> None:
+        """Call a tool, and give the script the result."""
+        self._answers.put((call_id, await self._call_tool(tool, arguments)))
 
     async def stop_when_cancelled(self) -> None:
         """Wait until cancelled, and then end the script if it still runs."""
@@ -281,7 +262,7 @@ class _Execution:
 
     def release(self) -> None:
         """Let go of the inputs after the run: the cancelled task keeps this object until a garbage collection."""
-        del self.start_call, self._script
+        del self._call_tool, self._script, self._tasks
 
     def _stop(self) -> None:
         with self._lock:
@@ -295,12 +276,12 @@ class _Execution:
         """Run the script to its end; block the thread."""
         from pydantic_monty import MontyError  # noqa: PLC0415  # an extra
 
-        limits = self._script.limits
+        policy = self._script.policy
         checkout = self._pool.checkout(
             limits={
-                "max_feed_duration_secs": limits.seconds,
-                "max_memory": limits.memory,
-                "max_suspensions": _SUSPENSIONS + 4 * limits.calls,
+                "max_feed_duration_secs": policy.seconds,
+                "max_memory": policy.memory,
+                "max_suspensions": _SUSPENSIONS + 4 * policy.calls,
             },
             type_check=self._script.stubs is not None,
             type_check_stubs=self._script.stubs,
@@ -338,7 +319,7 @@ class _Execution:
                 resume = snapshot.resume_auto
             snapshot = self._compute(pid, resume)
         with _PAUSED_COLLECTOR:
-            value = encode_returned(snapshot.output, script.limits.values)
+            value = encode_returned(snapshot.output, script.policy.values)
         if (name := find_unawaited(value, script.code)) is not None:
             raise ToolError(
                 f"The script returned a call of `{name}` that was not awaited, so it was not made. Await each call: "
@@ -382,7 +363,7 @@ class _Execution:
         if snapshot.kwargs or [type(one) for one in snapshot.args] != [str, str]:
             return {"exc_type": "TypeError", "message": "Call tools with tools.name(argument=...)."}
         tool, arguments = snapshot.args
-        self.start_call(snapshot.call_id, tool, arguments)
+        anyio.from_thread.run_sync(self._tasks.start_soon, self._answer, snapshot.call_id, tool, arguments)
         return {"future": ...}
 
     def _answer_os_call(self, name: str, args: tuple[Any, ...]) -> Any:
@@ -419,10 +400,7 @@ class _Execution:
         from pydantic_monty import MontyCrashedError, MontyRuntimeError, MontySyntaxError  # noqa: PLC0415  # an extra
 
         if isinstance(error, MontyCrashedError):
-            if "memory limit" in str(error):
-                return Failure("MemoryError", "MemoryError", limit="memory")
-            limit = "seconds" if "duration" in str(error) or error.timed_out else None
-            return Failure("The worker process of the script died.", "crash", limit=limit)
+            return _explain_crash(error)
         if not isinstance(error, MontyRuntimeError | MontySyntaxError):
             return Failure(str(error), type(error).__name__)
         message = error.display("type-msg")
@@ -431,12 +409,19 @@ class _Execution:
         limit = next((key for text, key in _LIMITS.items() if text in message), None)
         if not self._is_prepared and limit is None:
             return Failure(message, INPUT)
-        has_prelude = bool(self._script.prelude)
-        own = [one for one in error.traceback() if one.filename != "<python-input-0>" or not has_prelude]
-        kind = message.partition(":")[0]
-        if not own:
+        kind, frames = message.partition(":")[0], error.traceback()
+        if self._script.prelude:
+            frames = [one for one in frames if one.filename != "<python-input-0>"]
+        if not frames:
             return Failure(message, kind, limit=limit)
-        source = own[-1].source_line or ""
-        if (line := locate_variable(self._script.code, message, own[-1].line)) != own[-1].line:
-            source = self._script.code.splitlines()[line - 1]
+        line, source = frames[-1].line, frames[-1].source_line or ""
+        if (located := locate_variable(self._script.code, message, line)) != line:
+            line, source = located, self._script.code.splitlines()[located - 1]
         return Failure(message, kind, line, source.strip(), limit)
+
+
+def _explain_crash(error: "MontyCrashedError") -> Failure:
+    if "memory limit" in str(error):
+        return Failure("MemoryError", "MemoryError", limit="memory")
+    limit = "seconds" if "duration" in str(error) or error.timed_out else None
+    return Failure("The worker process of the script died.", "crash", limit=limit)

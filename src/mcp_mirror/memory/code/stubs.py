@@ -76,9 +76,13 @@ def _write_parameters(schema: Mapping[str, Any]) -> str:
         return f"{_RECEIVER}, **arguments: Any"
     required = read_required(schema)
     named = [name for name in properties if _is_name(name) and name != _RECEIVER]
-    each = [f"{name}: {_write_type(properties[name])}{'' if name in required else ' = ...'}" for name in named]
-    is_open = len(named) < len(properties) or bool(schema.get("additionalProperties"))
-    return ", ".join([_RECEIVER, *(["*", *each] if each else []), *(["**arguments: Any"] if is_open else [])])
+    parameters = [_RECEIVER, "*"] if named else [_RECEIVER]
+    for name in named:
+        default = "" if name in required else " = ..."
+        parameters.append(f"{name}: {_write_type(properties[name])}{default}")
+    if len(named) < len(properties) or schema.get("additionalProperties"):
+        parameters.append("**arguments: Any")
+    return ", ".join(parameters)
 
 
 def _write_type(schema: object) -> str:

@@ -10,7 +10,7 @@ from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.lookup_errors import ErrorContent
 from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
-from mcp_mirror.memory.value_lookup import FoundValue, look_up
+from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
 from mcp_mirror.payload.json_spans import Miss, locate, members, trim
@@ -101,24 +101,23 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
     labels = memory.flows.read_labels(known) if isinstance(known, Descriptor) else None
-    found_value, miss = None, None
-    if path and known:
-        include_keys = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
-        try:
-            content = ErrorContent(include_keys, memory.can_query)
-            found_value = await look_up(memory.store, memory.scanner, namespace, path, known, content)
-        except ToolError as error:
-            if error.reason is not RefusalReason.UNKNOWN_PATH:
-                raise
-            miss = error
-    size = len(found_value.blob) if found_value else 0
-    event: Event = "read" if found_value else "refusal"
-    outcome = "ok" if found_value else RefusalReason.UNKNOWN_PATH
-    named_labels = {} if labels is None else format_labels(labels)
-    named_path = str(path) if path else None
-    memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
-    if found_value is None:
-        raise miss or await memory.unknown_path_error(namespace, strip_wrapping(text))
+
+    def write_audit(event: Event, outcome: str, size: int = 0) -> None:
+        named_path, named_labels = str(path) if path else None, {} if labels is None else format_labels(labels)
+        memory.audit.write(AuditRecord(event, namespace, tool, outcome, named_path, named_labels, size))
+
+    if path is None or known is None:
+        write_audit("refusal", RefusalReason.UNKNOWN_PATH)
+        raise await memory.unknown_path_error(namespace, strip_wrapping(text))
+    include_keys = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
+    content = ErrorContent(include_keys, memory.can_query)
+    try:
+        found_value = await look_up_described(memory.store, memory.scanner, namespace, path, known, content)
+    except ToolError as error:
+        if error.reason is RefusalReason.UNKNOWN_PATH:
+            write_audit("refusal", RefusalReason.UNKNOWN_PATH)
+        raise
+    write_audit("read", "ok", len(found_value.blob))
     memory.trace.add_inputs((str(found_value.path),))
     memory.trace.add_producer(found_value.producer)
     return found_value

@@ -240,21 +240,29 @@ class MemoryTool(msgspec.Struct, frozen=True):
         texts = self._translate({name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"})
         kept = {*self.required, *self.may_be_empty}.difference(self.optional)
         given = {name: text for name, text in texts.items() if text != b'""' or name in kept}
-        if unknown := next((name for name in given if self._find_schema(name) is None), None):
-            hint = self._hint(unknown, given)
-            raise ToolError(f"{self.name} has no argument {unknown[:80]!r}.{hint} {self._describe_usage}")
-        if needed := next((name for name in self.required if name not in (*given, *self.optional)), None):
-            raise ToolError(f"{self.name} needs {needed!r}. {self._describe_usage}")
+        self._check_names(given)
         return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
+
+    def _check_names(self, given: Mapping[str, bytes]) -> None:
+        """Raise a `ToolError` for the first unknown argument, else for the first one that is missing."""
+        for name in given:
+            if self._find_schema(name) is None:
+                hint = self._hint(name, given)
+                raise ToolError(f"{self.name} has no argument {name[:80]!r}.{hint} {self._describe_usage}")
+        for name in self.required:
+            if name not in given and name not in self.optional:
+                raise ToolError(f"{self.name} needs {name!r}. {self._describe_usage}")
 
     def _hint(self, unknown: str, given: Mapping[str, bytes]) -> str:
         """The sentence about an unknown argument that names the right one; empty if it is not known."""
-        if twice := next((name for name in self._find_synonyms(unknown) if name in given), None):
-            return f" Give {twice!r} once."
+        for name in self._find_synonyms(unknown):
+            if name in given:
+                return f" Give {name!r} once."
         left = [name for name in self.properties if name not in given and self._accepts(name, given[unknown])]
+        if near := find_nearest(unknown, left):
+            return f" Did you mean {near[0]!r}?"
         missing = [name for name in left if name in self.required]
-        meant = find_nearest(unknown, left) or (missing if len(missing) == 1 else [])
-        return f" Did you mean {meant[0]!r}?" if meant else self._find_enumerated(unknown)
+        return f" Did you mean {missing[0]!r}?" if len(missing) == 1 else self._find_enumerated(unknown)
 
     def _find_schema(self, name: str) -> Mapping[str, Any] | None:
         """The schema of an argument; None if the tool has no such argument."""
@@ -282,8 +290,10 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     def _find_enumerated(self, word: str) -> str:
         """The hint for a value of an argument that is given as an argument; empty for other words."""
-        named = (name for name, schema in self.properties.items() if word in schema.get("enum", ()))
-        return next((f' Write {name}="{word}".' for name in named), "")
+        for name, schema in self.properties.items():
+            if word in schema.get("enum", ()):
+                return f' Write {name}="{word}".'
+        return ""
 
     def _read(self, name: str, raw: bytes) -> Any:
         """The value of an argument from its JSON text."""
@@ -301,10 +311,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     @property
     def _describe_usage(self) -> str:
-        described = (
-            _describe_argument(name, one) for name, one in self.properties.items() if name not in self.required
-        )
-        optional = ", ".join(described)
+        further = ((name, one) for name, one in self.properties.items() if name not in self.required)
+        optional = ", ".join(_describe_argument(name, one) for name, one in further)
         if not self.required:
             return f"It may take {optional}."
         return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."

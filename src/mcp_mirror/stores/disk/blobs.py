@@ -100,10 +100,8 @@ class Blobs(msgspec.Struct, frozen=True):
     ) -> Iterator[BlobDraft]:
         """Write a blob to the disk. The context removes a draft that was not adopted.
 
-        Args:
-            pieces: The bytes.
-            fingerprint: The beginning of its name, from `compute_fingerprint`; None for an encrypted blob.
-            file: An existing file with the same bytes.
+        `fingerprint` is the beginning of its name, from `compute_fingerprint`; None for an encrypted blob. `file` is an
+        existing file with the same bytes, which may be linked.
 
         Raises:
             OSError: The blob cannot be written.
@@ -192,19 +190,16 @@ _CHANGE: Final = os.O_RDWR
 
 
 def compute_fingerprint(owner: str, blob: Segments) -> str:
-    """The fingerprint of a blob, hexadecimal: equal blobs of one owner have the same.
-
-    Args:
-        owner: The namespace whose equal values share a file.
-        blob: The bytes.
-    """
-    size, position = sum(map(len, blob)), 0
+    """The fingerprint of a blob, hexadecimal: equal blobs of one owner, a namespace, have the same."""
+    size = sum(map(len, blob))
     hashed = hmac.new(owner.encode("utf-8", "surrogatepass"), size.to_bytes(8, "big"), "sha256")
     starts = [at * max(size - _SAMPLE_BYTES, 0) // (_SAMPLES - 1) for at in range(_SAMPLES)]
+    position = 0
     for piece in cut_into_pieces(blob, PIECE):
         for start in starts:
-            if position - _SAMPLE_BYTES < start < position + len(piece):
-                hashed.update(piece[max(start - position, 0) : start + _SAMPLE_BYTES - position])
+            in_piece = start - position
+            if -_SAMPLE_BYTES < in_piece < len(piece):  # it begins before the piece, or in it
+                hashed.update(piece[max(in_piece, 0) : in_piece + _SAMPLE_BYTES])
         position += len(piece)
     return hashed.hexdigest()[: 2 * _FINGERPRINT]
 

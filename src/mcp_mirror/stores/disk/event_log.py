@@ -71,12 +71,7 @@ class DiskEventLog:
     """An `EventLog` in a SQLite file."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Configure the log without opening it.
-
-        Args:
-            path: The file, in a folder that exists at the first use.
-            clock: Seconds since the epoch.
-        """
+        """Configure the log without opening it; the clock returns seconds since the epoch."""
         self._path, self._clock = path, clock
         self._lock = RLock()
         self._thread = anyio.CapacityLimiter(1)

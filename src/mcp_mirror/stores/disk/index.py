@@ -192,12 +192,7 @@ class Index:
     ) -> None:
         """Add a value, and evict the least recently used values if necessary.
 
-        Args:
-            namespace: The owner of the value.
-            descriptor: The descriptor of the value.
-            record: The encoded descriptor, possibly encrypted.
-            content: The bytes of a small value, possibly encrypted.
-            draft: The blob of a large value.
+        `record` is the encoded descriptor. A small value has `content`, its bytes, and a large one `draft`, its blob.
 
         Raises:
             BlobRemovedError: The blob was already stored when it was compared, but no longer is.
@@ -387,11 +382,7 @@ class Index:
         )
 
     def remove_expired(self) -> int:
-        """Remove a batch of expired values and of their files in two short changes.
-
-        Returns:
-            The number of removed values and files; 0 if none are left.
-        """
+        """Remove a batch of expired values and of their files in two short changes. Returns the number of both."""
         with self.lock:
             if not self._eviction.find_expired(self._connection, None, 1):
                 return self._remove_doomed_files()

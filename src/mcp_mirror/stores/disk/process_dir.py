@@ -12,7 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -121,9 +121,10 @@ def _is_dead(directory: Path) -> bool:
         return True
     except OSError:
         return False
-    with suppress(OSError):
+    try:
         try_lock(file)
+    except OSError:
+        return False
+    finally:
         os.close(file)
-        return True
-    os.close(file)
-    return False
+    return True

@@ -68,13 +68,7 @@ class DiskStore:
     """A `Store` in a folder."""
 
     def __init__(self, policy: StorePolicy, clock: Callable[[], float], folder: Path) -> None:
-        """Configure the store without opening it.
-
-        Args:
-            policy: Quotas and lifetime.
-            clock: Seconds since the epoch.
-            folder: The folder, created if it does not exist.
-        """
+        """Configure the store without opening it; the clock returns seconds since the epoch."""
         self._policy = policy
         self._folder = folder
         self._process_dir = ProcessDir(folder)

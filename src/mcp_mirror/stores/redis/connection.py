@@ -24,7 +24,7 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from mcp_mirror.errors import StoreError
+from mcp_mirror.errors import StoreError, walk_causes
 from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.types import Buffer
 
@@ -192,9 +192,7 @@ class RedisConnection:
     async def run(self, commands: Iterable[Command], *, is_large: bool = False) -> list[Any]:
         """Run commands in one exchange and return their replies. Commands of others may run between them.
 
-        Args:
-            commands: The commands.
-            is_large: The commands or their replies may have megabytes.
+        `is_large`: the commands or their replies may have megabytes.
 
         Raises:
             StoreError: The exchange failed.
@@ -208,11 +206,8 @@ class RedisConnection:
     async def call(self, operation: str, arguments: Mapping[str, Any], *blobs: Buffer, is_write: bool = False) -> Any:
         """Run an operation of the script, at once, and return its reply.
 
-        Args:
-            operation: The name of the operation.
-            arguments: The arguments that JSON can represent.
-            blobs: Further arguments.
-            is_write: The operation has written if its reply is not empty.
+        `blobs` are the arguments that JSON cannot represent. `is_write`: the operation has written if its reply is not
+        empty.
 
         Raises:
             StoreError: The exchange failed. The operation may have been carried out.
@@ -259,12 +254,10 @@ class RedisConnection:
             self._log.recover("The store's Redis server is used again.", after_calm=self._log.kind == _FULL)
 
     async def _record_error(self, error: Exception, outages: int) -> StoreError:
-        """Log an error unless the log has it, and return it as a `StoreError`.
+        """Log an error of an exchange unless the log has it, and return it as a `StoreError`.
 
-        Args:
-            error: The exception of an exchange.
-            outages: The number of outages when the exchange began. If there has been one since, the exchange used a
-                connection of that time, and its error says nothing about the present connections.
+        `outages` is the number of outages when the exchange began. If there has been one since, the exchange used a
+        connection of that time, and its error says nothing about the present connections.
         """
         message = _describe_error(error)
         failure = StoreError(message)
@@ -277,7 +270,10 @@ class RedisConnection:
             self._last_error = failure
         if not self.is_up or message in _FAILOVER_ERRORS:
             await self._disconnect(_DISCONNECT_TIMEOUT, inuse_connections=False)  # idle connections may be dead too
-        self._log.fail(message, "%s (%s)", message, ": ".join((type(error).__name__, *_explain_system_error(error))))
+        reason = _explain_system_error(error)
+        self._log.fail(
+            message, "%s (%s)", message, f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        )
         return failure
 
 
@@ -320,16 +316,14 @@ def _create_pool(url: str) -> ConnectionPool:
     return pool
 
 
-def _explain_system_error(error: BaseException | None) -> Iterator[str]:
-    """Yield the operating system's reason for a failed connection, if there is one."""
-    while error is not None:
-        if isinstance(error, socket.gaierror):
-            yield "the host name was not found"
-            return
-        if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
-            yield os.strerror(error.errno)
-            return
-        error = error.__cause__ or error.__context__
+def _explain_system_error(error: Exception) -> str:
+    """The operating system's reason for a failed connection; empty without one."""
+    for cause in walk_causes(error):
+        if isinstance(cause, socket.gaierror):
+            return "the host name was not found"
+        if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ssl.SSLError):
+            return os.strerror(cause.errno)
+    return ""
 
 
 def _describe_error(error: Exception) -> str:

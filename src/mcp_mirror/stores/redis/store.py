@@ -182,13 +182,9 @@ class RedisStore:
         await self._redis.aclose()
 
     async def _call(self, operation: str, *blobs: Buffer, is_write: bool = False, **arguments: Any) -> Any:
-        """Call an operation of the script, with the settings that all of them have.
+        """Call an operation of the script, with the settings that all of them have; see `RedisConnection.call`.
 
-        Args:
-            operation: The name of the operation.
-            blobs: Arguments that are not text.
-            is_write: The operation has written if its reply is not empty.
-            arguments: Further arguments, names encoded; None for an argument that is left out.
+        Names among the arguments are encoded. Arguments that are None are left out.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         settings = {
@@ -244,11 +240,7 @@ class RedisStore:
     async def _enter(self, value: StoredValue, namespace: str, descriptor: Descriptor, *blobs: Buffer) -> None:
         """Make room and the value visible, in several calls if many values must go.
 
-        Args:
-            value: The value.
-            namespace: Its namespace.
-            descriptor: Its descriptor.
-            blobs: Its record, the record of its tombstone, and its bytes unless they are uploaded.
+        `blobs` are its record, the record of its tombstone, and its bytes unless they are uploaded.
         """
         policy = self._policy.for_namespace(namespace)
         outcome = b"again"
@@ -274,11 +266,7 @@ class RedisStore:
             raise StoreError(_LATE if outcome == b"late" else _DAMAGED)
 
     async def _remove_expired(self) -> int:
-        """Remove a batch of expired values, and of objects without a value.
-
-        Returns:
-            0 if nothing was removed.
-        """
+        """Remove a batch of expired values, and of objects without a value. Returns 0 if nothing was removed."""
         removed = await self._call("expire", is_write=True, most=_EXPIRED_PER_BATCH)
         return int(removed) + (await self._registry.remove_garbage() if self._registry else 0)
 

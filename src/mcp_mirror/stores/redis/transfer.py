@@ -19,13 +19,9 @@ _SPOOLED: Final = 16 << 20
 
 
 async def stream_pieces(blob: Segments, piece: int, size: int, envelope: Envelope | None) -> AsyncIterator[Buffer]:
-    """The stored form of a value in pieces, encrypted in a thread.
+    """The stored form of a value of `size` bytes, encrypted in a thread, or in clear without an envelope.
 
-    Args:
-        blob: The bytes of the value.
-        piece: Bytes of the value in one piece: a multiple of those that are encrypted together.
-        size: Bytes of the value.
-        envelope: Encrypts the value; None if it stays in clear.
+    Each piece has `piece` bytes of the value, a multiple of those that are encrypted together.
     """
     for number, part in enumerate(cut_into_pieces(blob, piece)):
         if envelope is None:
@@ -47,14 +43,10 @@ def cut_span(span: Span, piece: int) -> Iterator[Span]:
 async def assemble(
     parts: AsyncIterator[Buffer], size: int, wanted: Span, envelope: Envelope | None, folder: Callable[[], Path]
 ) -> Buffer:
-    """Join the parts of a range; a large range is a map of a file without a name.
+    """Join the parts of a range of a value of `size` bytes; a large range is a map of a file without a name.
 
-    Args:
-        parts: The range; of an encrypted value, the encrypted chunks that contain the range.
-        size: Bytes of the value.
-        wanted: The range, within the value.
-        envelope: Decrypts the value; None if it is in clear.
-        folder: Returns the folder for the file.
+    The parts of an encrypted value, which has an envelope, are the encrypted chunks that contain the range. `folder`
+    returns the folder for the file.
 
     Raises:
         StoreError: The value was changed, or the file cannot be written.
