@@ -108,6 +108,25 @@ async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
         assert "occurs more than once" in again
 
 
+async def test_a_model_reads_only_a_short_edited_copy_again(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
+        await client.greet()
+        for lines, is_shown in ((20, True), (200, False)):
+            text = "".join(f"line {number}: it is new\n" for number in range(lines))
+            shown = await client.text(
+                "say_mirrored", {"result": json.dumps({"content": [], "structuredContent": {"x": text}})}
+            )
+            change = {"memory_path": f"{path_in(shown)}/x", "old_text": "line 1", "new_text": "row 1", "all": True}
+            edited = await client.text("memory_edit", change)
+            copy = text.replace("line 1", "row 1")
+            assert (copy.strip() in edited) == is_shown
+            assert f"Changed {copy.count('row 1')} places." in edited
+            received = json.loads(await receive_at_upstream(client, path_in(edited)))["params"]["arguments"]["x"]
+            assert received == copy
+
+
 async def test_unedited_numbers_keep_their_digits(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
     digits = "7" * 5000
     value = f'{{"a": 1.0, "n": {digits}, "e": 1e400, "s": "\\u00e9\\/", "list": [1.50, 2]}}'

@@ -1014,7 +1014,7 @@ async def test_the_user_decides_on_a_refused_flow_of_a_script(
     [
         ({}, False, "hear_mirrored: its server does not mark it as read-only (`code.tools: read_only`)."),
         ({}, False, "The client cannot ask the user"),
-        ({}, False, "permit it in the configuration: `code.tools: listed`, with its own name in `code.allow`."),
+        ({}, False, "configuration can permit it in scripts: `code.tools: listed`, with its own name in `code.allow`."),
         ({"tools": "none"}, False, "`code.tools: none`"),
         ({"tools": "listed"}, False, "hear_mirrored: `code.allow` does not contain it (`code.tools: listed`)."),
         ({"tools": "listed"}, False, "The client cannot ask the user"),

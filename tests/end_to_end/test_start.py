@@ -65,7 +65,7 @@ async def test_instructions_name_missing_servers_before_those_of_others(
     }
     async with open_lines(configured(upstreams, mirror={"startup_wait": 0.5})) as client:
         found = (await client.greet())["instructions"]
-        assert "Servers late, slow are starting: their tools appear later." in found
+        assert "Servers late, slow are starting: their tools may appear later." in found
         assert "Server broken is down: its tools cannot be called now." in found
         assert found.index("Servers late") < found.index("Server chatty")
 
@@ -78,7 +78,7 @@ async def test_a_wrapped_server_that_starts_late_is_named(
         for name, is_named in (("late", True), ("quick", False)):
             async with Client(f"{served.url}/{name}") as client:
                 found = client.instructions or ""
-                assert ("Server late is starting: its tools appear later." in found) == is_named
+                assert ("Server late is starting: its tools may appear later." in found) == is_named
 
 
 async def test_a_search_without_a_match_names_servers_that_are_missing(
@@ -90,7 +90,7 @@ async def test_a_search_without_a_match_names_servers_that_are_missing(
     async with open_lines(configured(upstreams, mirror=mirror)) as client:
         await client.greet()
         answer = await client.text("find_tools", {"query": "xyzzy"})
-        assert answer.endswith("Server late is starting: its tools appear later.")
+        assert answer.endswith("Server late is starting: its tools may appear later.")
 
 
 async def test_a_list_without_a_late_server_is_not_cached(

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.run import add_run
 from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN, SLUGS, TOOLS, explain_unserved, own_tools
 from mcp_mirror.memory.tools.tool import Arguments
-from mcp_mirror.settings.policies import MemoryToolSet, MemoryToolsPolicy
+from mcp_mirror.settings.policies import MemoryToolSet, MemoryToolsPolicy, ScriptAccess
 
 WEEK = 7 * 86_400.0
 ROOTED = MemoryToolsPolicy("all", roots=("/exchange",))
@@ -33,7 +33,7 @@ def test_files_are_out_of_reach_where_no_root_is_named() -> None:
 
 @pytest.mark.parametrize("has_sql", [True, False])
 def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_tokens: Callable[[str], int]) -> None:
-    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql, has_run=True), has_tools=True)
+    tools = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=has_sql, has_run=True), "read_only")
     shown = [{key: tool.advert[key] for key in ("name", "description", "inputSchema")} for tool in tools.values()]
     assert 0 < count_tokens(msgspec.json.encode(shown).decode()) <= 600
 
@@ -41,7 +41,7 @@ def test_the_standard_set_costs_at_most_600_tokens(*, has_sql: bool, count_token
 def test_one_tool_has_the_example_of_a_join() -> None:
     without_run = own_tools(MemoryToolsPolicy(), WEEK, has_sql=True)
     assert "JOIN drivers" in without_run[QUERY].description
-    with_both = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=True, has_run=True), has_tools=True)
+    with_both = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_sql=True, has_run=True), "read_only")
     assert next(iter(with_both)) == RUN
     assert "names[t[...]]" in with_both[RUN].description
     assert "JOIN" not in with_both[QUERY].description
@@ -51,7 +51,7 @@ def test_one_tool_has_the_example_of_a_join() -> None:
 def test_the_guide_has_the_tokens_of_the_sets(count_tokens: Callable[[str], int]) -> None:
     def count(kind: MemoryToolSet, *, has_sql: bool = False, has_run: bool = False) -> int:
         tools = own_tools(MemoryToolsPolicy(kind), WEEK, has_sql=has_sql, has_run=has_run)
-        tools = add_run(tools, has_tools=True) if has_run else tools
+        tools = add_run(tools, "read_only") if has_run else tools
         shown = [{key: one.advert[key] for key in ("name", "description", "inputSchema")} for one in tools.values()]
         return count_tokens(msgspec.json.encode(shown).decode())
 
@@ -71,9 +71,14 @@ def test_the_guide_has_the_tokens_of_the_sets(count_tokens: Callable[[str], int]
 
 def test_the_script_tool_names_tools_only_where_there_are_any() -> None:
     own = own_tools(MemoryToolsPolicy(), WEEK, has_run=True)
-    with_tools, alone = (add_run(own, has_tools=has_tools)[RUN].description for has_tools in (True, False))
-    assert with_tools == f"{alone}\nTools: await tools.name(argument=...)."
+    described = {access: add_run(own, access)[RUN].description for access in get_args(ScriptAccess)}
+    alone = described.pop("none")
     assert "tools." not in alone
+    assert described == {
+        "read_only": f"{alone}\nTools that only read: await tools.name(argument=...).",
+        "listed": f"{alone}\nTools: await tools.name(argument=...).",
+        "all": f"{alone}\nTools: await tools.name(argument=...).",
+    }
 
 
 STANDARD = {RETRIEVE, "memory_read", "memory_grep", "memory_query", "memory_edit"}

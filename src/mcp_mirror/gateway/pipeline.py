@@ -29,7 +29,7 @@ from mcp_mirror.security.flows import Flows, build_flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.settings.labels import FUNCTIONS
-from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.policies import Config, ScriptAccess
 from mcp_mirror.tokens import upper_estimator
 
 ENTRY_POINTS: Final = "mcp_mirror.stages"
@@ -204,5 +204,11 @@ class StateBuilder(msgspec.Struct, frozen=True):
         lifetime = services.writer.policy.lifetime
         has_run = services.sandbox is not None and config.memory_tools.admits(RUN)
         tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None, has_run=has_run)
-        has_tools = bool(config.upstreams) or any(one.policy.name == FUNCTIONS for one in services.upstreams)
-        return add_run(tools, has_tools=has_tools and config.code.tools != "none") if has_run else tools
+        return add_run(tools, self._find_script_access(config)) if has_run else tools
+
+    def _find_script_access(self, config: Config) -> ScriptAccess:
+        """Return which tools scripts may call without asking the user; none without tools."""
+        if config.upstreams or config.code.tools == "none":
+            return config.code.tools
+        has_functions = any(one.policy.name == FUNCTIONS for one in self.shared.services.upstreams)
+        return "all" if has_functions else "none"

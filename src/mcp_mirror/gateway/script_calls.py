@@ -38,8 +38,8 @@ _REASONS: Final[Mapping[ScriptAccess, str]] = {
 }
 """Why a tool needs the user's permission. With `all` no tool needs it, and with `none` no call comes here."""
 _REMEDY: Final = (
-    "Call the tool outside of a script, or permit it in the configuration: `code.tools: listed`, with its own name in "
-    "`code.allow`."
+    "Call the tool outside of a script; results have paths. The configuration can permit it in scripts: `code.tools: "
+    "listed`, with its own name in `code.allow`."
 )
 _MISTAKES: Final = frozenset({None, RefusalReason.UNKNOWN_TOOL, RefusalReason.UNKNOWN_PATH})
 """Reasons of failed calls that a corrected script can make; None: the tool failed."""

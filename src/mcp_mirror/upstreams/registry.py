@@ -197,7 +197,7 @@ def explain_missing(upstreams: Iterable[Upstream]) -> str:
         is_down = one.status.state == "down"
         if is_down or not one.listing:
             names[is_down].append(one.policy.name)
-    texts = ((names[False], "starting", "appear later"), (names[True], "down", "cannot be called now"))
+    texts = ((names[False], "starting", "may appear later"), (names[True], "down", "cannot be called now"))
     return " ".join(_write_missing(*text) for text in texts if text[0])
 
 

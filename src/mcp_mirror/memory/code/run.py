@@ -32,7 +32,7 @@ from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.security.flows import format_labels
-from mcp_mirror.settings.policies import CodePolicy
+from mcp_mirror.settings.policies import CodePolicy, ScriptAccess
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_size
 
@@ -254,8 +254,14 @@ for t in trips:
     sums[name] = sums.get(name, 0) + t[...]
 max(sums.items(), key=lambda s: s[1])
 """
-_TOOLS: Final = "Tools: await tools.name(argument=...)."
-"""Follows the example if the gateway has tools."""
+_CALL: Final = "await tools.name(argument=...)."
+_TOOLS: Final[Mapping[ScriptAccess, str]] = {
+    "none": "",
+    "read_only": f"\nTools that only read: {_CALL}",
+    "listed": f"\nTools: {_CALL}",
+    "all": f"\nTools: {_CALL}",
+}
+"""Follows the example, by the tools that a script may call without asking the user."""
 _TOOL: Final = MemoryTool(
     RUN,
     f"{_DESCRIPTION}{_EXAMPLE}".rstrip(),
@@ -267,13 +273,12 @@ _TOOL: Final = MemoryTool(
 )
 
 
-def add_run(tools: Mapping[str, MemoryTool], *, has_tools: bool) -> Mapping[str, MemoryTool]:
+def add_run(tools: Mapping[str, MemoryTool], access: ScriptAccess) -> Mapping[str, MemoryTool]:
     """Return `memory_run` and the memory tools.
 
-    `has_tools`: a script can call tools, because the gateway has upstreams or functions, and `code.tools` is not none.
+    `access`: the tools that a script may call without asking the user.
 
     `memory_run` comes first and has an example, because small models call it only where it is first, and need the
     example (docs/evaluation/wording.md).
     """
-    tool = replace(_TOOL, description=f"{_TOOL.description}\n{_TOOLS}") if has_tools else _TOOL
-    return {RUN: tool, **tools}
+    return {RUN: replace(_TOOL, description=f"{_TOOL.description}{_TOOLS[access]}"), **tools}

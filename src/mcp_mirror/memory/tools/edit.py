@@ -4,14 +4,15 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.amounts import format_bytes, format_count
+from mcp_mirror.core.capture import PASS_THROUGH_TOKENS
 from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, measure_substitution, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.lookup import find_argument, find_value, query_value
-from mcp_mirror.memory.tools.save import NewValue, save_and_reply
-from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
+from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_value
+from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import cut_for_candidates, find_notice_bases, has_candidates, parse_wrapped_path, unwrap_result
 from mcp_mirror.payload.json_rpc import contiguous
@@ -55,7 +56,15 @@ async def edit(call: ToolInput) -> Content:
         cost = max(cost, replace.bound_occurrences(len(found_value.blob)) * sent)
     pieces = await query_value(call, found_value, change, cost)
     size = max(pieces.size, _PIECE_COST * len(pieces))
-    return await save_and_reply(call, NewValue(join_pieces(found_value.blob, pieces), (found_value, *used), size=size))
+    # The model knows what it changed, so it reads only a short copy again.
+    edited = NewValue(
+        join_pieces(found_value.blob, pieces), (found_value, *used), most_shown=PASS_THROUGH_TOKENS, size=size
+    )
+    notice = (await save_value(call, edited)).notice
+    if call.arguments.flag("all") and isinstance(change, Replace | ReplaceByValue):
+        places = format_count(len(pieces) // 2, "place")  # before, between and after them are unchanged parts
+        notice = f"{notice.rstrip()}\nChanged {places}."
+    return build_text_content(notice)
 
 
 def _choose_way(arguments: Arguments) -> str:
@@ -144,4 +153,4 @@ async def put(call: ToolInput) -> Content:
     segments, used = await _resolve(call, await run_by_size(len(given), _open_text, given))
     is_text = bytes(next(filter(None, segments))[:1]) == b'"'
     size = sum(map(len, segments))
-    return await save_and_reply(call, NewValue(segments, used, may_inline=False, is_text=is_text, size=size))
+    return await save_and_reply(call, NewValue(segments, used, most_shown=0, is_text=is_text, size=size))

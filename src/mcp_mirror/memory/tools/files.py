@@ -33,7 +33,7 @@ _QUANTUM: Final = 4
 
 async def import_file(call: ToolInput) -> Content:
     """Store the text of a file, or its bytes as base64, and return the notice."""
-    return await save_and_reply(call, NewValue(_read_as_json(call), source=FILES, may_inline=False, is_text=True))
+    return await save_and_reply(call, NewValue(_read_as_json(call), source=FILES, most_shown=0, is_text=True))
 
 
 def _read_as_json(call: ToolInput) -> Iterator[Buffer]:

@@ -44,8 +44,8 @@ class NewValue(msgspec.Struct, frozen=True):
     """The memory paths of these values."""
     source: str = MODEL
     """The flow label of everything else that it was made of."""
-    may_inline: bool = True
-    """The notice may show a small value."""
+    most_shown: int | None = None
+    """The tokens of the largest value that the notice shows whole. Default: `mirror.inline_budget`."""
     is_text: bool = False
     """It is a JSON string; if the string contains JSON, that JSON is stored."""
     is_content: bool = False
@@ -133,7 +133,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
 
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
     mirror = call.memory.mirror
-    inline_budget = mirror.inline_budget if value.may_inline else 0
+    inline_budget = mirror.inline_budget if value.most_shown is None else min(value.most_shown, mirror.inline_budget)
     preview = value.preview and all(one.preview for one in value.inputs)
     rules = CaptureRules("always", inline_budget, mirror.error_budget, is_wrapped=False, preview=preview)
     return ProcessingOptions(
