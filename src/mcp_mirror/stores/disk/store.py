@@ -82,8 +82,8 @@ class DiskStore:
         self._sweeper = ExpirySweeper(partial(self._run_change, self._maintain))
         self._reserve_lock = RLock()
         self._is_open = False
-        self._threads: anyio.CapacityLimiter | None = None
-        self._changing_threads: anyio.CapacityLimiter | None = None
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._changing_threads = anyio.CapacityLimiter(_THREADS)
 
     @property
     def scratch(self) -> Path:
@@ -91,7 +91,6 @@ class DiskStore:
         return self._process_dir.path
 
     async def __aenter__(self) -> Self:
-        self._threads, self._changing_threads = (anyio.CapacityLimiter(_THREADS) for _ in range(2))
         try:
             await self._run(self._begin)
         except BaseException:
