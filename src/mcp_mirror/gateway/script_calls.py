@@ -57,7 +57,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
     runtime: Runtime
 
     async def list_tools(self) -> tuple[ScriptTool, ...]:
-        """See `ScriptTools.list_tools`."""
+        """Return the tools of the caller for scripts; originals beside their twins are not among them."""
         caller = self.call.caller
         await self.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
         entries = self.runtime.state.catalog_for(caller).entries.values()
@@ -68,7 +68,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         )
 
     async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
-        """See `ScriptTools.call_tool`."""
+        """Call a tool; a failure is a result with an error."""
         state = self.runtime.state
         nested = Call(
             self.channel,
