@@ -69,7 +69,9 @@ class ScriptCalls(msgspec.Struct, frozen=True):
 
     async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
         """Call a tool; a failure is a result with an error."""
-        state = self.runtime.state
+        state, policy = self.runtime.state, self.call.config.code
+        if policy.tools == "none":
+            return ScriptToolResult(error="Scripts may not call tools here (`code.tools: none`).", is_refused=True)
         nested = Call(
             self.channel,
             call.tool.name,
@@ -80,7 +82,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             script=ScriptOrigin(call.labels, call.preview, self.call.trace.span),
             trace=CallTrace(detail={"script_call": self.call.id}),
         )
-        is_allowed = call.is_admitted
+        is_allowed = policy.admits(call.tool.tool, is_read_only=call.tool.is_read_only)
         try:
             if not is_allowed:
                 await self._ask(call)

@@ -34,8 +34,6 @@ class ScriptCall(msgspec.Struct, frozen=True):
     """The joined flow labels of everything that the script has received."""
     preview: bool
     """The model may see parts of all of it."""
-    is_admitted: bool
-    """The call needs no question to the user."""
 
 
 class ScriptToolResult(msgspec.Struct, frozen=True):
