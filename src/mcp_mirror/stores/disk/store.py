@@ -111,8 +111,8 @@ class DiskStore:
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value."""
-        refuse_oversized(sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
-        await self._run_change(self._put, namespace, descriptor, blob, file)
+        refuse_oversized(size := sum(map(len, blob)), self._policy.for_namespace(namespace))
+        await self._run_change(self._put, namespace, descriptor, blob, size, file)
         self._sweeper.note_put()
 
     async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:  # noqa: ARG002  # the bytes are near
@@ -223,9 +223,8 @@ class DiskStore:
         with self._blobs.draft((bytes(INLINE_BYTES),)):
             pass
 
-    def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
+    def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, size: int, file: FileSpan | None) -> None:
         self._reopen_if_removed()
-        size = sum(len(segment) for segment in blob)
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         record = self._records.encode(descriptor, envelope)
         if size <= INLINE_BYTES:
