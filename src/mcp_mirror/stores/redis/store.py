@@ -282,7 +282,8 @@ class RedisStore:
             self._warn_of_lost_values()
             return None
         if reason:
-            return self._build_tombstone(self._codec.decode(namespace, base, record), reason, rest[0])
+            [at] = rest
+            return self._build_tombstone(self._codec.decode(namespace, base, record), reason, at)
         used, mark, size, chunk, content = rest
         try:
             known = self._codec.decode(namespace, base, record)
@@ -361,11 +362,8 @@ class RedisStore:
             number, start = divmod(part.start, chunk)
             last = start + part.length - 1
             if found.content is None:
-                command, is_large = (
-                    ("GETRANGE", self._keys.blob(value, number), start, last),
-                    part.length > OBJECT_BYTES,
-                )
-                [read] = await self._redis.run([command], is_large=is_large)
+                command = ("GETRANGE", self._keys.blob(value, number), start, last)
+                [read] = await self._redis.run([command], is_large=part.length > OBJECT_BYTES)
             else:
                 read = found.content[start : last + 1]
             if len(read) != part.length:
