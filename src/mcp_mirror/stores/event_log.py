@@ -141,7 +141,6 @@ class MemoryEventLog:
         """When old entries were last removed, in seconds since the epoch."""
 
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
-        """Append entries and add to the sums."""
         now = self._clock()
         share = self._shares.setdefault(namespace, _Share(self._count))
         self._count += len(entries)
@@ -157,7 +156,6 @@ class MemoryEventLog:
     async def read(
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
     ) -> tuple[tuple[str, bytes], ...]:
-        """The newest entries with their cursors, newest first."""
         share = self._shares.get(namespace, _Share(0))
         end = share.end if before is None else min(int(before), share.end)
         first = max(share.first if after is None else int(after) + 1, end - limit)
@@ -167,17 +165,14 @@ class MemoryEventLog:
         )
 
     async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
-        """The sums of a namespace."""
         first = int(since) // HOUR
         share = self._shares.get(namespace, _Share(0))
         return {key: one for key, one in share.sums.items() if key[0] >= first}
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
-        """The number of calls by day."""
         return count_daily_calls(await self.sums(namespace, since - since % DAY))
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with entries or sums."""
         return frozenset(self._shares)
 
     def _remove_old(self, last: float) -> None:

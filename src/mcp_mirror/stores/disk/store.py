@@ -110,13 +110,11 @@ class DiskStore:
         await self._run_change(self._check_room)
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
-        """Store a value."""
         refuse_oversized(size := sum(map(len, blob)), self._policy.for_namespace(namespace))
         await self._run_change(self._put, namespace, descriptor, blob, size, file)
         self._sweeper.note_put()
 
     async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:  # noqa: ARG002  # the bytes are near
-        """The descriptor or tombstone of a value."""
         return await self._run(self._index.describe, namespace, base)
 
     async def read(
@@ -138,25 +136,20 @@ class DiskStore:
         return FileSpan(str(self._find_path(location)), Span(location.start, location.size))
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
         return await self._run_change(self._delete, namespace, base)
 
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first."""
         return await self._run(self._listings.list, namespace, after, slug, limit)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
         return await self._run(self._listings.bases_near, namespace, text, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
         return await self._run(self._listings.stats, namespace)
 
     async def totals(self) -> StoreTotals:
-        """The number and bytes of all values, and the evictions of this process."""
         return await self._run(self._index.totals)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
@@ -164,11 +157,9 @@ class DiskStore:
         await self._run_change(self._index.count, namespace, traffic)
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with stored values or counted tokens."""
         return await self._run(self._listings.namespaces)
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
-        """The slugs of a namespace's values; of all values and tombstones for None."""
         return await self._run(self._listings.slugs, namespace)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:

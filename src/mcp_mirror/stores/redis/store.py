@@ -375,13 +375,11 @@ class RedisStore:
         return None
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
         return bool(await self._call("delete", is_write=True, owner=encode_name(namespace), base=encode_name(base)))
 
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first."""
         listed: list[Descriptor] = []
         pacer = Pacer()
         place: dict[str, Any] = {} if after is None else {"after": encode_name(after)}
@@ -407,7 +405,6 @@ class RedisStore:
         return tuple(listed)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
         lost, bases = await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
         if lost:
             self._warn_of_lost_values()
@@ -415,7 +412,6 @@ class RedisStore:
             return tuple(map(decode_name, bases))
 
     async def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
         size, part = 0, None
         while True:
             reply = await self._call("stats", owner=encode_name(namespace), part=part)
@@ -427,13 +423,11 @@ class RedisStore:
             [part] = parts
 
     async def totals(self) -> StoreTotals:
-        """The number and bytes of all values, and the evictions of this process."""
         values, size = await self._redis.run([("ZCARD", self._keys.of("order")), ("GET", self._keys.of("total"))])
         with decoding():
             return StoreTotals(values, int(size or 0), self._evicted)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
-        """Add to the counted tokens."""
         owner, key = encode_name(namespace), self._keys.of("traffic")
         await self._redis.run(
             [
@@ -444,7 +438,6 @@ class RedisStore:
         )
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with stored values or counted tokens."""
         owners, fields = await self._redis.run(
             [("ZRANGE", self._keys.of("values"), 0, -1), ("HKEYS", self._keys.of("traffic"))]
         )
