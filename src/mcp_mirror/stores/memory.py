@@ -230,17 +230,13 @@ class MemoryStore:
         self._bytes += size
         self._sweeper.note_put()
 
-    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:  # noqa: ARG002  # the bytes are near
+    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
         key = (namespace, base)
         value = self._use(key)
         return value.describe(base) if value else self._tombstones.get(key)
 
     async def read(
-        self,
-        namespace: str,
-        base: str,
-        span: Span | None = None,
-        known: Descriptor | None = None,  # noqa: ARG002  # the index is near
+        self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None
     ) -> Buffer | None:
         """A view of the bytes, without a copy."""
         value = self._use((namespace, base))

@@ -114,15 +114,11 @@ class DiskStore:
         await self._run_change(self._put, namespace, descriptor, blob, size, file)
         self._sweeper.note_put()
 
-    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:  # noqa: ARG002  # the bytes are near
+    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
         return await self._run(self._index.describe, namespace, base)
 
     async def read(
-        self,
-        namespace: str,
-        base: str,
-        span: Span | None = None,
-        known: Descriptor | None = None,  # noqa: ARG002  # the index is near
+        self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None
     ) -> Buffer | None:
         """The bytes of a value or of a range of it: a map of a large value, decrypted in memory if it is encrypted."""
         return await self._run(self._read, namespace, base, span)

@@ -202,7 +202,7 @@ class RedisStore:
         if self._registry:
             await self._registry.check()
 
-    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value. It becomes visible at once with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         base = descriptor.base
@@ -370,7 +370,7 @@ class RedisStore:
                 raise ObjectMissingError("A chunk of a stored value does not exist.")
             yield read
 
-    async def file_of(self, namespace: str, base: str) -> FileSpan | None:  # noqa: ARG002  # as every store
+    async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """None: values are not in files."""
         return None
 
