@@ -127,6 +127,13 @@ class _Share(msgspec.Struct):
         while self.appended and self.appended[0][1] <= self.first:
             self.appended.popleft()
 
+    def remove_until(self, last: float) -> None:
+        """Remove entries and sums until `last`, in seconds since the epoch."""
+        while self.appended and self.appended[0][0] <= last:
+            self.remove_before(self.appended[0][1])
+        if self.sums and next(iter(self.sums))[0] * HOUR <= last:
+            self.sums = {key: one for key, one in self.sums.items() if key[0] * HOUR > last}
+
 
 class MemoryEventLog:
     """An `EventLog` in memory."""
@@ -178,9 +185,6 @@ class MemoryEventLog:
     def _remove_old(self, last: float) -> None:
         """Remove entries and sums until `last`, in seconds since the epoch."""
         for namespace, share in [*self._shares.items()]:
-            while share.appended and share.appended[0][0] <= last:
-                share.remove_before(share.appended[0][1])
-            if share.sums and next(iter(share.sums))[0] * HOUR <= last:
-                share.sums = {key: one for key, one in share.sums.items() if key[0] * HOUR > last}
+            share.remove_until(last)
             if not share.entries and not share.sums:
                 del self._shares[namespace]
