@@ -29,11 +29,9 @@ LOCAL: Final = "local"
 def split_namespace(namespace: str) -> tuple[str, str]:
     """Return issuer and name of a namespace's principal, `["issuer", "name"]`; else no issuer and the namespace."""
     try:
-        parts = json.loads(namespace)
-    except ValueError:
+        return msgspec.json.decode(namespace, type=tuple[str, str])
+    except (msgspec.DecodeError, UnicodeError):
         return "", namespace
-    is_pair = isinstance(parts, list) and len(parts) == _PAIR and all(isinstance(part, str) for part in parts)
-    return (parts[0], parts[1]) if is_pair else ("", namespace)
 
 
 def name_principal(namespace: str) -> str:
@@ -48,7 +46,6 @@ def name_namespaces(namespaces: Iterable[str]) -> dict[str, str]:
     return {namespace: name if counts[name] == 1 else namespace for namespace, name in names.items()}
 
 
-_PAIR: Final = 2
 _INVALID_REQUEST: Final = -32600
 
 CAPABILITY_OF: Final[Mapping[str, str]] = MappingProxyType(

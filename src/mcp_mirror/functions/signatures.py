@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, Final, TypedDict, get_args
 
@@ -243,23 +243,16 @@ class _Schema(GenerateJsonSchema):
         return described
 
     def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
-        return _admit_object(super().named_tuple_schema(schema), schema["fields"])
-
-    def p_arguments_schema(self, arguments: list[Any], var_args_schema: Any) -> JsonSchemaValue:
-        """A named tuple before pydantic 2.14."""
-        return _admit_object(super().p_arguments_schema(arguments, var_args_schema), arguments)
-
-
-def _admit_object(as_array: JsonSchemaValue, fields: Sequence[Mapping[str, Any]]) -> JsonSchemaValue:
-    """The schema of a named tuple: an object, as in results, or pydantic's array."""
-    names = [str(one["name"]) for one in fields]
-    as_object = {
-        "type": "object",
-        "properties": dict(zip(names, deepcopy(as_array.get("prefixItems", [])), strict=True)),
-        "required": names[: as_array.get("minItems", 0)],
-        "additionalProperties": False,
-    }
-    return {"anyOf": [as_object, as_array]}
+        """Return the schema of a named tuple: an object, as in results, or pydantic's array."""
+        as_array = super().named_tuple_schema(schema)
+        names = [str(one["name"]) for one in schema["fields"]]
+        as_object = {
+            "type": "object",
+            "properties": dict(zip(names, deepcopy(as_array.get("prefixItems", [])), strict=True)),
+            "required": names[: as_array.get("minItems", 0)],
+            "additionalProperties": False,
+        }
+        return {"anyOf": [as_object, as_array]}
 
 
 def _describe_error(at: tuple[int | str, ...], reason: str) -> str:

@@ -100,16 +100,39 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Replace pointers by their values and validate the result against the tool's own schema.
 
         If the arguments are not valid, they are corrected where the schema allows only one reading
-        (`find_corrections`, `unwrap_pointer`, `_find_key_of_argument`). `may_quote`: an error may quote the values.
+        (`find_corrections`). `may_quote`: an error may quote the values.
         """
         arguments, types_of = call.arguments, types_at(entry.schema)
-        found, values = inputs.found, inputs.values
-        sent: Segments | None = None if found else (arguments,)
-        while sent is None:
+        sent: Segments = (arguments,)
+        if inputs.found:
+            inputs, sent = await self._substitute_as_meant(call, entry, inputs)
+        faults = await self._find_faults(call, entry, sent)
+        if not faults:
+            return sent
+        corrections = await run_by_parts(arguments, find_corrections, arguments, inputs.found, types_of)
+        if corrections:
+            replaced = tuple(sorted((*inputs.found, *corrections), key=lambda item: item.span.start))
+            corrected = await self._substitute(call, entry, replaced, inputs.values)
+            left = await self._find_faults(call, entry, corrected)
+            if not left:
+                return corrected
+            faults = faults if _were_null(left, faults) else left
+        raise _build_misfit_error(entry, faults if may_quote else ())
+
+    async def _substitute_as_meant(
+        self, call: Call, entry: CatalogEntry, inputs: CallInputs
+    ) -> tuple[CallInputs, Segments]:
+        """Replace pointers by their values; if one does not fit and another reading does, replace that.
+
+        The other reading is the pointer without the array around it (`unwrap_pointer`), or a member of its value
+        (`_find_key_of_argument`). Returns the inputs that fit, and the arguments with their values.
+        """
+        found, values, types_of = inputs.found, inputs.values, types_at(entry.schema)
+        while True:
             try:
                 sent = await self._substitute(call, entry, found, values)
             except MisfitError as misfit:
-                if unwrapped := unwrap_pointer(arguments, found, misfit, types_of):
+                if unwrapped := unwrap_pointer(call.arguments, found, misfit, types_of):
                     item, array = unwrapped
                     found = tuple(array if one == item else one for one in found)
                     values = {array if one == item else one: value for one, value in values.items()}
@@ -118,18 +141,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                     values = {one: member if one.location == at else value for one, value in values.items()}
                 else:
                     raise
-        faults = await self._find_faults(call, entry, sent)
-        if not faults:
-            return sent
-        corrections = await run_by_parts(arguments, find_corrections, arguments, found, types_of)
-        if corrections:
-            replaced = tuple(sorted((*found, *corrections), key=lambda item: item.span.start))
-            corrected = await self._substitute(call, entry, replaced, values)
-            left = await self._find_faults(call, entry, corrected)
-            if not left:
-                return corrected
-            faults = faults if _were_null(left, faults) else left
-        raise _build_misfit_error(entry, faults if may_quote else ())
+            else:
+                return msgspec.structs.replace(inputs, found=found, values=values), sent
 
     async def _substitute(
         self, call: Call, entry: CatalogEntry, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]

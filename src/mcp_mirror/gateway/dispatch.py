@@ -137,7 +137,7 @@ class Dispatcher:
         services, scripts = self._services, None
         if services.sandbox is not None and tool.name == RUN:
             calls = ScriptCalls(call, channel or call.channel, services, self._runtime)
-            scripts = Scripts(services.sandbox, call.config.code, calls)
+            scripts = Scripts(services.sandbox, call.config.code, calls.list_tools, calls.call_tool)
         memory = open_memory(services, call.config, self._runtime.state.flows, call.id)
         if (tokens := call.reservation.tokens) is not None:
             lowered, estimate = lower_budgets(call.config.mirror, tokens), upper_estimator(call.config.mirror.provider)

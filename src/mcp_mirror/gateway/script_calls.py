@@ -57,7 +57,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
     runtime: Runtime
 
     async def list_tools(self) -> tuple[ScriptTool, ...]:
-        """See `ScriptTools.list_tools`."""
+        """Return the tools of the caller for scripts; originals beside their twins are not among them."""
         caller = self.call.caller
         await self.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
         entries = self.runtime.state.catalog_for(caller).entries.values()
@@ -68,8 +68,10 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         )
 
     async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
-        """See `ScriptTools.call_tool`."""
-        state = self.runtime.state
+        """Call a tool; a failure is a result with an error."""
+        state, policy = self.runtime.state, self.call.config.code
+        if policy.tools == "none":
+            return ScriptToolResult(error="Scripts may not call tools here (`code.tools: none`).", is_refused=True)
         nested = Call(
             self.channel,
             call.tool.name,
@@ -80,7 +82,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             script=ScriptOrigin(call.labels, call.preview, self.call.trace.span),
             trace=CallTrace(detail={"script_call": self.call.id}),
         )
-        is_allowed = call.is_admitted
+        is_allowed = policy.admits(call.tool.tool, is_read_only=call.tool.is_read_only)
         try:
             if not is_allowed:
                 await self._ask(call)

@@ -95,9 +95,11 @@ async def unknown_path_error(store: Store, namespace: str, text: str, unstored: 
     `unstored` is the tool whose result the model saw last, if that was whole and not stored. Small models look for such
     a result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
     """
-    if len(named := find_notice_bases(text) or find_bases(text[:MAX_NOTICE])) > 1:
+    in_notice = find_notice_bases(text)
+    named = in_notice or find_bases(text[:MAX_NOTICE])
+    if len(named) > 1:
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index)[:MAX_NEAREST])
-        cause = "This is a whole notice, which names" if find_notice_bases(text) else "This text names"
+        cause = "This is a whole notice, which names" if in_notice else "This text names"
         return _build_refusal(f"{cause} several paths. Give only one: {paths}.")
     newest = [one.base for one in await store.list(namespace, limit=_NEWEST_BASES)]
     if is_pathless_notice(text.strip()) and newest:
@@ -147,25 +149,33 @@ def missing_key_error(
     """
     if not content.include_keys:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
-    include_keys = described.preview
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
-    if include_keys and text and (data := describe_embedded_data(text, trim(text))):
+    below = path.tokens[depth:]
+    if described.preview and text and (data := describe_embedded_data(text, trim(text))):
         use = "Use the path itself."
         if content.advise_query:
-            expression = _write_expression(path.tokens[depth:])
-            use = f"Query the path itself: the JMESPath expression {expression} finds this part."
+            use = f"Query the path itself: the JMESPath expression {_write_expression(below)} finds this part."
         advice = f"It is {data.description}. {use}"
     elif miss.kind == "object":
-        advice = _list_keys(miss, unescape_token(token), here) if include_keys else _list_positions(miss, "hidden")
+        wanted = unescape_token(token)
+        advice = _list_keys(miss, wanted, here) if described.preview else _list_positions(miss, "hidden")
     elif miss.kind == "array":
-        advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
-        if content.advise_query and miss.length and (expression := _write_projection(path.tokens[depth:])):
-            advice += f" Query this path: the JMESPath expression {expression} selects from its items."
+        advice = _describe_items(miss, below if content.advise_query else ())
     else:
         advice = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
     return _build_refusal(f"{cause} {advice}").with_log_message(cause)
+
+
+def _describe_items(miss: Miss, below: Location) -> str:
+    """Describe an array, and the expression that selects from its items what a path below it meant, if there is one."""
+    if not miss.length:
+        return "It is an empty array."
+    described = f"It is an array whose items are 0 to {miss.length - 1}."
+    if below and (expression := _write_projection(below)):
+        return f"{described} Query this path: the JMESPath expression {expression} selects from its items."
+    return described
 
 
 async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class Store(Protocol):
         """The namespaces with stored values or counted tokens."""
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
-        """The slugs with which the bases of values and tombstones begin; None: in all namespaces."""
+        """The slugs of a namespace's values; those of all values and tombstones for None."""
 
 
 class ObjectMissingError(StoreError):

@@ -262,7 +262,6 @@ class EncryptedEventLog:
         self.sums, self.daily_calls, self.namespaces = log.sums, log.daily_calls, log.namespaces
 
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
-        """Append entries and add to the sums."""
         if self._encryptor.seals and entries:
             entries = await anyio.to_thread.run_sync(self._seal, namespace, entries)
         await self._log.append(namespace, entries, sums, keep=keep)

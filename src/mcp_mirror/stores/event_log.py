@@ -127,6 +127,13 @@ class _Share(msgspec.Struct):
         while self.appended and self.appended[0][1] <= self.first:
             self.appended.popleft()
 
+    def remove_until(self, last: float) -> None:
+        """Remove entries and sums until `last`, in seconds since the epoch."""
+        while self.appended and self.appended[0][0] <= last:
+            self.remove_before(self.appended[0][1])
+        if self.sums and next(iter(self.sums))[0] * HOUR <= last:
+            self.sums = {key: one for key, one in self.sums.items() if key[0] * HOUR > last}
+
 
 class MemoryEventLog:
     """An `EventLog` in memory."""
@@ -141,7 +148,6 @@ class MemoryEventLog:
         """When old entries were last removed, in seconds since the epoch."""
 
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
-        """Append entries and add to the sums."""
         now = self._clock()
         share = self._shares.setdefault(namespace, _Share(self._count))
         self._count += len(entries)
@@ -157,7 +163,6 @@ class MemoryEventLog:
     async def read(
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
     ) -> tuple[tuple[str, bytes], ...]:
-        """The newest entries with their cursors, newest first."""
         share = self._shares.get(namespace, _Share(0))
         end = share.end if before is None else min(int(before), share.end)
         first = max(share.first if after is None else int(after) + 1, end - limit)
@@ -167,25 +172,19 @@ class MemoryEventLog:
         )
 
     async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
-        """The sums of a namespace."""
         first = int(since) // HOUR
         share = self._shares.get(namespace, _Share(0))
         return {key: one for key, one in share.sums.items() if key[0] >= first}
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
-        """The number of calls by day."""
         return count_daily_calls(await self.sums(namespace, since - since % DAY))
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with entries or sums."""
         return frozenset(self._shares)
 
     def _remove_old(self, last: float) -> None:
         """Remove entries and sums until `last`, in seconds since the epoch."""
         for namespace, share in [*self._shares.items()]:
-            while share.appended and share.appended[0][0] <= last:
-                share.remove_before(share.appended[0][1])
-            if share.sums and next(iter(share.sums))[0] * HOUR <= last:
-                share.sums = {key: one for key, one in share.sums.items() if key[0] * HOUR > last}
+            share.remove_until(last)
             if not share.entries and not share.sums:
                 del self._shares[namespace]

@@ -211,7 +211,6 @@ class MemoryStore:
         """Do nothing: a process reads and writes its memory."""
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
-        """Store a value."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         key = (namespace, descriptor.base)
         with as_store_errors():
@@ -231,18 +230,13 @@ class MemoryStore:
         self._bytes += size
         self._sweeper.note_put()
 
-    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:  # noqa: ARG002  # the bytes are near
-        """The descriptor or tombstone of a value."""
+    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
         key = (namespace, base)
         value = self._use(key)
         return value.describe(base) if value else self._tombstones.get(key)
 
     async def read(
-        self,
-        namespace: str,
-        base: str,
-        span: Span | None = None,
-        known: Descriptor | None = None,  # noqa: ARG002  # the index is near
+        self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None
     ) -> Buffer | None:
         """A view of the bytes, without a copy."""
         value = self._use((namespace, base))
@@ -253,19 +247,16 @@ class MemoryStore:
         return memoryview(blob)[span.start : span.stop] if span else blob
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
-        """The file that contains the value."""
         value = self._use((namespace, base))
         return value.content if value and isinstance(value.content, FileSpan) else None
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
         key = (namespace, base)
         return self._use(key) is not None and bool(self._remove(key))
 
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first."""
         share, now = self._shares.get(namespace, _Share()), self._clock()
         end: tuple[float, str] | None = None
         if after is not None:
@@ -282,30 +273,24 @@ class MemoryStore:
         return tuple(listed)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
         return self._shares.get(namespace, _Share()).find_near(self._clock(), text, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
         kept = self._shares.get(namespace, _Share()).sum_unexpired(self._clock())
         return StoreStats(kept.values, kept.bytes, self._traffic.get(namespace, Traffic()))
 
     async def totals(self) -> StoreTotals:
-        """The number and bytes of all values, and the evictions of this process."""
         return StoreTotals(len(self._values), self._bytes, self._evicted)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
-        """Add to the counted tokens."""
         counted = self._traffic.get(namespace, Traffic())
         self._traffic[namespace] = counted.plus(traffic.sent, traffic.kept_out)
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with stored values or counted tokens."""
         now = self._clock()
         return frozenset((*(name for name, share in self._shares.items() if share.has_unexpired(now)), *self._traffic))
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
-        """The slugs of a namespace's values; of all values and tombstones for None."""
         if namespace is not None:
             return frozenset(slug for slug in self._shares.get(namespace, _Share()).by_creation if slug)
         return frozenset(slug_of(base) for _, base in (*self._values, *self._tombstones))

@@ -44,10 +44,8 @@ def encode_returned(value: object, limit: int) -> bytes:
 
 
 def _check_size(value: object, limit: int) -> None:
-    """Add up the sizes of all items, level by level, and raise an error at the limit or for too many levels."""
-    size, level, depth = 0, [value], 0
-    while level:
-        size += _ITEM_BYTES * len(level) + sum(len(one) for one in level if isinstance(one, str | bytes))
+    """Raise an error for a value over the limit, or with too many levels."""
+    for depth, size in enumerate(_measure(value, limit)):
         if size > limit:
             raise ToolError(
                 f"The script returned more than {format_bytes(limit)} (`code.values`; each item counts "
@@ -55,8 +53,15 @@ def _check_size(value: object, limit: int) -> None:
             )
         if depth > _MAX_DEPTH:
             raise ToolError(f"The script returned a value with more than {_MAX_DEPTH} levels. Return a flatter value.")
+
+
+def _measure(value: object, limit: int) -> Iterator[int]:
+    """Yield the size of all items down to each level of nesting, until it exceeds the limit."""
+    size, level = 0, [value]
+    while level and size <= limit:
+        size += _ITEM_BYTES * len(level) + sum(len(one) for one in level if isinstance(one, str | bytes))
+        yield size
         level = _list_items(level, limit // _ITEM_BYTES)
-        depth += 1
 
 
 def _list_items(level: Iterable[object], most: int) -> list[object]:
@@ -162,11 +167,7 @@ def _halve(items: list[Any]) -> Iterator[list[Any]]:
 
 def _fits(items: list[Any]) -> bool:
     """Whether items have the size of a piece at most."""
-    try:
-        _check_size(items, _PIECE)
-    except ToolError:
-        return False
-    return True
+    return all(size <= _PIECE for size in _measure(items, _PIECE))
 
 
 def _encode_plain(value: object) -> bytes:

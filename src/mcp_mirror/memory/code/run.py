@@ -92,7 +92,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     """Run a script, with its tools if it uses any."""
     tools: Mapping[str, ScriptTool] = {}
     if mentions("tools", progress.code):
-        tools = name_tools(await scripts.tools.list_tools())
+        tools = name_tools(await scripts.list_tools())
     script = await _prepare_script(call, scripts.policy, inputs, tools, progress)
 
     async def call_tool(name: str, arguments: str) -> Settled:
@@ -102,7 +102,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
     if outcome.failure is None:
         return outcome
-    failure, listed = outcome.failure, await scripts.tools.list_tools()
+    failure, listed = outcome.failure, await scripts.list_tools()
 
     def explain() -> Failure:
         return explain_unknown_names(failure, name_tools(listed), progress.code)
@@ -151,17 +151,13 @@ async def _call_tool(
     scripts: Scripts, tools: Mapping[str, ScriptTool], progress: Progress, name: str, arguments: str
 ) -> ScriptToolResult:
     """Call a tool for the script; its result joins the labels of the script before the script gets it."""
-    policy = scripts.policy
     progress.calls += 1
-    if progress.calls > policy.calls:
-        return ScriptToolResult(error=f"A script may make {policy.calls:,} tool calls (`code.calls`).")
+    if progress.calls > (most := scripts.policy.calls):
+        return ScriptToolResult(error=f"A script may make {most:,} tool calls (`code.calls`).")
     if (tool := tools.get(name)) is None:
         return ScriptToolResult(error=f"Unknown tool {name!r}.")
-    if policy.tools == "none":
-        return ScriptToolResult(error="Scripts may not call tools here (`code.tools: none`).", is_refused=True)
-    is_admitted = policy.admits(tool.tool, is_read_only=tool.is_read_only)
     encoded = arguments.encode("utf-8", "replace")
-    result = await scripts.tools.call_tool(ScriptCall(tool, encoded, progress.labels, progress.preview, is_admitted))
+    result = await scripts.call_tool(ScriptCall(tool, encoded, progress.labels, progress.preview))
     progress.preview = progress.preview and result.preview
     if result.labels is not None:  # another call may have changed the labels in the meantime
         progress.labels = progress.join(progress.labels, result.labels)

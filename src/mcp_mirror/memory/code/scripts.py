@@ -1,6 +1,7 @@
-"""The interfaces between a script and the gateway: the tools that a script can call, and their results."""
+"""The interface between a script and the gateway: the tools that a script can call, and their results."""
 
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
@@ -33,8 +34,6 @@ class ScriptCall(msgspec.Struct, frozen=True):
     """The joined flow labels of everything that the script has received."""
     preview: bool
     """The model may see parts of all of it."""
-    is_admitted: bool
-    """The call needs no question to the user."""
 
 
 class ScriptToolResult(msgspec.Struct, frozen=True):
@@ -54,19 +53,12 @@ class ScriptToolResult(msgspec.Struct, frozen=True):
     """A rule, a limit or the user refused the call, and would refuse it in another script too."""
 
 
-class ScriptTools(Protocol):
-    """Calls tools for one script, in the same way as a client's calls."""
-
-    async def list_tools(self) -> tuple[ScriptTool, ...]:
-        """Return all tools of the caller."""
-
-    async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
-        """Call a tool. Failures are results with an error."""
-
-
 class Scripts(msgspec.Struct, frozen=True):
     """The objects that run the scripts of one call."""
 
     sandbox: Sandbox
     policy: CodePolicy
-    tools: ScriptTools
+    list_tools: Callable[[], Awaitable[tuple[ScriptTool, ...]]]
+    """Returns all tools of the caller."""
+    call_tool: Callable[[ScriptCall], Awaitable[ScriptToolResult]]
+    """Calls a tool in the same way as a client. Failures are results with an error."""

@@ -29,15 +29,14 @@ async def list_values(call: ToolInput) -> Content:
             "Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats)
         )
     lines = call.memory.budget.without(_FOOTER).select(_format_line(one, flows) for one in page[:_PAGE])
-    more = []
     if len(page) > len(lines):
         is_all = not tool and not call.arguments.has("after")
         left = f"{stats.values - len(lines):,} more" if is_all else "more"
-        more = [f'... {left}; next: after="{page[len(lines) - 1].base}"']
+        lines.append(f'... {left}; next: after="{page[len(lines) - 1].base}"')
     if not flows.can_hide:  # the tokens kept out reveal the sizes of hidden values
-        sent, kept_out, ratio = stats.traffic.sent, stats.traffic.kept_out, stats.traffic.ratio
-        more.append(f"Sent {sent:,} tokens; kept out {kept_out:,} (1 : {ratio:,}).")
-    return build_text_content("\n".join((*lines, *more)))
+        traffic = stats.traffic
+        lines.append(f"Sent {traffic.sent:,} tokens; kept out {traffic.kept_out:,} (1 : {traffic.ratio:,}).")
+    return build_text_content("\n".join(lines))
 
 
 async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:

@@ -97,17 +97,8 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         ToolError: The value is null, too large or nested too deeply.
         StoreError: The store failed, or temporary files cannot be written.
     """
-    memory = call.memory
-    limit = memory.limits.max_message_bytes
-    oversize = ToolError(
-        f"The value would be larger than {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one."
-    )
-    if value.size is not None and value.size > limit:  # it is not made first: a call can name a large value many times
-        raise oversize
-    frame = await run_by_size(INLINE_BYTES + 1 if value.size is None else value.size, _build_frame, call, value)
-    if isinstance(frame, DiscardedFrame):
-        raise oversize if frame.failure is None else StoreError(frame.explain())
-    flows = memory.flows
+    memory, flows = call.memory, call.memory.flows
+    frame = await _make_frame(call, value)
     of_inputs = [flows.read_labels(one.descriptor) for one in value.inputs]
     labels = flows.join(flows.labels_of_place(value.source), *of_inputs, *value.labels)
     options = _choose_options(call, value)
@@ -129,6 +120,26 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
     return SavedValue(options.bases.value, result.notice)
+
+
+async def _make_frame(call: ToolInput, value: NewValue) -> bytes | SpooledFrame:
+    """Return the value in an upstream's response; a value that is too large is not made, if its size is known.
+
+    Raises:
+        ToolError: The value is too large: a call can name a large value many times.
+        StoreError: The response cannot be written to a file.
+    """
+    limit = call.memory.limits.max_message_bytes
+    oversize = ToolError(
+        f"The value would be larger than {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one."
+    )
+    size = INLINE_BYTES + 1 if value.size is None else value.size
+    if value.size is not None and size > limit:
+        raise oversize
+    frame = await run_by_size(size, _build_frame, call, value)
+    if isinstance(frame, DiscardedFrame):
+        raise oversize if frame.failure is None else StoreError(frame.explain())
+    return frame
 
 
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.stores.base import cut_into_pieces
-from mcp_mirror.system.files import BINARY
+from mcp_mirror.system.files import BINARY, write_all
 from mcp_mirror.types import Buffer, FileSpan, Segments
 
 PIECE: Final = 1 << 18
@@ -72,7 +72,7 @@ class Blobs(msgspec.Struct, frozen=True):
         """
         with suppress(FileExistsError):
             self.folder.mkdir(0o700)
-        self._sync(self.folder.parent, _READ)
+        self._sync(self.folder.parent)
 
     @property
     def exists(self) -> bool:
@@ -128,7 +128,7 @@ class Blobs(msgspec.Struct, frozen=True):
                 raise BlobRemovedError
             return
         draft.path.replace(path)
-        self._sync(self.folder, _READ)
+        self._sync(self.folder)
 
     def remove(self, name: str) -> bool:
         """Remove a file. Maps of it stay readable. Returns False if the system refuses."""
@@ -154,7 +154,7 @@ class Blobs(msgspec.Struct, frozen=True):
             os.link(file.path, path)
         except OSError:  # another file system, or one without links
             return None
-        self._sync(path, _CHANGE)
+        self._sync(path)
         return BlobDraft(path, digest, file.span.start, file_size)
 
     def _write_file(self, path: Path, pieces: Iterable[Buffer]) -> int:
@@ -163,30 +163,26 @@ class Blobs(msgspec.Struct, frozen=True):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
         try:
             for piece in pieces:
+                write_all(file, piece)
                 file_size += len(piece)
-                rest = memoryview(piece)
-                while rest:
-                    rest = rest[os.write(file, rest) :]
             if self.fsync:
                 os.fsync(file)
         finally:
             os.close(file)
         return file_size
 
-    def _sync(self, path: Path, how: int) -> None:
+    def _sync(self, path: Path) -> None:
         """Sync a file or a folder to the disk. Windows cannot sync folders."""
-        if not self.fsync or (sys.platform == "win32" and path.is_dir()):
+        if not self.fsync:
             return
-        file = os.open(path, how)
+        is_folder = path.is_dir()
+        if is_folder and sys.platform == "win32":
+            return
+        file = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)  # some systems sync only files that one can write
         try:
             os.fsync(file)
         finally:
             os.close(file)
-
-
-_READ: Final = os.O_RDONLY
-_CHANGE: Final = os.O_RDWR
-"""Some systems sync only files that were opened for writing."""
 
 
 def compute_fingerprint(owner: str, blob: Segments) -> str:

@@ -84,27 +84,22 @@ class DiskEventLog:
         """When old entries were last removed, in seconds since the epoch."""
 
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
-        """Append entries and add to the sums."""
         await self._run(self._append, namespace, entries, sums, keep)
 
     async def read(
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
     ) -> tuple[tuple[str, bytes], ...]:
-        """The newest entries with their cursors, newest first."""
         first, last = (min(max(int(cursor), 0), _MAX_CURSOR) for cursor in (after or "0", before or str(_MAX_CURSOR)))
         rows = await self._run(self._select, _READ, namespace, first, last, limit)
         return tuple((f"{row:0{_CURSOR_DIGITS}}", entry) for row, entry in rows)
 
     async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
-        """The sums of a namespace."""
         return await self._run(self._select_sums, namespace, int(since) // HOUR)
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
-        """The number of calls by day."""
         return dict(await self._run(self._select, _DAYS, namespace, int(since) // DAY))
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with entries or sums."""
         tables = [await self._run(self._select, _OWNERS.format(table=table)) for table in ("calls", "sums")]
         return frozenset(name for rows in tables for (name,) in rows)
 

@@ -5,7 +5,7 @@ All methods work within a change of the index, see `index`.
 
 import sqlite3
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
@@ -23,12 +23,23 @@ from mcp_mirror.stores.records import RecordCodec
 
 TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
 """The number and bytes of all values."""
-_EXPIRED_ROWS: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size
+_EXPIRED: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size
     FROM usage CROSS JOIN entries ON entries.namespace = usage.namespace
     WHERE {owner} expires <= :now LIMIT :limit"""
 _OF_OWNER: Final = "usage.namespace = :owner AND"
-Row = tuple[int, str, str, bytes, int]
-"""Row, namespace, base, encoded descriptor and size of a value to remove."""
+_OLDEST: Final = (
+    "SELECT rowid, namespace, base, descriptor, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
+)
+
+
+class Removal(NamedTuple):
+    """The row of a value that is removed."""
+
+    rowid: int
+    namespace: str
+    base: str
+    record: bytes
+    size: int
 
 
 class DiskEviction:
@@ -37,11 +48,11 @@ class DiskEviction:
     def __init__(self, policy: StorePolicy, clock: Callable[[], float], records: RecordCodec) -> None:
         self._policy, self._clock, self._records = policy, clock, records
 
-    def find_expired(self, change: sqlite3.Connection, owner: str | None, limit: int) -> list[Row]:
+    def find_expired(self, change: sqlite3.Connection, owner: str | None, limit: int) -> list[Removal]:
         """Expired values of a namespace, or of all for None."""
         parameters = {"owner": owner, "now": self._clock(), "limit": limit}
-        query = _EXPIRED_ROWS.format(owner="" if owner is None else _OF_OWNER)
-        return change.execute(query, parameters).fetchall()
+        query = _EXPIRED.format(owner="" if owner is None else _OF_OWNER)
+        return [Removal(*row) for row in change.execute(query, parameters)]
 
     def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> tuple[bool, int]:
         """Replace some expired values by tombstones, then some of the least recently used ones of crowded namespaces.
@@ -56,13 +67,12 @@ class DiskEviction:
         self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
         plan, left = self._plan_eviction(change, namespace, size), REMOVED_PER_STEP
         while left and (plan.exceeds_total or plan.exceeds_share):
-            rows = self.find_expired(change, None if plan.exceeds_total else namespace, 1)
-            if not rows:
+            expired = self.find_expired(change, None if plan.exceeds_total else namespace, 1)
+            if not expired:
                 break
-            self.replace_by_tombstones(change, "expired", rows)
+            self.replace_by_tombstones(change, "expired", expired)
+            plan.remove(expired[0].namespace, expired[0].size)
             left -= 1
-            for _, owner, _, _, freed in rows:
-                plan.remove(owner, freed)
         if not left:
             return False, 0
         plan.check()
@@ -70,13 +80,10 @@ class DiskEviction:
         while (crowded := plan.choose_namespace()) is not None:
             if evicted == left:
                 return False, evicted
-            oldest = (
-                "SELECT rowid, namespace, base, descriptor, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
-            )
-            rows = change.execute(oldest, (crowded,)).fetchall()
-            self.replace_by_tombstones(change, "evicted", rows)
-            evicted += len(rows)
-            plan.remove(crowded, rows[0][-1])
+            oldest = Removal(*change.execute(_OLDEST, (crowded,)).fetchone())
+            self.replace_by_tombstones(change, "evicted", [oldest])
+            plan.remove(crowded, oldest.size)
+            evicted += 1
         return True, evicted
 
     def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
@@ -87,18 +94,18 @@ class DiskEviction:
         usage = {name: SpaceUsage(*used) for name, *used in rows}
         return Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
 
-    def replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, rows: list[Row]) -> None:
+    def replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, removals: list[Removal]) -> None:
         """Remove values, and add their tombstones."""
         now = self._clock()
-        for row, namespace, base, record, _ in rows:
-            change.execute("DELETE FROM entries WHERE rowid = ?", (row,))
+        for rowid, namespace, base, record, _ in removals:
+            change.execute("DELETE FROM entries WHERE rowid = ?", (rowid,))
             if known := self._records.decode_brief(namespace, base, record):
                 envelope = self._records.encryptor.new_envelope(namespace, base)
                 left = self._records.encode(known, envelope)
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
                 tombstone = (namespace, base, slug_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
-        for namespace in {namespace for _, namespace, *_ in rows}:
+        for namespace in {one.namespace for one in removals}:
             _trim_tombstones(change, namespace, now)
 
 

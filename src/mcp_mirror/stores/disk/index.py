@@ -20,7 +20,7 @@ from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone, ValueKey
 from mcp_mirror.stores.disk.blobs import BlobDraft, Blobs, name_of
-from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction
+from mcp_mirror.stores.disk.eviction import TOTALS, DiskEviction, Removal
 from mcp_mirror.stores.disk.tables import create_tables
 from mcp_mirror.stores.encryption import HEAD, MAGIC
 from mcp_mirror.stores.failures import is_busy
@@ -348,8 +348,8 @@ class Index:
         (expires, *row), now = found[0], self._clock()
         if expires <= now:
             with self._change() as change:
-                rows = change.execute(_EXPIRED_ROW, (*key, now)).fetchall()
-                self._eviction.replace_by_tombstones(change, "expired", rows)
+                expired = [Removal(*one) for one in change.execute(_EXPIRED_ROW, (*key, now))]
+                self._eviction.replace_by_tombstones(change, "expired", expired)
             self._remove_doomed_files()
             return None
         self._pending_uses[key] = now
@@ -361,15 +361,16 @@ class Index:
     def count_foreign(self) -> int:
         """The number of values that are encrypted with keys that are not configured."""
         used = {key for (key,) in self._read_rows("SELECT key FROM seals", ())}
-        missing = used - self._records.encryptor.key_ids
-        left = {
-            key: self._read_rows(f"SELECT count(*) {_SEALED_WITH}", (MAGIC, len(key), key))[0][0] for key in missing
-        }
-        for key in missing:
-            with suppress(sqlite3.Error), self._change(is_durable=False) as change:
-                unused = f"DELETE FROM seals WHERE key = ? AND NOT EXISTS (SELECT 1 {_SEALED_WITH})"  # noqa: S608  # ours
-                change.execute(unused, (key, MAGIC, len(key), key))
-        return sum(left.values())
+        foreign = 0
+        for key in used - self._records.encryptor.key_ids:
+            parameters = (MAGIC, len(key), key)
+            [(left,)] = self._read_rows(f"SELECT count(*) {_SEALED_WITH}", parameters)
+            foreign += left
+            if not left:
+                with suppress(sqlite3.Error), self._change(is_durable=False) as change:
+                    unused = f"DELETE FROM seals WHERE key = ? AND NOT EXISTS (SELECT 1 {_SEALED_WITH})"  # noqa: S608  # ours
+                    change.execute(unused, (key, *parameters))
+        return foreign
 
     def _write_uses(self, change: sqlite3.Connection) -> None:
         """Write pending uses, before values expire by their last use."""

@@ -82,8 +82,8 @@ class DiskStore:
         self._sweeper = ExpirySweeper(partial(self._run_change, self._maintain))
         self._reserve_lock = RLock()
         self._is_open = False
-        self._threads: anyio.CapacityLimiter | None = None
-        self._changing_threads: anyio.CapacityLimiter | None = None
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._changing_threads = anyio.CapacityLimiter(_THREADS)
 
     @property
     def scratch(self) -> Path:
@@ -91,7 +91,6 @@ class DiskStore:
         return self._process_dir.path
 
     async def __aenter__(self) -> Self:
-        self._threads, self._changing_threads = (anyio.CapacityLimiter(_THREADS) for _ in range(2))
         try:
             await self._run(self._begin)
         except BaseException:
@@ -111,21 +110,15 @@ class DiskStore:
         await self._run_change(self._check_room)
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
-        """Store a value."""
-        refuse_oversized(sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
-        await self._run_change(self._put, namespace, descriptor, blob, file)
+        refuse_oversized(size := sum(map(len, blob)), self._policy.for_namespace(namespace))
+        await self._run_change(self._put, namespace, descriptor, blob, size, file)
         self._sweeper.note_put()
 
-    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:  # noqa: ARG002  # the bytes are near
-        """The descriptor or tombstone of a value."""
+    async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
         return await self._run(self._index.describe, namespace, base)
 
     async def read(
-        self,
-        namespace: str,
-        base: str,
-        span: Span | None = None,
-        known: Descriptor | None = None,  # noqa: ARG002  # the index is near
+        self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None
     ) -> Buffer | None:
         """The bytes of a value or of a range of it: a map of a large value, decrypted in memory if it is encrypted."""
         return await self._run(self._read, namespace, base, span)
@@ -139,25 +132,20 @@ class DiskStore:
         return FileSpan(str(self._find_path(location)), Span(location.start, location.size))
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
         return await self._run_change(self._delete, namespace, base)
 
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first."""
         return await self._run(self._listings.list, namespace, after, slug, limit)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
         return await self._run(self._listings.bases_near, namespace, text, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
         return await self._run(self._listings.stats, namespace)
 
     async def totals(self) -> StoreTotals:
-        """The number and bytes of all values, and the evictions of this process."""
         return await self._run(self._index.totals)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
@@ -165,11 +153,9 @@ class DiskStore:
         await self._run_change(self._index.count, namespace, traffic)
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with stored values or counted tokens."""
         return await self._run(self._listings.namespaces)
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
-        """The slugs of a namespace's values; of all values and tombstones for None."""
         return await self._run(self._listings.slugs, namespace)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -224,9 +210,8 @@ class DiskStore:
         with self._blobs.draft((bytes(INLINE_BYTES),)):
             pass
 
-    def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None) -> None:
+    def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, size: int, file: FileSpan | None) -> None:
         self._reopen_if_removed()
-        size = sum(len(segment) for segment in blob)
         envelope = self._encryptor.new_envelope(namespace, descriptor.base)
         record = self._records.encode(descriptor, envelope)
         if size <= INLINE_BYTES:

@@ -47,7 +47,6 @@ class RedisEventLog:
         """The number of namespaces, as of the last append."""
 
     async def append(self, namespace: str, entries: Sequence[bytes], sums: Mapping[SumKey, Sums], *, keep: int) -> None:
-        """Append entries and add to the sums."""
         owner, now = encode_name(namespace), self._clock()
         room = fair_share(keep, self._callers)
         calls, callers = self._keys.of("calls", owner), self._keys.of("callers")
@@ -81,7 +80,6 @@ class RedisEventLog:
     async def read(
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
     ) -> tuple[tuple[str, bytes], ...]:
-        """The newest entries with their cursors, newest first."""
         key = self._keys.of("calls", encode_name(namespace))
         end = f"({_parse_cursor(before)}" if before else "+"
         start = f"({_parse_cursor(after)}" if after else "-"
@@ -97,7 +95,6 @@ class RedisEventLog:
         return tuple(found)
 
     async def sums(self, namespace: str, since: float) -> Mapping[SumKey, Sums]:
-        """The sums of a namespace."""
         owner, now = encode_name(namespace), self._clock()
         first = int(max(since, now - KEPT_SECONDS)) // HOUR
         days = range(first // HOURS_PER_DAY, int(now) // DAY + 2)  # another gateway's clock may be ahead
@@ -114,14 +111,12 @@ class RedisEventLog:
         return {key: one for key, one in found.items() if key[0] >= first}
 
     async def daily_calls(self, namespace: str, since: float) -> Mapping[int, int]:
-        """The number of calls by day."""
         [reply] = await self._redis.run([("HGETALL", self._keys.of("days", encode_name(namespace)))])
         first = int(max(since, self._clock() - KEPT_SECONDS)) // DAY
         with decoding():
             return {int(day): int(calls) for day, calls in reply.items() if int(day) >= first}
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with entries or sums."""
         [names] = await self._redis.run([("ZRANGE", self._keys.of("callers"), 0, -1)])
         with decoding():
             return frozenset(map(decode_name, names))

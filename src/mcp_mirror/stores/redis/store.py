@@ -202,7 +202,7 @@ class RedisStore:
         if self._registry:
             await self._registry.check()
 
-    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:  # noqa: ARG002  # the bytes go to another machine
+    async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         """Store a value. It becomes visible at once with all its bytes."""
         refuse_oversized(size := sum(len(segment) for segment in blob), self._policy.for_namespace(namespace))
         base = descriptor.base
@@ -282,7 +282,8 @@ class RedisStore:
             self._warn_of_lost_values()
             return None
         if reason:
-            return self._build_tombstone(self._codec.decode(namespace, base, record), reason, rest[0])
+            [at] = rest
+            return self._build_tombstone(self._codec.decode(namespace, base, record), reason, at)
         used, mark, size, chunk, content = rest
         try:
             known = self._codec.decode(namespace, base, record)
@@ -361,29 +362,24 @@ class RedisStore:
             number, start = divmod(part.start, chunk)
             last = start + part.length - 1
             if found.content is None:
-                command, is_large = (
-                    ("GETRANGE", self._keys.blob(value, number), start, last),
-                    part.length > OBJECT_BYTES,
-                )
-                [read] = await self._redis.run([command], is_large=is_large)
+                command = ("GETRANGE", self._keys.blob(value, number), start, last)
+                [read] = await self._redis.run([command], is_large=part.length > OBJECT_BYTES)
             else:
                 read = found.content[start : last + 1]
             if len(read) != part.length:
                 raise ObjectMissingError("A chunk of a stored value does not exist.")
             yield read
 
-    async def file_of(self, namespace: str, base: str) -> FileSpan | None:  # noqa: ARG002  # as every store
+    async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """None: values are not in files."""
         return None
 
     async def delete(self, namespace: str, base: str) -> bool:
-        """Remove a value without a tombstone."""
         return bool(await self._call("delete", is_write=True, owner=encode_name(namespace), base=encode_name(base)))
 
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first."""
         listed: list[Descriptor] = []
         pacer = Pacer()
         place: dict[str, Any] = {} if after is None else {"after": encode_name(after)}
@@ -409,7 +405,6 @@ class RedisStore:
         return tuple(listed)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        """The bases next to a text in alphabetical order."""
         lost, bases = await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
         if lost:
             self._warn_of_lost_values()
@@ -417,7 +412,6 @@ class RedisStore:
             return tuple(map(decode_name, bases))
 
     async def stats(self, namespace: str) -> StoreStats:
-        """The number and bytes of the stored values, and the counted tokens."""
         size, part = 0, None
         while True:
             reply = await self._call("stats", owner=encode_name(namespace), part=part)
@@ -429,13 +423,11 @@ class RedisStore:
             [part] = parts
 
     async def totals(self) -> StoreTotals:
-        """The number and bytes of all values, and the evictions of this process."""
         values, size = await self._redis.run([("ZCARD", self._keys.of("order")), ("GET", self._keys.of("total"))])
         with decoding():
             return StoreTotals(values, int(size or 0), self._evicted)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
-        """Add to the counted tokens."""
         owner, key = encode_name(namespace), self._keys.of("traffic")
         await self._redis.run(
             [
@@ -446,7 +438,6 @@ class RedisStore:
         )
 
     async def namespaces(self) -> frozenset[str]:
-        """The namespaces with stored values or counted tokens."""
         owners, fields = await self._redis.run(
             [("ZRANGE", self._keys.of("values"), 0, -1), ("HKEYS", self._keys.of("traffic"))]
         )
