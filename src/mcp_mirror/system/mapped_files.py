@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Final
 from weakref import WeakValueDictionary
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.types import Buffer, FileSpan
 
 _LARGE: Final = 1 << 16
@@ -126,10 +127,22 @@ _mapped_files: Final = WeakValueDictionary[tuple[int, int], _MappedFile]()
 """By device and inode."""
 
 
-class FileRemoved:
-    """The answer of a worker process: the file of a value no longer exists."""
+class FileRemovedError(ToolError):
+    """The file of a value was removed before a worker process read it."""
 
 
 def map_span(value: FileSpan | Buffer) -> Buffer:
     """Memory-map a value that is in a file; other values are returned as they are."""
     return map_file(value.path)[value.span.start : value.span.stop] if isinstance(value, FileSpan) else value
+
+
+def map_sent(value: FileSpan | Buffer) -> Buffer:
+    """Memory-map a value as a worker process gets it; see `map_span`.
+
+    Raises:
+        FileRemovedError: The file no longer exists.
+    """
+    try:
+        return map_span(value)
+    except OSError:
+        raise FileRemovedError("A file of the gateway was removed during the query. Try again.") from None

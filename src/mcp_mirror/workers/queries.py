@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from mcp_mirror.errors import MirrorError, RefusalReason, ToolError
+from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
@@ -26,6 +26,7 @@ from mcp_mirror.workers.pool import (
     PoolSize,
     PreemptedError,
     StartError,
+    TaskError,
     WorkerPool,
 )
 from mcp_mirror.workers.query_jobs import (
@@ -111,12 +112,9 @@ class QueryRunner:
         self, job: Callable[[FileSpan | bytes], object], seconds: float, principal: str, value: FileSpan | bytes
     ) -> Any:
         try:
-            answer = await self._pool.run(principal, partial(job, value), seconds + _GRACE, seconds + _GRACE)
+            return await self._pool.run(principal, partial(job, value), seconds + _GRACE, seconds + _GRACE)
         except PoolError as error:
             raise build_failure(error, seconds, "Query a smaller part of the value.") from None
-        if isinstance(answer, MirrorError):
-            raise answer
-        return answer
 
 
 def build_failure(error: PoolError, seconds: float, advice: str) -> ToolError:
@@ -132,6 +130,8 @@ def build_failure(error: PoolError, seconds: float, advice: str) -> ToolError:
         return ToolError(reason, RefusalReason.BUSY)
     if isinstance(error, DeadlineError):
         return ToolError(f"The query takes longer than {limit}. {advice}")
+    if isinstance(error, TaskError):
+        return ToolError(f"The query failed: {error}.")
     if isinstance(error, StartError):
         return ToolError(f"The worker process for the query cannot start: {error}.")
     return ToolError(f"The worker process died during the query, perhaps at its memory limit. {advice}")

@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
-from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.errors import ToolError
 from mcp_mirror.query.indexes import keep_indexes
-from mcp_mirror.system.mapped_files import FileRemoved, map_span
+from mcp_mirror.system.mapped_files import map_sent, map_span
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.child import put_in_file
 
@@ -33,19 +33,18 @@ def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, re
     `result_file` is a new file for a large result; empty for queries with small results.
 
     Returns:
-        The result, the file span of a large one, `FileRemoved`, or the error.
+        The result, or the file span of a large one.
+
+    Raises:
+        ToolError: The query failed.
+        FileRemovedError: The file of the value no longer exists.
     """
     sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
     gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
+    blob = map_sent(value)
     try:
         with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
-            result = run_query(map_span(value), query, seconds)
-    except MirrorError as error:
-        return error
-    except OSError:
-        return FileRemoved()
-    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
-        return ToolError(f"The query failed: {type(error).__name__}.")
+            result = run_query(blob, query, seconds)
     finally:
         gc.enable()
     return put_in_file(result, result_file, _INLINE_BYTES) if isinstance(result, bytes) else result
