@@ -43,7 +43,6 @@ from mcp_mirror.types import Buffer, Segments
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _JSON: Final = "application/json"
-_ACCEPTED: Final = 202
 _REQUEST_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _PING_INTERVAL: Final = 15.0
 """Seconds of silence after which the response becomes an event stream with comments, so that proxies keep it open."""
@@ -243,7 +242,7 @@ class DirectHttp:
                 session.direct_requests.close(opened.id, cancel)
         return None if cancel.cancel_called else outcome
 
-    async def apply(self, message: types.JSONRPCMessage, request: HttpRequest, send: Send) -> bool:
+    def apply(self, message: types.JSONRPCMessage, request: HttpRequest) -> bool:
         """Apply a message, without its payload, to the direct requests of its session.
 
         Returns:
@@ -257,10 +256,6 @@ class DirectHttp:
         if isinstance(message, ClientResponse) and (future := session.client_responses.get(message.id)) is not None:
             if not future.done():
                 future.set_result(message)
-            session_id = request.headers[_SESSION_HEADER].encode("latin-1")
-            headers = [(_SESSION_HEADER.encode(), session_id), (b"content-length", b"0")]
-            await send({"type": "http.response.start", "status": _ACCEPTED, "headers": headers})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
             return True
         return False
 

@@ -13,6 +13,7 @@ import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,7 +37,6 @@ from mcp_mirror.types import Buffer, Segments
 
 _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
-_SESSION_HEADER: Final = b"mcp-session-id"
 _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
 _MIN_BYTES_PER_SECOND: Final = 1024
@@ -180,7 +180,9 @@ class PayloadMiddleware:
         with discard_after(body):
             stub, message, token = await self._lift_params(body, request)
         try:
-            if await self._direct_http.apply(message, request, send):
+            if self._direct_http.apply(message, request):
+                accepted = Response(status_code=202, headers={"mcp-session-id": request.headers["mcp-session-id"]})
+                await accepted(request.scope, receive, send)
                 return
             if isinstance(message, types.JSONRPCRequest):
                 set_request_id(request.scope, message.id)
@@ -218,7 +220,7 @@ class PayloadMiddleware:
             status = 503
         if (refused := refuse_response(body, error)) is None:
             raise _reject(status, error.code, error.message, frame_id(body))
-        if not await self._direct_http.apply(refused, request, _ignore_response):
+        if not self._direct_http.apply(refused, request):
             message = refused.model_dump_json(exclude_unset=True).encode()
             scope = _with_length(request.scope, len(message))
             await self._app(scope, replay_body(message, _receive_nothing), _ignore_response)
@@ -303,11 +305,10 @@ class PayloadMiddleware:
                     self._report(request.scope, status, _SDK_OUTCOMES[status])
                 if status == _NOT_FOUND and _is_json(message):
                     self._sessions.end(request.session_key)
-                for name, value in message["headers"] if status < _BAD_REQUEST else ():
-                    if name.lower() == _SESSION_HEADER:
-                        session_id = value.decode("ascii", "replace")
-                        self._new_sessions.pop(id(request), None)
-                        self._sessions.add_http_session(request.namespace, session_id, request.upstream)
+                session_id = Headers(raw=message["headers"]).get("mcp-session-id")
+                if session_id is not None and status < _BAD_REQUEST:
+                    self._new_sessions.pop(id(request), None)
+                    self._sessions.add_http_session(request.namespace, session_id, request.upstream)
             await send(message)
 
         return watch
@@ -331,7 +332,7 @@ def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[No
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [(b"host", b"localhost:0"), (_SESSION_HEADER, session_id.encode("latin-1", "replace"))],
+            "headers": [(b"host", b"localhost:0"), (b"mcp-session-id", session_id.encode("latin-1", "replace"))],
             **(build_scope_entries(namespace) if namespace else {}),
         }
         await app(scope, receive, _ignore_response)  # the SDK may have ended the session before
@@ -370,9 +371,7 @@ class _ResponseWriter:
         if message.get("more_body", False):
             return
         segments = self._pending_payloads.splice_result(b"".join(self._body))
-        length = str(sum(len(segment) for segment in segments)).encode()
-        headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
-        await self._send({**start, "headers": [*headers, (b"content-length", length)]})
+        await self._send(_with_length(start, sum(map(len, segments))))
         await self._send_pieces(segments, has_more=False)
 
     async def _send_event(self, message: Message) -> None:
@@ -422,15 +421,15 @@ class _LateResponse:
 
 
 def _is_json(start: Message) -> bool:
-    media_types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
-    return any(media_type.startswith(b"application/json") for media_type in media_types)
+    return Headers(raw=start["headers"]).get("content-type", "").startswith("application/json")
 
 
-def _with_length(scope: Scope, length: int) -> Scope:
-    headers = [
-        (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
-    ]
-    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
+def _with_length(head: Scope | Message, length: int) -> Scope | Message:
+    """Return the head of a request or response with the length of another body."""
+    headers = MutableHeaders(raw=list(head["headers"]))
+    headers["content-length"] = str(length)
+    del headers["transfer-encoding"]
+    return {**head, "headers": headers.raw}
 
 
 async def _receive_nothing() -> Message:
