@@ -22,7 +22,6 @@ import anyio
 import mcp_types as types
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
-from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
@@ -31,7 +30,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
-from mcp_mirror.server.cancel_scopes import CANCELLED, STOPPED, STOPPING, CancelScopes, RequestScope
+from mcp_mirror.server.cancel_scopes import STOPPED, STOPPING, CancelScopes, RequestScope, find_cancelled_id
 from mcp_mirror.server.client_channel import SdkStream, Session
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
@@ -124,11 +123,7 @@ class _Connection:
         """
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
             self._open_requests[coerce_request_id(message.id)] = message.method
-        elif (
-            isinstance(message, types.JSONRPCNotification)
-            and message.method == CANCELLED
-            and (cancelled := cancelled_request_id_from_params(message.params)) is not None
-        ):
+        elif (cancelled := find_cancelled_id(message)) is not None:
             self.remove_request(cancelled)
 
     def record_sent(self, message: types.JSONRPCMessage) -> None:
@@ -150,10 +145,8 @@ class _Connection:
         """Keep the error of the gateway for a `server/discover`, before the client reads it."""
         if not isinstance(message, types.JSONRPCError) or message.id is None:
             return
-        if (
-            message.error.code == types.INTERNAL_ERROR
-            and self._open_requests.get(coerce_request_id(message.id)) == _DISCOVER
-        ):
+        method = self._open_requests.get(coerce_request_id(message.id))
+        if method == _DISCOVER and message.error.code == types.INTERNAL_ERROR:
             self.discover_error = message.error
 
     def add_direct_request(self, request_id: RequestId, method: str) -> bool:
@@ -193,11 +186,7 @@ class _Connection:
             _logger.warning("The client closed its input. The gateway cancels %s.", open_requests)
 
     async def wait_until_answered(self, *, awaits_start: bool = True) -> None:
-        """Wait until all requests are answered.
-
-        Args:
-            awaits_start: Also those that wait for upstreams to start.
-        """
+        """Wait until all requests are answered; with `awaits_start`, also those that wait for upstreams to start."""
         ignored = frozenset[str]() if awaits_start else _STARTUP_METHODS
         while not ignored.issuperset(self._open_requests.values()):
             if self._is_answered is None or self._is_answered.is_set():
@@ -274,20 +263,18 @@ class _DirectRequests:
         stream = SdkStream(sender.server_session, None)
         outcome: Segments | types.ErrorData | None = None
         try:
-            try:
-                with scope:
-                    outcome = await self._direct_path.answer(opened, sender, stream)
-                    stream.is_closed = True
-                    if not scope.cancel_called:
-                        await self._send(opened.id, outcome)
-            finally:
+            with scope:
+                outcome = await self._direct_path.answer(opened, sender, stream)
                 stream.is_closed = True
-                self.scopes.close(opened.id, scope)
+                if not scope.cancel_called:
+                    await self._send(opened.id, outcome)
+            stream.is_closed = True
             if outcome is None and scope in self._interrupted and not self._connection.is_abandoned:
                 with anyio.move_on_after(_LAST_WRITE):
                     await self._send(opened.id, STOPPED)
             self._connection.remove_request(opened.id)
         finally:  # a callback of the task would take one more pass of the event loop
+            self.scopes.close(opened.id, scope)
             if (task := asyncio.current_task()) is not None:
                 del self._tasks[task]
 
