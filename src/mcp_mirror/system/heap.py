@@ -102,10 +102,8 @@ class HeapCleanup:
     def run(self, now: float, *, is_idle: bool, is_quiet: bool = False) -> bool:
         """Clean up if the heap has grown enough, and return whether garbage was collected.
 
-        Args:
-            now: The time of the monotonic clock.
-            is_idle: The event loop has had nothing to do for some time.
-            is_quiet: It has nothing to do now.
+        `now` is the time of the monotonic clock. The event loop has had nothing to do for some time (`is_idle`), or has
+        nothing to do now (`is_quiet`).
         """
         self.next_check = now + _CHECK_INTERVAL
         growth = _GROWN if is_idle else _TOO_LARGE
