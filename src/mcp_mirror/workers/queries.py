@@ -8,7 +8,7 @@ import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import anyio.to_thread
 
@@ -29,14 +29,10 @@ from mcp_mirror.workers.pool import (
     TaskError,
     WorkerPool,
 )
-from mcp_mirror.workers.query_jobs import (
-    Answer_co,
-    Query,
-    run_pickled_query_job,
-    run_query,
-    run_query_job,
-)
+from mcp_mirror.workers.query_jobs import Answer_co, PickledQuery, Query, run_query, run_query_job
 from mcp_mirror.workers.transfer import TransferFiles
+
+Answer = TypeVar("Answer")
 
 INLINE_BYTES: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
@@ -73,11 +69,12 @@ class QueryRunner:
         the query failed.
         """
         cost = len(blob) if cost is None else cost
-        if cost > THREAD_BYTES:
-            return await self._run_pickled(blob, file, query, seconds, principal)
         if cost <= INLINE_BYTES:
             return run_query(blob, query, seconds)
-        return await run_fairly(principal, run_query, blob, query, seconds)
+        if cost <= THREAD_BYTES:
+            return await run_fairly(principal, run_query, blob, query, seconds)
+        async with self.run_in_worker(blob, file, PickledQuery(query), seconds, principal) as answer:
+            return await run_by_size(len(answer), pickle.loads, answer)
 
     @asynccontextmanager
     async def run_in_worker(
@@ -85,32 +82,21 @@ class QueryRunner:
     ) -> AsyncIterator[Buffer]:
         """As `run`, but always in a worker process: for queries that do not check their deadline. Yields the result.
 
-        The file of a large result is removed when the context ends.
+        A large query or result crosses in a file, which is removed when the context ends.
         """
         with TransferFiles(self._spool) as files:
-            job = partial(run_query_job, query=query, seconds=seconds, result_file=files.new_result_path())
-            yield map_span(await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file))
+            pickled = await files.place(await anyio.to_thread.run_sync(pickle.dumps, query))
+            job = partial(run_query_job, query=pickled, seconds=seconds, result_file=files.new_result_path())
+            answer = await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file)
+            yield await anyio.to_thread.run_sync(map_span, answer) if isinstance(answer, FileSpan) else answer
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _run_pickled(
-        self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
-    ) -> Answer_co:
-        """Run a query in a worker process. The query and its result may be large: then they are in files."""
-        with TransferFiles(self._spool) as files:
-            pickled = await files.place(await anyio.to_thread.run_sync(pickle.dumps, query))
-            result_file = files.new_result_path()
-            job = partial(run_pickled_query_job, query=pickled, seconds=seconds, result_file=result_file)
-            answer = await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file)
-            if isinstance(answer, FileSpan):
-                answer = await anyio.to_thread.run_sync(map_span, answer)
-            return await run_by_size(len(answer), pickle.loads, answer)
-
     async def _run_in_worker(
-        self, job: Callable[[FileSpan | bytes], object], seconds: float, principal: str, value: FileSpan | bytes
-    ) -> Any:
+        self, job: Callable[[FileSpan | bytes], Answer], seconds: float, principal: str, value: FileSpan | bytes
+    ) -> Answer:
         try:
             return await self._pool.run(principal, partial(job, value), seconds + _GRACE, seconds + _GRACE)
         except PoolError as error:
