@@ -306,11 +306,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
     ) -> None:
         """Create a transport that keeps `most` idle connections open, each for `seconds`.
 
-        Args:
-            connect: Connects to a host and port.
-            most: Idle connections.
-            seconds: The time for which they stay open.
-            connect_proxy: Connects to an origin through a proxy of the environment.
+        `connect` connects to a host and port, `connect_proxy` to an origin through a proxy of the environment.
         """
         self._connect = connect
         self._connect_proxy = connect_proxy
@@ -373,14 +369,14 @@ class HttpConnections(httpx2.AsyncBaseTransport):
 
     def _take_idle(self, url: httpx2.URL) -> _HttpConnection | None:
         """Return the idle connection to the origin of a URL that was used last; close those that cannot be used."""
-        origin, found = _origin_of(url), None
-        for connection in tuple(reversed(self._idle)):
+        for connection in tuple(self._idle):
             if not connection.is_reusable(self._seconds):
                 self._idle.remove(connection)
                 connection.close()
-            elif found is None and connection.origin == origin:
-                self._idle.remove(connection)
-                found = connection
+        origin = _origin_of(url)
+        found = next((one for one in reversed(self._idle) if one.origin == origin), None)
+        if found is not None:
+            self._idle.remove(found)
         return found
 
     async def _open(self, request: httpx2.Request) -> _HttpConnection:

@@ -166,9 +166,11 @@ class Gate:
 
     def _list_accepted_schemes(self) -> list[str]:
         policy = self._policy
-        has_bearer_tokens = policy.tokens or not all(one.require_dpop for one in policy.issuers)
-        has_bound_tokens = any(one.require_dpop for one in policy.issuers)
-        return [*(["Bearer"] if has_bearer_tokens else []), *(["DPoP"] if has_bound_tokens else [])]
+        accepted = {
+            "Bearer": policy.tokens or not all(one.require_dpop for one in policy.issuers),
+            "DPoP": any(one.require_dpop for one in policy.issuers),
+        }
+        return [scheme for scheme, is_accepted in accepted.items() if is_accepted]
 
     def _build_challenge(self, scheme: str, refusal: _Rejection) -> str:
         parameters = {
