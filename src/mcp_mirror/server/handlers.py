@@ -293,15 +293,16 @@ class Handlers(msgspec.Struct):
     def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
         counts, stalls = self.gateway.services.audit.counts, find_stalls()
-        return {
-            "upstreams": [
-                _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
-                for upstream in self.gateway.upstreams.visible_to(caller)
-            ],
-            "requests": self.open_request_count - 1,  # without this request
-            **({"audit": counts} if counts else {}),
-            **({"event_loop": stalls.as_json()} if stalls else {}),
-        }
+        upstreams = [
+            _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
+            for upstream in self.gateway.upstreams.visible_to(caller)
+        ]
+        status: dict[str, Any] = {"upstreams": upstreams, "requests": self.open_request_count - 1}  # without this one
+        if counts:
+            status["audit"] = counts
+        if stalls:
+            status["event_loop"] = stalls.as_json()
+        return status
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, params.request_state)
@@ -479,10 +480,13 @@ def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool
         "under_way": upstream.inflight_count,
     }
     if listing is not None:
-        status |= {"server": listing.server} if may_show else {}
-        tools = (policy.scopes_of(str(tool.get("name"))) for tool in listing.tools)
-        status |= {"protocol_version": listing.protocol_version, "tools": sum(map(caller.has_scopes, tools))}
-        status |= {"stale": True} if listing.is_stale else {}
+        if may_show:
+            status["server"] = listing.server
+        status["protocol_version"] = listing.protocol_version
+        required = (policy.scopes_of(str(tool.get("name"))) for tool in listing.tools)
+        status["tools"] = sum(map(caller.has_scopes, required))
+        if listing.is_stale:
+            status["stale"] = True
     # Without previews the detail contains no texts of the upstream.
     if upstream.status.detail and (may_show or not policy.preview):
         status["detail"] = upstream.status.detail
