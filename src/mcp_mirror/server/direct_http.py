@@ -286,7 +286,5 @@ def _is_acceptable(opened: DirectRequest, request: HttpRequest) -> bool:
 @lru_cache(32)
 def _accepts_both(accept: str) -> bool:
     """Whether an `Accept` header admits JSON and event streams."""
-    return check_accept_headers(Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})) == (
-        True,
-        True,
-    )
+    request = Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})
+    return all(check_accept_headers(request))

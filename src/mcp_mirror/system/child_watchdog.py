@@ -61,7 +61,9 @@ class ChildWatchdog:
 
     def kill_all(self) -> None:
         """Kill the registered process groups."""
-        for group in self._groups if sys.platform != "win32" else ():
+        if sys.platform == "win32":
+            return
+        for group in self._groups:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
 
