@@ -73,7 +73,7 @@ class ChunkTurns:
     """
 
     def __init__(self) -> None:
-        self.left: int = _CHUNKS_AT_ONCE
+        self._left = _CHUNKS_AT_ONCE
         """Chunks that can be parsed in this pass."""
         self._is_spent = False
         """Whether some of them were parsed."""
@@ -87,15 +87,15 @@ class ChunkTurns:
         Raises:
             InvalidRequestError: The body is not valid.
         """
-        if requests.is_chunked and requests.received and not self.left:
+        if requests.is_chunked and requests.received and not self._left:
             connection.flow.hold()
             self._waiting[connection] = None
             return None
-        body = requests.read_body(self.left)
+        body = requests.read_body(self._left)
         if requests.chunks and not self._is_spent:
             self._is_spent = True
             connection.loop.call_soon(self._begin_pass)
-        self.left -= requests.chunks
+        self._left -= requests.chunks
         return body
 
     def remove(self, connection: "LimitedProtocol") -> None:
@@ -103,8 +103,8 @@ class ChunkTurns:
         self._waiting.pop(connection, None)
 
     def _begin_pass(self) -> None:
-        self.left, self._is_spent = _CHUNKS_AT_ONCE, False
-        while self.left and self._waiting:
+        self._left, self._is_spent = _CHUNKS_AT_ONCE, False
+        while self._left and self._waiting:
             connection = next(iter(self._waiting))
             self.remove(connection)
             connection.resume()
