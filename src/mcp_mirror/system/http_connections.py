@@ -266,23 +266,26 @@ class _HttpConnection:
         self._event_count += 1
         if not self._event_count % _EVENTS_AT_ONCE:
             await asyncio.sleep(0)
-        is_closed = False
         while True:
             try:
                 event = self._h11.next_event()
                 if event is not h11.NEED_DATA:
                     return event
-                data = self._heads.take_rest() or await self._receiver.receive(timeout)
-                is_closed = not data
-                if self._h11.their_state is h11.SEND_RESPONSE:
-                    if is_closed:
-                        raise httpx2.RemoteProtocolError(CLOSED_EARLY)
-                    data = self._heads.read(data)
-                self._h11.receive_data(data)
+                self._h11.receive_data(await self._receive_data(timeout))
             except h11.RemoteProtocolError as error:
                 is_large = error.error_status_hint == _HEADERS_TOO_LARGE
+                _, is_closed = self._h11.trailing_data
                 message = CLOSED_EARLY if is_closed else str(error)
                 raise httpx2.RemoteProtocolError(LARGE_HEAD if is_large else message) from error
+
+    async def _receive_data(self, timeout: float | None) -> bytes:  # noqa: ASYNC109
+        """Wait for bytes for h11, which gets those of a head apart from the others; return none at the end."""
+        data = self._heads.take_rest() or await self._receiver.receive(timeout)
+        if self._h11.their_state is not h11.SEND_RESPONSE:
+            return data
+        if not data:
+            raise httpx2.RemoteProtocolError(CLOSED_EARLY)
+        return self._heads.read(data)
 
     def finish(self) -> bool:
         """Prepare the connection for another request; return False if that is impossible."""

@@ -126,30 +126,36 @@ class SchemaWorkers:
             pacer.begin()
             if listing.served > policy.bounds.max_tools:
                 break
-            if (one := listing.reject_large(item)) is None:
-                key = listing.build_key(item)
-                if (one := self._known.get(key)) is not None:
-                    self._known.move_to_end(key)
-                else:
-                    one = listing.reject_unexamined(item) or await self._examine(listing, item, key)
+            one = await self._inspect(listing, item)
             listing.served += not one.rejection
             found.append(one)
         return tuple(found)
 
-    async def _examine(self, listing: "_Listing", item: Buffer, key: bytes) -> InspectedTool:
-        """Examine a tool, and remember the result unless it depends on other work of the processes."""
-        bounds = listing.policy.bounds
-        one = verify_if_cheap(inspect_definition(read_tool(bytes(item)), bounds)) if len(item) <= _SMALL else None
-        is_lasting = True
-        if one is None:
-            one, is_lasting = await self._examine_in_worker(listing, item)
+    async def _inspect(self, listing: "_Listing", item: Buffer) -> InspectedTool:
+        """Return a tool of a listing: rejected, known, or examined now."""
+        if rejected := listing.reject_large(item):
+            return rejected
+        key = listing.build_key(item)
+        if known := self._known.get(key):
+            self._known.move_to_end(key)
+            return known
+        if rejected := listing.reject_unexamined(item):
+            return rejected
+        examined, is_lasting = None, True
+        if len(item) <= _SMALL:
+            examined = verify_if_cheap(inspect_definition(read_tool(bytes(item)), listing.policy.bounds))
+        if examined is None:
+            examined, is_lasting = await self._examine_in_worker(listing, item)
         if is_lasting:
-            self._size += len(item) - self._sizes.get(key, 0)
-            self._known[key], self._sizes[key] = one, len(item)
-            while self._size > _KNOWN_BYTES:
-                oldest, _ = self._known.popitem(last=False)
-                self._size -= self._sizes.pop(oldest)
-        return one
+            self._remember(key, examined, len(item))
+        return examined
+
+    def _remember(self, key: bytes, tool: InspectedTool, size: int) -> None:
+        self._size += size - self._sizes.get(key, 0)
+        self._known[key], self._sizes[key] = tool, size
+        while self._size > _KNOWN_BYTES:
+            oldest, _ = self._known.popitem(last=False)
+            self._size -= self._sizes.pop(oldest)
 
     async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> tuple[InspectedTool, bool]:
         """Examine a tool in a worker process. Returns the result, and whether another attempt would return the same."""
