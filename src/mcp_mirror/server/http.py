@@ -6,7 +6,7 @@ bodies and server-sent events.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, replace_line_breaks
+from mcp_mirror.payload.json_rpc import MARK, RequestId, replace_line_breaks
 from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
@@ -27,13 +27,13 @@ from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http_exchange import replay_body
+from mcp_mirror.server.http_exchange import replay_body, send_body
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.repeated_ids import RepeatedIds
 from mcp_mirror.server.request_context import HttpRequest, read_request
 from mcp_mirror.system.fair_queue import FairQueue
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Segments
 
 _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
@@ -261,22 +261,29 @@ class PayloadMiddleware:
             collector.close()
 
     async def _collect(self, collector: SpoolCollector, namespace: str, receive: Receive) -> None:
-        deadline = anyio.current_time() + self._traffic.body_timeout
+        """Receive a body. Each part must come in time, and a body that takes longer must have an average speed.
+
+        Raises:
+            _RejectedError: The body is too slow.
+            ClientDisconnect: The client disconnected.
+        """
+        timeout = self._traffic.body_timeout
+        deadline = anyio.current_time() + timeout
         size, has_more = 0, True
         while has_more:
-            next_deadline = anyio.current_time() + self._traffic.body_timeout
-            with anyio.CancelScope(deadline=min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)) as timeout:
+            with anyio.CancelScope(deadline=min(anyio.current_time() + timeout, deadline)) as waiting:
                 message = await receive()
-            if timeout.cancelled_caught:
-                reason = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
+            if waiting.cancelled_caught:
+                reason = f"The body was too slow. See `limits.body_timeout` ({timeout:g} s)."
                 slow = _reject(408, types.INVALID_REQUEST, reason)
                 slow.response.headers["connection"] = "close"  # the rest of the body would keep it open
                 raise slow
-            size += len(message.get("body", b""))
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
-            deadline += await self._wait_for_turn(namespace)
-            collector.add(message.get("body", b""))
+            part = message.get("body", b"")
+            size += len(part)
+            deadline += len(part) / _MIN_BYTES_PER_SECOND + await self._wait_for_turn(namespace)
+            collector.add(part)
             # A body over the limit is received with the id at its end, but not without an end.
             has_more = message.get("more_body", False) and size <= 2 * self._spool.policy.max_message_bytes
 
@@ -372,7 +379,7 @@ class _ResponseWriter:
             return
         segments = self._pending_payloads.splice_result(b"".join(self._body))
         await self._send(_with_length(start, sum(map(len, segments))))
-        await self._send_pieces(segments, has_more=False)
+        await send_body(self._send, segments)
 
     async def _send_event(self, message: Message) -> None:
         body: bytes = message.get("body", b"")
@@ -380,7 +387,8 @@ class _ResponseWriter:
             await self._send(message)
             return
         lines = [self._splice_line(line) for line in body.splitlines(keepends=True)]
-        await self._send_pieces((piece for line in lines for piece in line), has_more=message.get("more_body", False))
+        pieces = (piece for line in lines for piece in line)
+        await send_body(self._send, pieces, has_more=message.get("more_body", False))
 
     def _splice_line(self, line: bytes) -> Segments:
         if not line.startswith(_DATA) or _MARK not in line:
@@ -389,11 +397,6 @@ class _ResponseWriter:
         end = line[len(data) :]
         payload = self._pending_payloads.splice_result(data[len(_DATA) :])
         return (_DATA, *map(replace_line_breaks, payload), end)
-
-    async def _send_pieces(self, segments: Iterable[Buffer], *, has_more: bool) -> None:
-        for chunk in chunks_of(segments):
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await self._send({"type": "http.response.body", "body": b"", "more_body": has_more})
 
 
 class _LateResponse:
