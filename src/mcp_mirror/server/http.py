@@ -194,10 +194,11 @@ class PayloadMiddleware:
                 if own_message is not message:
                     stub = own_message.model_dump_json(by_alias=True, exclude_unset=True).encode()
                 writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send), ids)
-                late = _LateResponse(writer.send)
-                send_part = writer.send if isinstance(message, types.JSONRPCRequest) else late.send
-                await self._app(_with_length(request.scope, len(stub)), replay_body(stub, further), send_part)
-            await late.release()
+                scope, replay = _with_length(request.scope, len(stub)), replay_body(stub, further)
+                if isinstance(message, types.JSONRPCRequest):
+                    await self._app(scope, replay, writer.send)
+                else:
+                    await _send_late(self._app, scope, replay, writer.send)
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
@@ -399,28 +400,24 @@ class _ResponseWriter:
         return (_DATA, *map(replace_line_breaks, payload), end)
 
 
-class _LateResponse:
-    """A response of the SDK that the client gets when the SDK has taken the message.
+async def _send_late(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have the SDK take a notification or a response, and send the HTTP response when the SDK has taken it.
 
-    The SDK answers notifications and responses before it takes them, one in each pass of the event loop. A client that
-    sends them faster would fill the memory with messages that wait.
+    The SDK answers such messages before it takes them, one in each pass of the event loop. A client that sends them
+    faster would fill the memory with messages that wait.
     """
+    parts: list[Message] = []
+    is_complete = False
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._parts: list[Message] = []
-        self._is_complete = False
+    async def keep(part: Message) -> None:
+        nonlocal is_complete
+        if not is_complete:  # the SDK sends a second response to a message that it could not take
+            parts.append(part)
+            is_complete = part["type"] == "http.response.body" and not part.get("more_body", False)
 
-    async def send(self, message: Message) -> None:
-        """Keep a part of the response; ignore a second response, to a message that the SDK could not take."""
-        if not self._is_complete:
-            self._parts.append(message)
-            self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
-
-    async def release(self) -> None:
-        """Send the parts."""
-        for part in self._parts:
-            await self._send(part)
+    await app(scope, receive, keep)
+    for part in parts:
+        await send(part)
 
 
 def _is_json(start: Message) -> bool:

@@ -31,7 +31,7 @@ from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
 from mcp_mirror.server.cancel_scopes import STOPPED, STOPPING, CancelScopes, RequestScope, find_cancelled_id
-from mcp_mirror.server.client_channel import SdkStream, Session
+from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.system.slices import Pacer
@@ -85,7 +85,7 @@ async def open_stdio_streams(
             source.take = direct_requests.start
             tasks.start_soon(direct_requests.follow_cancellation)
             try:
-                yield StdioReader(connection, source, direct_requests), _StdioWriter(connection)
+                yield StdioReader(connection, source, direct_path, direct_requests), _StdioWriter(connection)
             finally:
                 await direct_requests.end()
             await sink.finish(_LAST_WRITE)
@@ -229,10 +229,6 @@ class _DirectRequests:
         self._tasks[asyncio.get_running_loop().create_task(self._run(opened, sender, scope))] = scope
         return True
 
-    def find_session(self) -> Session | None:
-        """Return the session of the client; None if it has made no request."""
-        return self._direct_path.find_session()
-
     async def end(self) -> None:
         """Cancel the running requests, with an error as their response, and wait until all have ended."""
         self._interrupt()
@@ -286,9 +282,12 @@ class _DirectRequests:
 class StdioReader(MessageStream):
     """The messages of the client."""
 
-    def __init__(self, connection: _Connection, source: LineSource, direct_requests: _DirectRequests) -> None:
+    def __init__(
+        self, connection: _Connection, source: LineSource, direct_path: DirectPath, direct_requests: _DirectRequests
+    ) -> None:
         self._connection = connection
         self._source = source
+        self._direct_path = direct_path
         self._direct_requests = direct_requests
         self._pacer = Pacer()
 
@@ -328,7 +327,7 @@ class StdioReader(MessageStream):
         pending_payloads, token = self._connection.pending_payloads, None
         with discard_after(frame):
             try:
-                session = self._direct_requests.find_session()
+                session = self._direct_path.find_session()
                 _, message, token = await pending_payloads.lift_params(frame, LOCAL, session)
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
