@@ -57,10 +57,11 @@ class Receiver(asyncio.Protocol):
         self._has_ended = False
         self._failure: Exception | None = None
         self._is_paused = False
-        self._arrival: asyncio.Future[None] | None = None
-        """Done when something arrived; None while no task waits."""
-        self._writable: asyncio.Future[None] | None = None
-        """Done when the transport accepts bytes again; None while it does."""
+        self._arrival = asyncio.Event()
+        """Set when something has arrived."""
+        self._is_writable = asyncio.Event()
+        """Set while the transport accepts bytes."""
+        self._is_writable.set()
 
     @property
     def is_idle(self) -> bool:
@@ -79,27 +80,26 @@ class Receiver(asyncio.Protocol):
         if self._size > _MAX_BUFFERED and not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
-        _finish(self._arrival)
+        self._arrival.set()
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`."""
         self._has_ended = True
-        _finish(self._arrival)
+        self._arrival.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._has_ended, self._failure = True, exc
-        _finish(self._arrival)
-        self.resume_writing()
+        self._arrival.set()
+        self._is_writable.set()
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        self._writable = asyncio.get_running_loop().create_future()
+        self._is_writable.clear()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        _finish(self._writable)
-        self._writable = None
+        self._is_writable.set()
 
     async def receive(self, timeout: float | None) -> bytes:  # noqa: ASYNC109  # only waits need a scope
         """Wait for the next bytes; return none at the end.
@@ -109,11 +109,8 @@ class Receiver(asyncio.Protocol):
             httpx2.ReadTimeout: Nothing arrived in time.
         """
         if not self._chunks and not self._has_ended:
-            self._arrival = asyncio.get_running_loop().create_future()
-            try:
-                await _wait(self._arrival, timeout, httpx2.ReadTimeout)
-            finally:
-                self._arrival = None
+            self._arrival.clear()
+            await _wait(self._arrival, timeout, httpx2.ReadTimeout)
         if not self._chunks:
             if self._failure is not None:
                 raise httpx2.ReadError(str(self._failure)) from self._failure
@@ -135,8 +132,8 @@ class Receiver(asyncio.Protocol):
         if self.transport.is_closing():
             raise httpx2.WriteError("the connection is closed") from self._failure
         self.transport.write(data)
-        if self._writable is not None:
-            await _wait(self._writable, timeout, httpx2.WriteTimeout)
+        if not self._is_writable.is_set():
+            await _wait(self._is_writable, timeout, httpx2.WriteTimeout)
 
 
 async def open_connection(address: str, port: int) -> Receiver:
@@ -172,18 +169,13 @@ def _read_clock() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _finish(future: "asyncio.Future[None] | None") -> None:
-    if future is not None and not future.done():
-        future.set_result(None)
-
-
-async def _wait(future: "asyncio.Future[None]", timeout: float | None, error: type[httpx2.TimeoutException]) -> None:  # noqa: ASYNC109
-    """Wait for a future, and raise an error after `timeout` seconds. A wait without a timeout needs no cancel scope."""
+async def _wait(event: asyncio.Event, timeout: float | None, error: type[httpx2.TimeoutException]) -> None:  # noqa: ASYNC109
+    """Wait for an event, and raise an error after `timeout` seconds. A wait without a timeout needs no cancel scope."""
     if timeout is None:
-        await future
+        await event.wait()
         return
     with _limit(timeout, error):
-        await future
+        await event.wait()
 
 
 @contextmanager
