@@ -104,8 +104,8 @@ class _Connection:
         self.max_requests = max_requests
         self._open_requests: dict[RequestId, str] = {}
         """The method of each request without a response, by its id as the SDK compares ids."""
-        self._is_answered: anyio.Event | None = None
-        """Set when a request is answered; None while nothing waits for it."""
+        self._is_answered = asyncio.Event()
+        """Set when a request is answered."""
         self.is_abandoned = False
         """The client has closed the input, so it awaits no errors. Clients with version 1 of the Python SDK end with an
         exception if a message comes after they have closed their session."""
@@ -161,8 +161,7 @@ class _Connection:
     def remove_request(self, request_id: RequestId) -> None:
         """Record that a request was answered, or needs no response."""
         self._open_requests.pop(coerce_request_id(request_id), None)
-        if self._is_answered is not None:
-            self._is_answered.set()
+        self._is_answered.set()
 
     @property
     def is_full(self) -> bool:
@@ -189,8 +188,7 @@ class _Connection:
         """Wait until all requests are answered; with `awaits_start`, also those that wait for upstreams to start."""
         ignored = frozenset[str]() if awaits_start else _STARTUP_METHODS
         while not ignored.issuperset(self._open_requests.values()):
-            if self._is_answered is None or self._is_answered.is_set():
-                self._is_answered = anyio.Event()
+            self._is_answered.clear()
             await self._is_answered.wait()
 
 
