@@ -1,5 +1,6 @@
 """Child processes that end with the gateway."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -60,6 +61,26 @@ def test_groups_end_where_the_watchdog_is_too_slow_to_end_them() -> None:
         with ChildWatchdog() as child_watchdog:
             child_watchdog.add(process.pid)
             os.kill(watchdog_of(before), signal.SIGSTOP)
+        assert process.wait(BOUND) == -signal.SIGKILL
+
+
+def test_groups_end_where_the_watchdog_has_died() -> None:
+    with sleeper() as process:
+        before = children()
+        with ChildWatchdog() as child_watchdog:
+            child_watchdog.add(process.pid)
+            os.kill(watchdog_of(before), signal.SIGKILL)
+        assert process.wait(BOUND) == -signal.SIGKILL
+
+
+def test_groups_end_where_no_watchdog_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with sleeper() as process:
+        with monkeypatch.context() as patched, ChildWatchdog() as child_watchdog:
+            patched.setattr(subprocess, "Popen", refuse)
+            child_watchdog.add(process.pid)
         assert process.wait(BOUND) == -signal.SIGKILL
 
 

@@ -19,6 +19,7 @@ from clocks import PassTime
 from recording_watchdog import RecordingWatchdog
 from refused_processes import refuse_processes
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.pool import (
     BusyPoolError,
@@ -26,6 +27,7 @@ from mcp_mirror.workers.pool import (
     PoolSize,
     PreemptedError,
     StartError,
+    TaskError,
     WorkerDiedError,
     WorkerPool,
 )
@@ -130,9 +132,24 @@ async def test_a_deadline_does_not_count_the_start_of_a_process(tmp_path: Path, 
     assert answers == [3]
 
 
-async def test_a_task_over_the_memory_limit_kills_its_process(pool: WorkerPool) -> None:
-    with pytest.raises(WorkerDiedError):
+async def test_the_error_of_a_task_is_raised(pool: WorkerPool) -> None:
+    first = await pool.run("alice", os.getpid, 30)
+    with pytest.raises(ToolError, match="one sentence"):
+        await pool.run(
+            "alice", partial(exec, "from mcp_mirror.errors import ToolError; raise ToolError('one sentence')"), 30
+        )
+    with pytest.raises(TaskError, match="ValueError"):
+        await pool.run("alice", partial(int, "x"), 30)
+    assert await pool.run("alice", os.getpid, 30) == first
+
+
+async def test_a_task_over_the_memory_limit_fails(pool: WorkerPool) -> None:
+    with pytest.raises(TaskError, match="MemoryError"):
         await pool.run("alice", partial(bytearray, 2 << 30), 30)
+    assert await pool.run("alice", ANSWER, 30) == 3
+
+
+async def test_a_task_that_ends_its_process_fails(pool: WorkerPool) -> None:
     with pytest.raises(WorkerDiedError):
         await pool.run("alice", partial(os.abort), 30)
     assert await pool.run("alice", ANSWER, 30) == 3

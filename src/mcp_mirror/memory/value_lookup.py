@@ -185,12 +185,10 @@ async def _find_file(store: Store, namespace: str, base: str, member: Member | N
 
 
 async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
-    """Search a small value here and a large one in a worker, which gets the value if its file was deleted."""
+    """Search a small value here and a large one in a worker."""
     if not tokens or len(blob) <= INLINE_BYTES:
         return locate(blob, tokens)
-    if file and (span := await scanner.locate(file, tokens)):
-        return span
-    return await scanner.locate_sent(blob, tokens)
+    return await scanner.locate(blob, file, tokens)
 
 
 def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, span: Span) -> FoundValue:

@@ -23,7 +23,7 @@ from mcp_mirror.query.sql_files import quote_name
 from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY, write_all
-from mcp_mirror.system.mapped_files import FileRemoved, map_span
+from mcp_mirror.system.mapped_files import map_sent
 from mcp_mirror.types import Buffer
 
 if TYPE_CHECKING:
@@ -120,19 +120,17 @@ def import_database() -> None:
     import duckdb  # noqa: F401, PLC0415  # an extra
 
 
-def run_sql(
-    sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str
-) -> SqlResult | SqlFailure | FileRemoved:
+def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str) -> SqlResult | SqlFailure:
     """Load the tables, run the query and return its rows, at most `max_bytes`.
 
     `result_file` is a new file for a large result; empty if no file can be created.
+
+    Raises:
+        FileRemovedError: The file of a table no longer exists.
     """
     import duckdb  # noqa: PLC0415  # an extra
 
-    try:
-        blobs = [map_span(one.value) for one in tables]
-    except OSError:
-        return FileRemoved()
+    blobs = [map_sent(one.value) for one in tables]
     texts = [one.name for one, blob in zip(tables, blobs, strict=True) if one.is_media or _is_text(blob)]
     with open_database() as database:
         try:

@@ -20,6 +20,14 @@ STOPPED: Final = types.ErrorData(
 """The error for an open request that the end of the gateway cancels."""
 
 
+def find_cancelled_id(message: types.JSONRPCMessage) -> RequestId | None:
+    """Return the id of the request that a message cancels, as the SDK compares ids; None for other messages."""
+    if not isinstance(message, types.JSONRPCNotification) or message.method != CANCELLED:
+        return None
+    cancelled = cancelled_request_id_from_params(message.params)
+    return None if cancelled is None else coerce_request_id(cancelled)
+
+
 class RequestScope:
     """The cancel scope of one request, which can be cancelled before it is entered.
 
@@ -74,11 +82,8 @@ class CancelScopes:
         """Cancel the request that a message of the client cancels; forget one whose id the message uses again."""
         if isinstance(message, types.JSONRPCRequest):
             self._scopes.pop(coerce_request_id(message.id), None)  # a later cancellation is for the new request
-        elif isinstance(message, types.JSONRPCNotification) and message.method == CANCELLED:
-            request_id = cancelled_request_id_from_params(message.params)
-            scope = None if request_id is None else self._scopes.get(coerce_request_id(request_id))
-            if scope is not None:
-                scope.cancel()
+        elif (cancelled := find_cancelled_id(message)) is not None and cancelled in self._scopes:
+            self._scopes[cancelled].cancel()
 
     def cancel_all(self) -> None:
         """Cancel all requests."""

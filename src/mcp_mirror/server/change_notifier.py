@@ -1,7 +1,7 @@
 """Follows changes of upstreams: rebuilds catalogs, logs deviations from pins, and notifies clients."""
 
+import asyncio
 import logging
-from collections import deque
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -74,8 +74,7 @@ class ChangeNotifier:
         self._subscriptions = subscriptions
         self.announcements = announcements
         self._pending: dict[ListChange, None] = {}
-        self._rebuilds: deque[_CatalogRebuild] = deque()
-        self._has_rebuilds = anyio.Event()
+        self._rebuilds: asyncio.Queue[_CatalogRebuild] = asyncio.Queue()
         self._generation = 0
         """Counts the catalogs that were rebuilt at once."""
         self._has_pending = anyio.Event()
@@ -114,8 +113,7 @@ class ChangeNotifier:
         tools = sum(len(listing.tools) for listing in listings if listing)
         if tools > _INLINE_TOOLS and upstream != FUNCTIONS:
             rebuild = _CatalogRebuild(owners, upstream)
-            self._rebuilds.append(rebuild)
-            self._has_rebuilds.set()
+            self._rebuilds.put_nowait(rebuild)
             return rebuild.is_done
         self._generation += 1
         self._serve_catalogs(owners, upstream, finish(self._compare(owners)))
@@ -130,27 +128,26 @@ class ChangeNotifier:
     async def _run_rebuilds(self) -> None:
         """Rebuild the catalogs of many tools, in the order of their changes."""
         while True:
-            await self._has_rebuilds.wait()
-            self._has_rebuilds = anyio.Event()
-            while self._rebuilds:
-                rebuild = self._rebuilds.popleft()
-                generation = self._generation - 1
-                while generation != self._generation:  # newer listings may have been rebuilt in between
-                    generation = self._generation
-                    rebuilt = await take_sliced(self._compare(rebuild.owners))
-                replaced = self._list_entries(rebuild.owners)
-                self._serve_catalogs(rebuild.owners, rebuild.upstream, rebuilt)
-                added = max(len(self._list_entries(rebuild.owners)) - len(replaced), 0)
-                rebuild.is_done.set()
-                del rebuilt
-                await take_sliced(_release(replaced))
-                expect_growth(added * _TOOL_BLOCKS)
+            rebuild = await self._rebuilds.get()
+            generation = None
+            while generation != self._generation:  # newer listings may have been rebuilt in between
+                generation = self._generation
+                rebuilt = await take_sliced(self._compare(rebuild.owners))
+            replaced = self._list_entries(rebuild.owners)
+            self._serve_catalogs(rebuild.owners, rebuild.upstream, rebuilt)
+            added = max(len(self._list_entries(rebuild.owners)) - len(replaced), 0)
+            rebuild.is_done.set()
+            del rebuilt
+            await take_sliced(_release(replaced))
+            expect_growth(added * _TOOL_BLOCKS)
 
     def _list_entries(self, owners: tuple[str | None, ...]) -> list[CatalogEntry]:
         """Return the entries of the catalogs that are served to these owners."""
-        state = self._state
-        catalogs = (state.catalogs.get(owner or "", state.catalog) for owner in owners)
-        return [entry for catalog in catalogs for entry in catalog.entries.values()]
+        return [entry for owner in owners for entry in self._find_served(owner).entries.values()]
+
+    def _find_served(self, owner: str | None) -> Catalog:
+        """Return the catalog that is served to an owner."""
+        return self._state.catalog if owner is None else self._state.catalogs.get(owner, self._state.catalog)
 
     def _serve_catalogs(
         self, owners: tuple[str | None, ...], upstream: str | None, rebuilt: list[_RebuiltCatalog]
@@ -166,21 +163,25 @@ class ChangeNotifier:
     def _swap_catalog(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
         """Replace the state by one with this catalog."""
         state = self._state
-        before = state.catalogs.get(owner or "", state.catalog)
         # Values of tools that are gone can still be read, so their slugs stay.
-        catalog = replace(rebuilt.catalog, slugs=rebuilt.catalog.slugs | before.slugs | SLUGS | OWN_SLUGS)
+        slugs = rebuilt.catalog.slugs | self._find_served(owner).slugs | SLUGS | OWN_SLUGS
+        catalog = replace(rebuilt.catalog, slugs=slugs)
         if owner is None:
             self._runtime.state = msgspec.structs.replace(state, catalog=catalog)
-            return
-        others = {name: one for name, one in state.catalogs.items() if name != owner}
-        catalogs = others if rebuilt.is_common else {**others, owner: catalog}
-        if rebuilt.is_common and len(others) == len(state.catalogs):
-            return
-        self._runtime.state = msgspec.structs.replace(state, catalogs=catalogs)
+        elif not rebuilt.is_common:
+            self._runtime.state = msgspec.structs.replace(state, catalogs={**state.catalogs, owner: catalog})
+        else:
+            self._drop_catalog(owner)
+
+    def _drop_catalog(self, owner: str) -> None:
+        """Serve the common catalog to an owner."""
+        state = self._state
+        if owner in state.catalogs:
+            catalogs = {name: one for name, one in state.catalogs.items() if name != owner}
+            self._runtime.state = msgspec.structs.replace(state, catalogs=catalogs)
 
     def _find_required_scopes(self, upstream: str | None) -> tuple[str, ...]:
-        found = (one.policy for one in self._upstreams if one.policy.name == upstream)
-        return next((policy.required_scopes for policy in found), ())
+        return next((one.policy.required_scopes for one in self._upstreams if one.policy.name == upstream), ())
 
     def _enqueue(self, change: ListChange) -> None:
         self._pending[change] = None
@@ -205,8 +206,8 @@ class ChangeNotifier:
     def _build(self, owner: str | None) -> Steps[Catalog]:
         """Build a catalog, in steps."""
         config, pins = self._state.config, self._state.pins
-        policies = ((one.policy, one.listing_for(owner)) for one in self._upstreams)
-        listed = ((policy, listing.examined or listing.tools if listing else ()) for policy, listing in policies)
+        listings = [(one.policy, one.listing_for(owner)) for one in self._upstreams]
+        listed = [(policy, listing.examined or listing.tools if listing else ()) for policy, listing in listings]
         if config.server.wraps:
             reserved = tuple(self._state.own_tools)
         else:  # also names of own tools that are not served: a later configuration may serve them
@@ -230,15 +231,15 @@ class ChangeNotifier:
         common, rebuilt = self._state.catalog, list[_RebuiltCatalog]()
         for owner in owners:
             catalog = yield from self._build(owner)
-            is_changed = yield from _differ(catalog, self._state.catalogs.get(owner or "", self._state.catalog))
+            is_changed = yield from _differ(catalog, self._find_served(owner))
             if owner is None:
                 common = catalog
-            is_common = owner is None or not (yield from _differ(catalog, common))
+            is_different = catalog is not common and (yield from _differ(catalog, common))
+            is_common = not is_different and catalog.quarantined.keys() == common.quarantined.keys()
             deviations = []
             for finding in catalog.findings:
-                yield
                 deviations.append(finding.sentence)
-            is_common = is_common and catalog.quarantined.keys() == common.quarantined.keys()
+                yield
             rebuilt.append(_RebuiltCatalog(catalog, deviations, is_changed=is_changed, is_common=is_common))
         return rebuilt
 
@@ -263,10 +264,7 @@ class ChangeNotifier:
     def session_ended(self, session: str) -> None:
         """Drop what belonged to a session that has ended."""
         self._upstreams.end_session(session)
-        state = self._state
-        if session in state.catalogs:
-            catalogs = {owner: catalog for owner, catalog in state.catalogs.items() if owner != session}
-            self._runtime.state = msgspec.structs.replace(state, catalogs=catalogs)
+        self._drop_catalog(session)
         self._logged.pop(session, None)
         self._subscriptions.drop_session(session)
 

@@ -101,10 +101,8 @@ class Connections:
     ) -> None:
         """Create an empty set of connections.
 
-        Args:
-            policy: The limits.
-            handover: Gives some connections to other worker processes, if there are any.
-            report: Called with the reason for which a connection rejects a request, and a sentence for the log.
+        `handover` gives some of them to other worker processes, if there are any. `report` is called with the reason
+        for which a connection rejects a request, and a sentence for the log.
         """
         self.handover: ConnectionHandover | None = handover
         self._report = report
@@ -291,16 +289,18 @@ class LimitedProtocol(HttpToolsProtocol):
         """Begin an exchange, continue it, or give the connection to the worker of the request's session."""
         while not self.transport.is_closing():
             if self._requests.is_in_body:
-                if (body := self._connections.chunk_turns.read_body(self, self._requests)) is None:
+                body = self._connections.chunk_turns.read_body(self, self._requests)
+                if body is None:
                     return
                 self._add_body(body)
             elif self._is_serving:
                 if self._requests.received:
                     self.flow.pause_reading()
                 return
-            elif self._is_given() or not self._may_begin() or (head := self._requests.read_head()) is None:
-                return
             else:
+                head = self._read_head()
+                if head is None:
+                    return
                 self._begin(head)
 
     @property
@@ -309,8 +309,11 @@ class LimitedProtocol(HttpToolsProtocol):
         received = bytes(self._requests.received[:_MAX_SEARCHED]).lower()
         return not any(header in received for header in _AFTER_HANDSHAKE)
 
-    def _may_begin(self) -> bool:
-        return bool(self._requests.received) and self._connections.turns.take(self)
+    def _read_head(self) -> RequestHead | None:
+        """Return the head of a request that may begin now; None if it is not complete, or another worker serves it."""
+        if not self._requests.received or self._is_given() or not self._connections.turns.take(self):
+            return None
+        return self._requests.read_head()
 
     def _begin(self, head: RequestHead) -> None:
         if head.method == "POST" and _AFTER_HANDSHAKE.isdisjoint(name for name, _ in head.headers):

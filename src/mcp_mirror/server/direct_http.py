@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.types import Scope, Send
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.payload.json_rpc import RequestId, chunks_of, replace_line_breaks
+from mcp_mirror.payload.json_rpc import RequestId, replace_line_breaks
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
 from mcp_mirror.server.client_channel import (
@@ -35,7 +35,7 @@ from mcp_mirror.server.client_channel import (
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.graceful_shutdown import set_request_id
-from mcp_mirror.server.http_exchange import BODY_FOLLOWS
+from mcp_mirror.server.http_exchange import BODY_FOLLOWS, send_body
 from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.system.shared_timer import SharedTimer
@@ -43,7 +43,6 @@ from mcp_mirror.types import Buffer, Segments
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _JSON: Final = "application/json"
-_ACCEPTED: Final = 202
 _REQUEST_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _PING_INTERVAL: Final = 15.0
 """Seconds of silence after which the response becomes an event stream with comments, so that proxies keep it open."""
@@ -120,7 +119,8 @@ class ResponseStream:
         if self._lock is not None:
             async with self._lock:
                 if self._is_stream:
-                    await self._send_body((_EVENT, *map(replace_line_breaks, message), _EVENT_END))
+                    self.close()
+                    await send_body(self._send, (_EVENT, *map(replace_line_breaks, message), _EVENT_END))
                     return
         self.close()
         status = _OK
@@ -129,29 +129,20 @@ class ResponseStream:
         length = str(sum(map(len, message))).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length), *self._headers]
         await self._send({"type": "http.response.start", "status": status, "headers": headers, BODY_FOLLOWS: True})
-        await self._send_body(message)
+        await send_body(self._send, message)
 
     async def end(self) -> None:
         """End the response of a call without an outcome, with an event stream."""
         self._lock = self._lock or anyio.Lock()
         async with self._lock:
             await self._start_stream()
-            await self._send_body(())
+            self.close()
+            await send_body(self._send, ())
 
     def close(self) -> None:
         """Send no more messages."""
         self._is_closed = True
         self._silence.cancel(self)
-
-    async def _send_body(self, segments: Segments) -> None:
-        """Send the rest of the response."""
-        self.close()
-        pending = b""
-        for chunk in chunks_of(segments):
-            if pending:
-                await self._send({"type": "http.response.body", "body": pending, "more_body": True})
-            pending = chunk
-        await self._send({"type": "http.response.body", "body": pending, "more_body": False})
 
     async def _start_stream(self) -> None:
         if not self._is_stream:
@@ -243,7 +234,7 @@ class DirectHttp:
                 session.direct_requests.close(opened.id, cancel)
         return None if cancel.cancel_called else outcome
 
-    async def apply(self, message: types.JSONRPCMessage, request: HttpRequest, send: Send) -> bool:
+    def apply(self, message: types.JSONRPCMessage, request: HttpRequest) -> bool:
         """Apply a message, without its payload, to the direct requests of its session.
 
         Returns:
@@ -257,10 +248,6 @@ class DirectHttp:
         if isinstance(message, ClientResponse) and (future := session.client_responses.get(message.id)) is not None:
             if not future.done():
                 future.set_result(message)
-            session_id = request.headers[_SESSION_HEADER].encode("latin-1")
-            headers = [(_SESSION_HEADER.encode(), session_id), (b"content-length", b"0")]
-            await send({"type": "http.response.start", "status": _ACCEPTED, "headers": headers})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
             return True
         return False
 
@@ -291,7 +278,5 @@ def _is_acceptable(opened: DirectRequest, request: HttpRequest) -> bool:
 @lru_cache(32)
 def _accepts_both(accept: str) -> bool:
     """Whether an `Accept` header admits JSON and event streams."""
-    return check_accept_headers(Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})) == (
-        True,
-        True,
-    )
+    request = Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})
+    return all(check_accept_headers(request))

@@ -26,7 +26,7 @@ from starlette.requests import Request
 from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.json_rpc import RequestId, array_of, object_of, open_message, open_object
+from mcp_mirror.payload.json_rpc import Message, RequestId, array_of, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
 from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
@@ -94,21 +94,30 @@ def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
         return None
     try:
         message = open_message(frame, max_depth)
-        given = {} if message.method == _TOOL_LIST and message.params is msgspec.UNSET else message.params
-        if message.method not in _PARAMETERS or not isinstance(message.id, int | str) or not isinstance(given, dict):
+        params = _select_params(message)
+        if params is None or not isinstance(message.id, int | str) or not isinstance(message.method, str):
             return None
-        params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
         name = _NAME.decode(params["name"]) if message.method == TOOL_CALL else ""
         text = bytes(params.get("_meta", b"{}"))
-        if len(text) > _MAX_META:
-            return None
         meta, envelope = _read_short_meta(text) if len(text) <= _SHORT_META else _read_meta(text)
     except (WireError, KeyError, ValueError):
         return None
-    is_known = _PARAMETERS[message.method].issuperset(params) and (message.method == TOOL_CALL or _is_request(frame))
-    if meta is None or not is_known or bytes(params.get("arguments", b"{}")[:1]) != b"{":
+    if meta is None or (message.method == _TOOL_LIST and not _is_request(frame)):
         return None
     return DirectRequest(message.id, message.method, name, params, meta, envelope)
+
+
+def _select_params(message: Message) -> dict[str, Buffer] | None:
+    """Return the parameters of a request if the direct path knows its method and all of them; else None."""
+    given = message.params
+    if message.method == _TOOL_LIST and given is msgspec.UNSET:
+        return {}
+    if message.method not in _PARAMETERS or not isinstance(given, dict):
+        return None
+    if not _PARAMETERS[message.method].issuperset(given):
+        return None
+    params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
+    return params if bytes(params.get("arguments", b"{}")[:1]) == b"{" else None
 
 
 def _is_request(frame: Buffer) -> bool:
@@ -132,7 +141,7 @@ def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
     Raises:
         ValueError: The text is not JSON.
     """
-    if b"\\u" in text:  # it could be half of a surrogate pair
+    if len(text) > _MAX_META or b"\\u" in text:  # it could be half of a surrogate pair
         return None, NO_ENVELOPE
     meta = json.loads(text)
     if not isinstance(meta, dict) or "progress_token" in meta:
@@ -149,13 +158,7 @@ class DirectPath:
     """Answers direct requests."""
 
     def __init__(self, handlers: Handlers, server: Server[Any], boundary: RequestStateBoundary) -> None:
-        """Create the direct path of a server.
-
-        Args:
-            handlers: The handlers, which answer the requests of both paths.
-            server: The SDK's server.
-            boundary: The middleware of that server that encrypts each `requestState`.
-        """
+        """Answer with the same handlers as the SDK's server; `boundary` is its middleware for each `requestState`."""
         self._handlers = handlers
         self._limits = handlers.pending_payloads.limits
         self._server = server
@@ -275,12 +278,9 @@ class DirectPath:
 def write_response(
     request_id: RequestId | None, outcome: Segments | types.ErrorData, *, has_nulls: bool = True
 ) -> Segments:
-    """Return the JSON-RPC response with the outcome of a request.
+    """Return the JSON-RPC response with the result of a request, a JSON object, or its error.
 
-    Args:
-        request_id: The id of the request; None if it is not known.
-        outcome: The result, a JSON object, or the error.
-        has_nulls: Whether an error contains members that are null.
+    `has_nulls`: an error contains members that are null, such as an id that is not known.
     """
     if isinstance(outcome, types.ErrorData):
         error = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=outcome)

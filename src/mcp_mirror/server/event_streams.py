@@ -45,45 +45,40 @@ class EventStreams:
 
     async def _try_serve(self, scope: Scope, key: str, receive: Receive, send: Send) -> bool:
         """Serve a request to its end. Return False without a response if the session has an open stream."""
-        stream = _EventStream(scope, send)
-
-        async def forward(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == _OK:
-                self._open[key] = stream
-            await stream.send(message)
+        stream = _EventStream(scope)
 
         async def run(scope: Scope, receive: Receive, send: Send) -> None:
+            async def forward(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    stream.is_refused = message["status"] == _CONFLICT
+                    if message["status"] == _OK:
+                        self._open[key] = stream
+                if not stream.is_refused:
+                    await send(message)
+
             try:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, forward)
             finally:
                 if self._open.get(key) is stream:
                     del self._open[key]
                 stream.has_ended.set()
 
         receive = replay_body(b"", receive)  # a refused attempt has taken the body
-        await ListenStream(receive, forward, stream.is_replaced).serve(run, scope)
+        await ListenStream(receive, send, stream.is_replaced).serve(run, scope)
         return not stream.is_refused
 
 
 class _EventStream:
     """The response to one GET request."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope) -> None:
         self._connection = find_connection(scope)
-        self._send = send
         self.is_refused = False
         """Whether the session has another stream; then the SDK's response was not sent."""
         self.is_replaced = anyio.Event()
         """Set when the stream is to end."""
         self.has_ended = anyio.Event()
         """Set when the SDK accepts another stream of the session."""
-
-    async def send(self, message: Message) -> None:
-        """Send an ASGI message of the SDK, but not a refusal."""
-        if message["type"] == "http.response.start":
-            self.is_refused = message["status"] == _CONFLICT
-        if not self.is_refused:
-            await self._send(message)
 
     async def end(self) -> None:
         """End the stream, and wait until the SDK accepts another one."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 import mcp_types as types
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -86,18 +87,14 @@ class OpenResponse:
         self._send = send
         self.request_id: RequestId | None = None
         """The id of the JSON-RPC request; None if it is not known."""
-        self._has_begun = False
-        self._is_event_stream = False
+        self._start: Message | None = None
+        """The head of the response; None before the response begins."""
         self._is_complete = False
 
     async def send(self, message: Message) -> None:
         """Forward an ASGI message of the application."""
         if message["type"] == "http.response.start":
-            self._has_begun = True
-            self._is_event_stream = any(
-                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-                for name, value in message.get("headers", ())
-            )
+            self._start = message
         else:
             self._is_complete = not message.get("more_body", False)
         await self._send(message)
@@ -110,12 +107,14 @@ class OpenResponse:
         """
         message = types.JSONRPCError(jsonrpc="2.0", id=self.request_id, error=STOPPED)
         body = message.model_dump_json(exclude_unset=True).encode()
-        if not self._has_begun:
+        if self._start is None:
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), _CLOSE]
             status = 503 if self.request_id is None else 200
             await self.send({"type": "http.response.start", "status": status, "headers": headers})
             await self.send({"type": "http.response.body", "body": body})
-        elif self._is_event_stream and not self._is_complete:
+            return
+        media_type = Headers(raw=self._start["headers"]).get("content-type", "")
+        if media_type.startswith("text/event-stream") and not self._is_complete:
             # The empty line ends an event whose last part is missing.
             event = b"\r\n\r\nevent: message\r\ndata: " + body + b"\r\n\r\n"
             await self.send({"type": "http.response.body", "body": event, "more_body": False})

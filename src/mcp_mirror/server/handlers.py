@@ -126,10 +126,9 @@ class Handlers(msgspec.Struct):
 
     async def list_tools(self, caller: Caller) -> ClientList:
         """Return the tools that a client sees."""
-        upstreams, state = self.gateway.upstreams, self.gateway.state
-        await upstreams.settle_listings(state.config.mirror.startup_wait, caller)
+        upstreams = self.gateway.upstreams
+        await upstreams.settle_listings(self.gateway.state.config.mirror.startup_wait, caller)
         await upstreams.settle_changes(caller)
-        state = self.gateway.state
         listings = [one.listing for one in upstreams.visible_to(caller)]
         hints = [hint for one in listings for hint in (one.hints if one else _INCOMPLETE)]
         ttl, scope = join_cache_hints(hints)
@@ -152,7 +151,7 @@ class Handlers(msgspec.Struct):
         input_round = read_round(members.get("inputResponses"), params.request_state)
         arguments, headers = members.get("arguments", b"{}"), _headers_of(context)
         reply = await self.call_tool(channel, params.name, arguments, headers, input_round)
-        return self._stub({"content": []}, reply, meta)
+        return self._stub({"content": []}, reply, context)
 
     async def call_tool(
         self,
@@ -207,22 +206,26 @@ class Handlers(msgspec.Struct):
     async def _list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         """List the resources of upstreams on the first page, and the stored values of the caller on all pages."""
         await self._wait_for_upstreams(context)
-        channel = self._build_channel(context)
-        cursor = params.cursor or None
+        channel, cursor = self._build_channel(context), params.cursor or None
+        caller = channel.caller
+        stub: dict[str, Any] = {"resources": []}
         members: dict[str, Buffer | Segments] = {}
-        listed = None if cursor else await self.relay.list_all("resources", channel)
-        items: list[Segments] = list(listed.items) if listed else []
-        hints = {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope} if listed else {}
-        if self.gateway.has_resources(channel.caller):
-            items += [] if cursor else [(msgspec.json.encode(_STATUS),)]
-            has_view = channel.caller.shows_views and TOOL in self.gateway.state.own_tools_for(channel.caller)
-            if has_view and not cursor:
-                items.append((msgspec.json.encode(VIEW),))
-            values, next_cursor = await self._list_values(channel.caller.namespace, cursor)
+        items: list[Segments] = []
+        if cursor is None:
+            listed = await self.relay.list_all("resources", channel)
+            items += listed.items
+            stub |= {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
+        if self.gateway.has_resources(caller):
+            if cursor is None:
+                items.append((msgspec.json.encode(_STATUS),))
+                if caller.shows_views and TOOL in self.gateway.state.own_tools_for(caller):
+                    items.append((msgspec.json.encode(VIEW),))
+            values, next_cursor = await self._list_values(caller.namespace, cursor)
             items += [(value,) for value in values]
-            members |= {"nextCursor": msgspec.json.encode(next_cursor)} if next_cursor else {}
-            hints = {"ttlMs": 0, "cacheScope": "private"}  # the values belong to one principal
-        return self.pending_payloads.keep_result({"resources": [], **hints}, {**members, "resources": array_of(items)})
+            if next_cursor:
+                members["nextCursor"] = msgspec.json.encode(next_cursor)
+            stub |= {"ttlMs": 0, "cacheScope": "private"}  # the values belong to one principal
+        return self.pending_payloads.keep_result(stub, {**members, "resources": array_of(items)})
 
     async def _list_values(self, namespace: str, cursor: str | None) -> tuple[list[bytes], str | None]:
         """Return a page of the stored values and the next cursor; an empty first page if the store fails."""
@@ -241,14 +244,14 @@ class Handlers(msgspec.Struct):
 
     async def _list_prompts(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         _refuse_cursor(params)
-        return await self._list("prompts", context, ())
+        return await self._list("prompts", context)
 
     async def _wait_for_upstreams(self, context: Context) -> None:
         await self.gateway.upstreams.settle(
             self.gateway.state.config.mirror.startup_wait, self.sessions.caller_of(context)
         )
 
-    async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments]) -> dict[str, Any]:
+    async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments] = ()) -> dict[str, Any]:
         await self._wait_for_upstreams(context)
         listed = await self.relay.list_all(kind, self._build_channel(context))
         return self._keep_list(KINDS[kind].member, listed, own)
@@ -273,14 +276,14 @@ class Handlers(msgspec.Struct):
         elif is_own and uri == VIEW_URI:
             reply = {"contents": build_content()}
         elif is_own:
-            await self._begin_audit(request, "resources/read")
+            await self._begin_audit(context, caller)
             reply = await read_value(self.gateway.memory, caller.namespace, uri)
         elif not self.relay.offers("resources", caller):
             raise resource_not_found(uri, request.channel)
         else:
             relay = partial(self.relay.read_resource, uri, request)
-            reply = await self._answer_relayed(request, "resources/read", relay, RESOURCE)
-        return self._stub({"contents": []}, reply, read_meta(context))
+            reply = await self._answer_relayed(context, caller, relay, RESOURCE)
+        return self._stub({"contents": []}, reply, context)
 
     @property
     def open_request_count(self) -> int:
@@ -290,38 +293,38 @@ class Handlers(msgspec.Struct):
     def _build_status(self, caller: Caller) -> dict[str, Any]:
         """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
         counts, stalls = self.gateway.services.audit.counts, find_stalls()
-        return {
-            "upstreams": [
-                _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
-                for upstream in self.gateway.upstreams.visible_to(caller)
-            ],
-            "requests": self.open_request_count - 1,  # without this request
-            **({"audit": counts} if counts else {}),
-            **({"event_loop": stalls.as_json()} if stalls else {}),
-        }
+        upstreams = [
+            _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
+            for upstream in self.gateway.upstreams.visible_to(caller)
+        ]
+        status: dict[str, Any] = {"upstreams": upstreams, "requests": self.open_request_count - 1}  # without this one
+        if counts:
+            status["audit"] = counts
+        if stalls:
+            status["event_loop"] = stalls.as_json()
+        return status
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, params.request_state)
         await self._wait_for_upstreams(context)
         relay = partial(self.relay.get_prompt, params.name, request)
-        reply = await self._answer_relayed(request, "prompts/get", relay, PROMPT)
-        return self._stub({"messages": []}, reply, read_meta(context))
+        reply = await self._answer_relayed(context, request.channel.caller, relay, PROMPT)
+        return self._stub({"messages": []}, reply, context)
 
-    async def _begin_audit(self, request: RelayRequest, method: str) -> None:
+    async def _begin_audit(self, context: Context, caller: Caller) -> None:
         """Write the audit record of a request before the request is made, if `audit.required`.
 
         Raises:
             MirrorError: The record cannot be written.
         """
-        if not await self.gateway.services.audit.admit(
-            AuditRecord("call", request.channel.caller.namespace, method, "begun")
-        ):
+        record = AuditRecord("call", caller.namespace, context.method, "begun")
+        if not await self.gateway.services.audit.admit(record):
             raise MirrorError(UNWRITTEN)
 
     async def _answer_relayed(
         self,
-        request: RelayRequest,
-        method: str,
+        context: Context,
+        caller: Caller,
         relay: Callable[[], Awaitable[RelayedResult]],
         kind: CapturedKind | None = None,
     ) -> ToolResult:
@@ -330,30 +333,31 @@ class Handlers(msgspec.Struct):
         Raises:
             MirrorError: The record is required and cannot be written, or the request was refused.
         """
-        await self._begin_audit(request, method)
-        namespace, upstream = request.channel.caller.namespace, ""
+        await self._begin_audit(context, caller)
+        upstream = ""
         event: Event = "call"
         outcome = "error"  # also of a cancelled request
         try:
             reply, origin = await relay()
             upstream = origin.upstream
             if kind is not None:
-                reply = await self.gateway.state.contents.capture(kind, reply, namespace, origin)
+                reply = await self.gateway.state.contents.capture(kind, reply, caller.namespace, origin)
             outcome = "ok"
         except MirrorError as error:
             if error.reason:
                 event, outcome = "refusal", error.reason
             raise
         finally:
-            self.gateway.services.audit.write(AuditRecord(event, namespace, method, outcome, upstream=upstream))
+            record = AuditRecord(event, caller.namespace, context.method, outcome, upstream=upstream)
+            self.gateway.services.audit.write(record)
         return reply
 
     async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, None)
         reference = msgspec.json.decode(request.params["ref"])
         relay = partial(self.relay.complete, reference, request)
-        reply = await self._answer_relayed(request, "completion/complete", relay)
-        return self._stub({"completion": {"values": []}}, reply, read_meta(context))
+        reply = await self._answer_relayed(context, request.channel.caller, relay)
+        return self._stub({"completion": {"values": []}}, reply, context)
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
@@ -448,9 +452,9 @@ class Handlers(msgspec.Struct):
         meta = select_relayed_meta(read_meta(context), _headers_of(context))
         return RelayRequest(self._build_channel(context), params, meta, input_round)
 
-    def _stub(self, stub: Mapping[str, Any], reply: ToolResult, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of a result that the SDK writes, for the `_meta` of its request."""
-        return self.pending_payloads.keep_result(sdk_part(stub, reply), reply, meta)
+    def _stub(self, empty: Mapping[str, Any], reply: ToolResult, context: Context) -> dict[str, Any]:
+        """Return the part of a result that the SDK writes."""
+        return self.pending_payloads.keep_result(sdk_part(empty, reply), reply, read_meta(context))
 
 
 def _refuse_cursor(params: types.PaginatedRequestParams) -> None:
@@ -476,10 +480,13 @@ def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool
         "under_way": upstream.inflight_count,
     }
     if listing is not None:
-        status |= {"server": listing.server} if may_show else {}
-        tools = (policy.scopes_of(str(tool.get("name"))) for tool in listing.tools)
-        status |= {"protocol_version": listing.protocol_version, "tools": sum(map(caller.has_scopes, tools))}
-        status |= {"stale": True} if listing.is_stale else {}
+        if may_show:
+            status["server"] = listing.server
+        status["protocol_version"] = listing.protocol_version
+        required = (policy.scopes_of(str(tool.get("name"))) for tool in listing.tools)
+        status["tools"] = sum(map(caller.has_scopes, required))
+        if listing.is_stale:
+            status["stale"] = True
     # Without previews the detail contains no texts of the upstream.
     if upstream.status.detail and (may_show or not policy.preview):
         status["detail"] = upstream.status.detail

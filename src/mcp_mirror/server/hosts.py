@@ -47,9 +47,7 @@ class AddressCheck:
     def __init__(self, policy: ServerPolicy, *, allows_addresses: bool = False) -> None:
         """Admit loopback addresses, and the hosts and origins of the policy.
 
-        Args:
-            policy: The hosts and origins.
-            allows_addresses: Also admit every IP address as a host: DNS rebinding needs a name.
+        `allows_addresses`: also admit every IP address as a host, because DNS rebinding needs a name.
         """
         self._allows_addresses = allows_addresses
         hosts = (*_LOOPBACK, *policy.allowed_hosts)

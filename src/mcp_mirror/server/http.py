@@ -6,19 +6,20 @@ bodies and server-sent events.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import MARK, RequestId, chunks_of, replace_line_breaks
+from mcp_mirror.payload.json_rpc import MARK, RequestId, replace_line_breaks
 from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries, read_namespace
 from mcp_mirror.server.connections import find_connection
@@ -26,17 +27,16 @@ from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http_exchange import replay_body
+from mcp_mirror.server.http_exchange import replay_body, send_body
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.repeated_ids import RepeatedIds
 from mcp_mirror.server.request_context import HttpRequest, read_request
 from mcp_mirror.system.fair_queue import FairQueue
-from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.types import Segments
 
 _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
-_SESSION_HEADER: Final = b"mcp-session-id"
 _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
 _MIN_BYTES_PER_SECOND: Final = 1024
@@ -180,7 +180,9 @@ class PayloadMiddleware:
         with discard_after(body):
             stub, message, token = await self._lift_params(body, request)
         try:
-            if await self._direct_http.apply(message, request, send):
+            if self._direct_http.apply(message, request):
+                accepted = Response(status_code=202, headers={"mcp-session-id": request.headers["mcp-session-id"]})
+                await accepted(request.scope, receive, send)
                 return
             if isinstance(message, types.JSONRPCRequest):
                 set_request_id(request.scope, message.id)
@@ -192,10 +194,11 @@ class PayloadMiddleware:
                 if own_message is not message:
                     stub = own_message.model_dump_json(by_alias=True, exclude_unset=True).encode()
                 writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send), ids)
-                late = _LateResponse(writer.send)
-                send_part = writer.send if isinstance(message, types.JSONRPCRequest) else late.send
-                await self._app(_with_length(request.scope, len(stub)), replay_body(stub, further), send_part)
-            await late.release()
+                scope, replay = _with_length(request.scope, len(stub)), replay_body(stub, further)
+                if isinstance(message, types.JSONRPCRequest):
+                    await self._app(scope, replay, writer.send)
+                else:
+                    await _send_late(self._app, scope, replay, writer.send)
         finally:
             self._new_sessions.pop(id(request), None)
             self._pending_payloads.discard(token)
@@ -218,7 +221,7 @@ class PayloadMiddleware:
             status = 503
         if (refused := refuse_response(body, error)) is None:
             raise _reject(status, error.code, error.message, frame_id(body))
-        if not await self._direct_http.apply(refused, request, _ignore_response):
+        if not self._direct_http.apply(refused, request):
             message = refused.model_dump_json(exclude_unset=True).encode()
             scope = _with_length(request.scope, len(message))
             await self._app(scope, replay_body(message, _receive_nothing), _ignore_response)
@@ -259,22 +262,29 @@ class PayloadMiddleware:
             collector.close()
 
     async def _collect(self, collector: SpoolCollector, namespace: str, receive: Receive) -> None:
-        deadline = anyio.current_time() + self._traffic.body_timeout
+        """Receive a body. Each part must come in time, and a body that takes longer must have an average speed.
+
+        Raises:
+            _RejectedError: The body is too slow.
+            ClientDisconnect: The client disconnected.
+        """
+        timeout = self._traffic.body_timeout
+        deadline = anyio.current_time() + timeout
         size, has_more = 0, True
         while has_more:
-            next_deadline = anyio.current_time() + self._traffic.body_timeout
-            with anyio.CancelScope(deadline=min(next_deadline, deadline + size / _MIN_BYTES_PER_SECOND)) as timeout:
+            with anyio.CancelScope(deadline=min(anyio.current_time() + timeout, deadline)) as waiting:
                 message = await receive()
-            if timeout.cancelled_caught:
-                reason = f"The body was too slow. See `limits.body_timeout` ({self._traffic.body_timeout:g} s)."
+            if waiting.cancelled_caught:
+                reason = f"The body was too slow. See `limits.body_timeout` ({timeout:g} s)."
                 slow = _reject(408, types.INVALID_REQUEST, reason)
                 slow.response.headers["connection"] = "close"  # the rest of the body would keep it open
                 raise slow
-            size += len(message.get("body", b""))
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
-            deadline += await self._wait_for_turn(namespace)
-            collector.add(message.get("body", b""))
+            part = message.get("body", b"")
+            size += len(part)
+            deadline += len(part) / _MIN_BYTES_PER_SECOND + await self._wait_for_turn(namespace)
+            collector.add(part)
             # A body over the limit is received with the id at its end, but not without an end.
             has_more = message.get("more_body", False) and size <= 2 * self._spool.policy.max_message_bytes
 
@@ -303,11 +313,10 @@ class PayloadMiddleware:
                     self._report(request.scope, status, _SDK_OUTCOMES[status])
                 if status == _NOT_FOUND and _is_json(message):
                     self._sessions.end(request.session_key)
-                for name, value in message["headers"] if status < _BAD_REQUEST else ():
-                    if name.lower() == _SESSION_HEADER:
-                        session_id = value.decode("ascii", "replace")
-                        self._new_sessions.pop(id(request), None)
-                        self._sessions.add_http_session(request.namespace, session_id, request.upstream)
+                session_id = Headers(raw=message["headers"]).get("mcp-session-id")
+                if session_id is not None and status < _BAD_REQUEST:
+                    self._new_sessions.pop(id(request), None)
+                    self._sessions.add_http_session(request.namespace, session_id, request.upstream)
             await send(message)
 
         return watch
@@ -331,7 +340,7 @@ def make_session_closer(app: ASGIApp, path: str) -> Callable[[str], Awaitable[No
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [(b"host", b"localhost:0"), (_SESSION_HEADER, session_id.encode("latin-1", "replace"))],
+            "headers": [(b"host", b"localhost:0"), (b"mcp-session-id", session_id.encode("latin-1", "replace"))],
             **(build_scope_entries(namespace) if namespace else {}),
         }
         await app(scope, receive, _ignore_response)  # the SDK may have ended the session before
@@ -370,10 +379,8 @@ class _ResponseWriter:
         if message.get("more_body", False):
             return
         segments = self._pending_payloads.splice_result(b"".join(self._body))
-        length = str(sum(len(segment) for segment in segments)).encode()
-        headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
-        await self._send({**start, "headers": [*headers, (b"content-length", length)]})
-        await self._send_pieces(segments, has_more=False)
+        await self._send(_with_length(start, sum(map(len, segments))))
+        await send_body(self._send, segments)
 
     async def _send_event(self, message: Message) -> None:
         body: bytes = message.get("body", b"")
@@ -381,7 +388,8 @@ class _ResponseWriter:
             await self._send(message)
             return
         lines = [self._splice_line(line) for line in body.splitlines(keepends=True)]
-        await self._send_pieces((piece for line in lines for piece in line), has_more=message.get("more_body", False))
+        pieces = (piece for line in lines for piece in line)
+        await send_body(self._send, pieces, has_more=message.get("more_body", False))
 
     def _splice_line(self, line: bytes) -> Segments:
         if not line.startswith(_DATA) or _MARK not in line:
@@ -391,46 +399,37 @@ class _ResponseWriter:
         payload = self._pending_payloads.splice_result(data[len(_DATA) :])
         return (_DATA, *map(replace_line_breaks, payload), end)
 
-    async def _send_pieces(self, segments: Iterable[Buffer], *, has_more: bool) -> None:
-        for chunk in chunks_of(segments):
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await self._send({"type": "http.response.body", "body": b"", "more_body": has_more})
 
+async def _send_late(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have the SDK take a notification or a response, and send the HTTP response when the SDK has taken it.
 
-class _LateResponse:
-    """A response of the SDK that the client gets when the SDK has taken the message.
-
-    The SDK answers notifications and responses before it takes them, one in each pass of the event loop. A client that
-    sends them faster would fill the memory with messages that wait.
+    The SDK answers such messages before it takes them, one in each pass of the event loop. A client that sends them
+    faster would fill the memory with messages that wait.
     """
+    parts: list[Message] = []
+    is_complete = False
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._parts: list[Message] = []
-        self._is_complete = False
+    async def keep(part: Message) -> None:
+        nonlocal is_complete
+        if not is_complete:  # the SDK sends a second response to a message that it could not take
+            parts.append(part)
+            is_complete = part["type"] == "http.response.body" and not part.get("more_body", False)
 
-    async def send(self, message: Message) -> None:
-        """Keep a part of the response; ignore a second response, to a message that the SDK could not take."""
-        if not self._is_complete:
-            self._parts.append(message)
-            self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
-
-    async def release(self) -> None:
-        """Send the parts."""
-        for part in self._parts:
-            await self._send(part)
+    await app(scope, receive, keep)
+    for part in parts:
+        await send(part)
 
 
 def _is_json(start: Message) -> bool:
-    media_types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
-    return any(media_type.startswith(b"application/json") for media_type in media_types)
+    return Headers(raw=start["headers"]).get("content-type", "").startswith("application/json")
 
 
-def _with_length(scope: Scope, length: int) -> Scope:
-    headers = [
-        (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
-    ]
-    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
+def _with_length(head: Scope | Message, length: int) -> Scope | Message:
+    """Return the head of a request or response with the length of another body."""
+    headers = MutableHeaders(raw=list(head["headers"]))
+    headers["content-length"] = str(length)
+    del headers["transfer-encoding"]
+    return {**head, "headers": headers.raw}
 
 
 async def _receive_nothing() -> Message:

@@ -2,13 +2,16 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from mcp_mirror.payload.json_rpc import chunks_of
+from mcp_mirror.types import Buffer
 
 _HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
 BODY_FOLLOWS: Final = "mcp_mirror.body_follows"
@@ -76,23 +79,25 @@ class Exchange(RequestResponseCycle):
                 asyncio.get_running_loop().call_soon(self._flush)
 
     def _build_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-        lines, is_closing = [STATUS_LINE[status]], False
+        lines, has_close = [STATUS_LINE[status]], False
         for name, value in headers:
             line = _write_header(name, value)
             if line.startswith(b"content-length:"):
                 self._missing = int(value)
             elif line.startswith(b"connection:"):
-                is_closing = value.lower() == b"close"
+                has_close = value.lower() == b"close"
             lines.append(line)
         self._has_body = self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY
         if self._has_body and self._missing is None:
-            self._is_chunked = self.scope["http_version"] == "1.1"
-            self.keep_alive = self.keep_alive and self._is_chunked
-        if self._is_chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        if not self.keep_alive and not is_closing:
+            if self.scope["http_version"] == "1.1":
+                self._is_chunked = True
+                lines.append(b"transfer-encoding: chunked\r\n")
+            else:  # the end of the connection is that of the body
+                self.keep_alive = False
+        if has_close:
+            self.keep_alive = False
+        elif not self.keep_alive:
             lines.append(b"connection: close\r\n")
-        self.keep_alive = self.keep_alive and not is_closing
         return b"".join((*lines, b"\r\n"))
 
     def _send_body(self, body: bytes, *, has_more: bool) -> None:
@@ -133,6 +138,16 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return replay
+
+
+async def send_body(send: Send, segments: Iterable[Buffer], *, has_more: bool = False) -> None:
+    """Send segments as the rest of a response's body, or with `has_more` as a part of it."""
+    pending = b""
+    for chunk in chunks_of(segments):
+        if pending:
+            await send({"type": "http.response.body", "body": pending, "more_body": True})
+        pending = chunk
+    await send({"type": "http.response.body", "body": pending, "more_body": has_more})
 
 
 @lru_cache(1024)

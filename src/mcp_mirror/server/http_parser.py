@@ -82,8 +82,7 @@ class RequestParser:
     def __init__(self, max_head_bytes: int) -> None:
         """Expect the head of a request.
 
-        Args:
-            max_head_bytes: The limit of each head, and of the bytes between two parts of a chunked body.
+        `max_head_bytes` is the limit of each head, and of the bytes between two parts of a chunked body.
         """
         self.received: bytearray = bytearray()
         """The bytes that are not parsed yet."""
@@ -169,29 +168,40 @@ class RequestParser:
 
         llhttp parses the lines too; here they only show where the body ends.
         """
-        received, (at, _) = self.received, self._measure_part()
+        at, _ = self._measure_part()
         self.chunks = 0
-        while at < len(received) and self.chunks < most:
-            line = _CHUNK_LINE.match(received, at)
-            if line is None:
-                size, end = 0, -1
-                if received.find(b"\n", at) >= 0:
-                    raise InvalidRequestError
-            else:
-                size, end = int(line[1], 16), line.end()
-                if not size:
-                    end = received.find(_EMPTY_LINE, end - len(_LINE_END))
-            if (len(received) if end < 0 else end) - at > self._max_head_bytes:
-                raise InvalidRequestError
-            if end < 0:
+        while at < len(self.received) and self.chunks < most:
+            if (chunk := self._read_chunk_line(at)) is None:
                 break
-            if not size:
-                return end + len(_EMPTY_LINE), True
+            size, begin = chunk
+            if size == 0:
+                return begin, True
             self.chunks += 1
-            end += size + len(_LINE_END)
-            self.missing = max(0, end - len(received))
-            at = min(end, len(received))
+            end = begin + size + len(_LINE_END)
+            self.missing = max(0, end - len(self.received))
+            at = min(end, len(self.received))
         return at, False
+
+    def _read_chunk_line(self, at: int) -> tuple[int, int] | None:
+        """Return the size of the chunk at an offset, and where its data begins; None if more bytes are needed.
+
+        Of the last chunk, with the size 0, this is the end of the body, after the trailer.
+
+        Raises:
+            InvalidRequestError: The line is not valid, or the line or the trailer is over the limit.
+        """
+        received = self.received
+        line = _CHUNK_LINE.match(received, at)
+        if line is None and received.find(b"\n", at) >= 0:
+            raise InvalidRequestError
+        size, begin = (int(line[1], 16), line.end()) if line else (0, -1)
+        if line and size == 0:
+            begin = received.find(_EMPTY_LINE, begin - len(_LINE_END))
+        if (len(received) if begin < 0 else begin) - at > self._max_head_bytes:
+            raise InvalidRequestError
+        if begin < 0:
+            return None
+        return size, begin if size else begin + len(_EMPTY_LINE)
 
     def _parse_head(self, size: int, target: bytes) -> None:
         head = self.received[:size]

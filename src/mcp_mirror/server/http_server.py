@@ -53,15 +53,11 @@ async def serve_http(
     readiness: Readiness,
     worker: Worker | None = None,
 ) -> None:
-    """Serve until a graceful shutdown, or until cancelled.
+    """Serve until a graceful shutdown, in which open requests are answered, or until cancelled.
 
-    Args:
-        server: The MCP server.
-        config: The configuration.
-        address: A loopback address, or any if the configuration requires tokens; and a port, 0 for any free one.
-        announce: Called with the URL once clients can connect.
-        readiness: Answers probes; its shutdown is graceful, which means that open requests are answered.
-        worker: This process, if it is one of several on the address.
+    `address` is a loopback address, or any if the configuration requires tokens; and a port, 0 for any free one.
+    `announce` is called with the URL once clients can connect. `worker` is this process, if it is one of several on the
+    address.
 
     Raises:
         MirrorError: The address is in use, or other machines can reach it without a token.

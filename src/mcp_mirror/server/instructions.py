@@ -50,14 +50,18 @@ def write_instructions(gateway: Gateway, caller: Caller, configured: str) -> str
         about_paths = _OWN_INSTRUCTIONS.format(which=which) if has_tools else _MEMORY_INSTRUCTIONS
         own = " ".join((about_paths, *_write_tool_instructions(listing.own_tools)))
     if only is not None:  # its instructions come first, as without the gateway
-        own = "\n\n".join(part for part in (search, own) if part)
+        own = _join(search, own)
         room = _MAX_INSTRUCTIONS - len(own) - 2
-        parts = [_cut(_read_instructions(only, state.pins, room) or explain_missing([only]), room), own]
-        return "\n\n".join(part for part in parts if part)
+        of_upstream = _read_instructions(only, state.pins, room) or explain_missing([only])
+        return _join(_cut(of_upstream, room), own)
     visible = upstreams.visible_to(caller)
     of_upstreams = (_write_upstream_instructions(one, state.pins) for one in visible)
-    parts = [configured, search, own, explain_missing(visible), *of_upstreams]
-    return _cut("\n\n".join(part for part in parts if part), _MAX_INSTRUCTIONS)
+    return _cut(_join(configured, search, own, explain_missing(visible), *of_upstreams), _MAX_INSTRUCTIONS)
+
+
+def _join(*parts: str) -> str:
+    """Return the parts that are not empty as paragraphs."""
+    return "\n\n".join(part for part in parts if part)
 
 
 def _write_tool_instructions(tools: Mapping[str, MemoryTool]) -> Iterator[str]:

@@ -227,10 +227,8 @@ class PendingPayloads:
     ) -> dict[str, Any]:
         """Keep the members of a result until the SDK has written its stub.
 
-        Args:
-            stub: The result without these members, which the SDK writes.
-            members: JSON text by member.
-            meta: The `_meta` of the request, if the result belongs to one with pending parameters.
+        The stub is the result without these members. `meta` is the `_meta` of the request, if the result belongs to one
+        with pending parameters.
 
         Returns:
             The stub with a token in `_meta`; `splice_result` replaces the token by the members.
@@ -257,11 +255,13 @@ class PendingPayloads:
 
     def _keep(self, token: str, payload: _PendingPayload) -> None:
         """Add a payload, and drop those that are too old."""
-        while self._payloads and next(iter(self._payloads.values())).since < payload.since - _MAX_AGE:
+        while self._payloads:
             oldest_token, oldest = next(iter(self._payloads.items()))
+            if oldest.since >= payload.since - _MAX_AGE:
+                break
             if oldest.params is None and oldest.result is None:  # its handler still works
                 self._payloads.move_to_end(oldest_token)
                 oldest.since = payload.since
-                continue
-            del self._payloads[oldest_token]
+            else:
+                del self._payloads[oldest_token]
         self._payloads[token] = payload

@@ -84,8 +84,7 @@ class Readiness:
     async def wait_until_noticed(self, most: float) -> None:
         """Wait until all orchestrators have learned of the shutdown, so that they send no request to a closed socket.
 
-        Args:
-            most: The maximum of seconds. If nothing probes the gateway, it returns at once.
+        It waits `most` seconds at most, and not at all if nothing probes the gateway.
         """
         with anyio.move_on_after(most):
             for address in self._addresses:

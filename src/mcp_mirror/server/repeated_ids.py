@@ -13,10 +13,9 @@ from typing import Final
 import mcp_types as types
 import msgspec
 from mcp.shared.dispatcher import coerce_request_id
-from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 
 from mcp_mirror.payload.json_rpc import RequestId
-from mcp_mirror.server.cancel_scopes import CANCELLED
+from mcp_mirror.server.cancel_scopes import find_cancelled_id
 
 _PREFIX: Final = "repeated-"
 
@@ -58,11 +57,8 @@ class RepeatedIds:
 
     def _replace_cancelled(self, message: types.JSONRPCMessage, session: str) -> types.JSONRPCMessage:
         """Return a message that cancels the latest request with its id; any other message unchanged."""
-        if not isinstance(message, types.JSONRPCNotification) or message.method != CANCELLED:
+        cancelled = find_cancelled_id(message)
+        ids = None if cancelled is None else self._open.get((session, cancelled))
+        if not ids or not isinstance(message, types.JSONRPCNotification):
             return message
-        if (cancelled := cancelled_request_id_from_params(message.params)) is None:
-            return message
-        ids = self._open.get((session, coerce_request_id(cancelled)))
-        return (
-            message.model_copy(update={"params": {**(message.params or {}), "requestId": ids[-1]}}) if ids else message
-        )
+        return message.model_copy(update={"params": {**(message.params or {}), "requestId": ids[-1]}})

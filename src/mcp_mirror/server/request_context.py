@@ -50,9 +50,7 @@ def read_meta(context: Context) -> Mapping[str, Any]:
 def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the members of a request's `_meta` for the upstream, without credentials of the client.
 
-    Args:
-        meta: The `_meta` of the request.
-        headers: The HTTP headers of the request, which may contain credentials; None on stdio.
+    These are in the HTTP headers; None on stdio.
     """
     relayed = {
         key: value
@@ -73,10 +71,7 @@ def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | No
 def read_caller(context: Context, namespace: str, session: str | None) -> Caller:
     """Return the sender of a request, with the capabilities of the request or of its session's handshake.
 
-    Args:
-        context: The request.
-        namespace: The namespace of the sender.
-        session: The key of the session; ignored for 2026-07-28 requests.
+    `session` is the key of the session; ignored for 2026-07-28 requests.
     """
     is_stateless = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     if is_stateless:
@@ -109,9 +104,7 @@ def with_scopes(caller: Caller, scopes: frozenset[str] | None) -> Caller:
 def build_session_key(namespace: str, session_id: str) -> str:
     """Return the key of a session, which contains the principal, so that others cannot use the session by its id.
 
-    Args:
-        namespace: The principal's namespace.
-        session_id: The `Mcp-Session-Id` header; an empty one gives an empty key.
+    An empty id gives an empty key.
     """
     return f"{session_id} {namespace}" if session_id and namespace != LOCAL else session_id
 

@@ -153,11 +153,12 @@ class MirrorServer:
         await take_sliced(gateway.listing_for(caller))  # counts the tokens that `instructions` asks for
         result = await call_next(ctx)
         assert isinstance(result, dict)  # noqa: S101  # the SDK returns serialized results to middlewares
-        instructions = self.instructions(caller)
-        capabilities = {"capabilities": self._join_capabilities(caller)}
-        identity = gateway.find_identity(caller, is_whole=True) if "serverInfo" in result else None
-        described = {"serverInfo": identity} if identity else {}
-        return {**result, **described, **capabilities, **({"instructions": instructions} if instructions else {})}
+        result = {**result, "capabilities": self._join_capabilities(caller)}
+        if "serverInfo" in result and (identity := gateway.find_identity(caller, is_whole=True)):
+            result["serverInfo"] = identity
+        if instructions := self.instructions(caller):
+            result["instructions"] = instructions
+        return result
 
     async def _wait_for_upstreams(self, caller: Caller, session: Session | None) -> None:
         """Wait until the upstreams have listings, for a few seconds, or until one of them sends the client a request.
@@ -199,10 +200,11 @@ class MirrorServer:
         if relay.may_offer("prompts", caller):
             offered["prompts"] = {"listChanged": True}
         for name in ("completions", "logging"):
-            offered |= {name: {}} if relay.may_offer(name, caller) else {}
+            if relay.may_offer(name, caller):
+                offered[name] = {}
         for name in ("experimental", "extensions"):
-            merged = self._merge_capability(name, caller)
-            offered |= {name: merged} if merged else {}
+            if merged := self._merge_capability(name, caller):
+                offered[name] = merged
         return offered
 
     def _merge_capability(self, name: str, caller: Caller) -> Mapping[str, Any]:

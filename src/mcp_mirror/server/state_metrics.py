@@ -37,15 +37,18 @@ def register_states(
     reloads: ReloadStatus,
 ) -> None:
     """Export the state of a gateway."""
-    size, lag = _StoreSize(services.writer.store), _LoopLag()
-    metrics.add_refresher(size.refresh)
+    store, lag = _StoreSize(services.writer.store), _LoopLag()
+    metrics.add_refresher(store.refresh)
     metrics.add_refresher(lag.refresh)
+    reload = "mcp_mirror_config_last_reload"
+    applied = "When the configuration in use was applied, in seconds since 1970."
     metrics.add_state(
         *_upstream_states(services.upstreams),
-        *_reload_states(reloads),
-        State("mcp_mirror_inflight_calls", "Calls in progress.", (), lambda: [((), metrics.inflight_calls)]),
-        State("mcp_mirror_queued_calls", "Calls that wait for a place.", (), lambda: [((), limiter.waiting_count)]),
-        State("mcp_mirror_sessions", "Open sessions of 2025-11-25 clients.", (), lambda: [((), len(list(sessions)))]),
+        _number(f"{reload}_successful", "1 if the last reload succeeded.", lambda: reloads.is_successful),
+        _number(f"{reload}_success_timestamp_seconds", applied, lambda: reloads.succeeded_at),
+        _number("mcp_mirror_inflight_calls", "Calls in progress.", lambda: metrics.inflight_calls),
+        _number("mcp_mirror_queued_calls", "Calls that wait for a place.", lambda: limiter.waiting_count),
+        _number("mcp_mirror_sessions", "Open sessions of 2025-11-25 clients.", lambda: len(list(sessions))),
         State(
             "mcp_mirror_rejected_requests",
             "HTTP requests that the gateway rejected before they reached MCP.",
@@ -60,17 +63,17 @@ def register_states(
             lambda: [((name,), number) for name, number in services.audit.counts.items()],
             "counter",
         ),
-        State("mcp_mirror_store_up", "1 if the store has answered.", (), size.read_up),
-        State("mcp_mirror_store_values", "Values of all principals.", (), size.reader(lambda one: one.values)),
-        State("mcp_mirror_store_bytes", "Bytes of all values.", (), size.reader(lambda one: one.size)),
+        _number("mcp_mirror_store_up", "1 if the store has answered.", lambda: store.totals is not None),
+        State("mcp_mirror_store_values", "Values of all principals.", (), store.reader(lambda one: one.values)),
+        State("mcp_mirror_store_bytes", "Bytes of all values.", (), store.reader(lambda one: one.size)),
         State(
             "mcp_mirror_store_evictions",
             "Values that this process has evicted.",
             (),
-            size.reader(lambda one: one.evicted),
+            store.reader(lambda one: one.evicted),
             "counter",
         ),
-        State("mcp_mirror_event_loop_lag_seconds", "Duration of a pass of the event loop.", (), lag.read),
+        _number("mcp_mirror_event_loop_lag_seconds", "Duration of a pass of the event loop.", lambda: lag.seconds),
         State(
             "mcp_mirror_event_loop_stalls",
             "Stalls of the event loop by their least duration in seconds.",
@@ -81,19 +84,14 @@ def register_states(
     )
 
 
-def _reload_states(reloads: ReloadStatus) -> Iterator[State]:
-    name = "mcp_mirror_config_last_reload"
-    yield State(f"{name}_successful", "1 if the last reload succeeded.", (), lambda: [((), reloads.is_successful)])
-    applied = "When the configuration in use was applied, in seconds since 1970."
-    yield State(f"{name}_success_timestamp_seconds", applied, (), lambda: [((), reloads.succeeded_at)])
+def _number(name: str, documentation: str, read: Callable[[], float]) -> State:
+    """Return a gauge with one value."""
+    return State(name, documentation, (), lambda: [((), read())])
 
 
 def _upstream_states(upstreams: UpstreamRegistry) -> Iterator[State]:
-    def of_upstreams(name: str, help_text: str, read: Callable[[Upstream], float]) -> State:
-        def read_all() -> Samples:
-            return [((one.policy.name,), read(one)) for one in upstreams]
-
-        return State(f"mcp_mirror_upstream_{name}", help_text, ("upstream",), read_all)
+    def of_upstreams(read: Callable[[Upstream], float]) -> Callable[[], Samples]:
+        return lambda: [((one.policy.name,), read(one)) for one in upstreams]
 
     def read_status() -> Samples:
         return [((one.policy.name, state), one.status.state == state) for one in upstreams for state in _STATES]
@@ -109,21 +107,17 @@ def _upstream_states(upstreams: UpstreamRegistry) -> Iterator[State]:
     def read_queued() -> Samples:
         return [((name,), shared.limiter.waiting_count) for name, shared in _list_settings(upstreams)]
 
-    yield State("mcp_mirror_upstream_state", "1 for the state of the upstream.", ("upstream", "state"), read_status)
-    yield of_upstreams(
-        "connections", "Connections to the upstream, open or reconnecting.", lambda one: len(one.connections)
-    )
-    yield of_upstreams("inflight_requests", "Requests that wait for the upstream.", lambda one: one.inflight_count)
-    yield of_upstreams(
-        "open_circuit_breakers",
-        "Connections that fail at once.",
-        lambda one: sum(each.is_circuit_open for each in one.connections),
-    )
-    waiting = "Requests that wait for a place at the upstream."
-    yield State("mcp_mirror_upstream_queued_requests", waiting, ("upstream",), read_queued)
-    labels = ("upstream", "result")
-    yield State("mcp_mirror_upstream_connects", "Attempts to connect.", labels, read_connects, "counter")
-    yield State("mcp_mirror_upstream_disconnects", "Connections that ended.", ("upstream",), read_lost, "counter")
+    prefix, name, result = "mcp_mirror_upstream", ("upstream",), ("upstream", "result")
+    open_ones = of_upstreams(lambda one: len(one.connections))
+    inflight = of_upstreams(lambda one: one.inflight_count)
+    broken = of_upstreams(lambda one: sum(each.is_circuit_open for each in one.connections))
+    yield State(f"{prefix}_state", "1 for the state of the upstream.", ("upstream", "state"), read_status)
+    yield State(f"{prefix}_connections", "Connections to the upstream, open or reconnecting.", name, open_ones)
+    yield State(f"{prefix}_inflight_requests", "Requests that wait for the upstream.", name, inflight)
+    yield State(f"{prefix}_open_circuit_breakers", "Connections that fail at once.", name, broken)
+    yield State(f"{prefix}_queued_requests", "Requests that wait for a place at the upstream.", name, read_queued)
+    yield State(f"{prefix}_connects", "Attempts to connect.", result, read_connects, "counter")
+    yield State(f"{prefix}_disconnects", "Connections that ended.", name, read_lost, "counter")
 
 
 def _list_settings(upstreams: UpstreamRegistry) -> Iterator[tuple[str, ConnectionSettings]]:
@@ -151,9 +145,6 @@ class _StoreSize(msgspec.Struct):
             totals = await self.store.totals()
         self.totals = totals
 
-    def read_up(self) -> Samples:
-        return [((), self.totals is not None)]
-
     def reader(self, select: Callable[[StoreTotals], float]) -> Callable[[], Samples]:
         return lambda: [] if self.totals is None else [((), select(self.totals))]
 
@@ -167,6 +158,3 @@ class _LoopLag(msgspec.Struct):
         began = time.perf_counter()
         await anyio.lowlevel.checkpoint()
         self.seconds = time.perf_counter() - began
-
-    def read(self) -> Samples:
-        return [((), self.seconds)]

@@ -22,7 +22,6 @@ import anyio
 import mcp_types as types
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
-from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
@@ -31,8 +30,8 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
-from mcp_mirror.server.cancel_scopes import CANCELLED, STOPPED, STOPPING, CancelScopes, RequestScope
-from mcp_mirror.server.client_channel import SdkStream, Session
+from mcp_mirror.server.cancel_scopes import STOPPED, STOPPING, CancelScopes, RequestScope, find_cancelled_id
+from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.system.slices import Pacer
@@ -86,7 +85,7 @@ async def open_stdio_streams(
             source.take = direct_requests.start
             tasks.start_soon(direct_requests.follow_cancellation)
             try:
-                yield StdioReader(connection, source, direct_requests), _StdioWriter(connection)
+                yield StdioReader(connection, source, direct_path, direct_requests), _StdioWriter(connection)
             finally:
                 await direct_requests.end()
             await sink.finish(_LAST_WRITE)
@@ -105,8 +104,8 @@ class _Connection:
         self.max_requests = max_requests
         self._open_requests: dict[RequestId, str] = {}
         """The method of each request without a response, by its id as the SDK compares ids."""
-        self._is_answered: anyio.Event | None = None
-        """Set when a request is answered; None while nothing waits for it."""
+        self._is_answered = asyncio.Event()
+        """Set when a request is answered."""
         self.is_abandoned = False
         """The client has closed the input, so it awaits no errors. Clients with version 1 of the Python SDK end with an
         exception if a message comes after they have closed their session."""
@@ -124,11 +123,7 @@ class _Connection:
         """
         if isinstance(message, types.JSONRPCRequest) and message.method != _SUBSCRIPTION:
             self._open_requests[coerce_request_id(message.id)] = message.method
-        elif (
-            isinstance(message, types.JSONRPCNotification)
-            and message.method == CANCELLED
-            and (cancelled := cancelled_request_id_from_params(message.params)) is not None
-        ):
+        elif (cancelled := find_cancelled_id(message)) is not None:
             self.remove_request(cancelled)
 
     def record_sent(self, message: types.JSONRPCMessage) -> None:
@@ -150,10 +145,8 @@ class _Connection:
         """Keep the error of the gateway for a `server/discover`, before the client reads it."""
         if not isinstance(message, types.JSONRPCError) or message.id is None:
             return
-        if (
-            message.error.code == types.INTERNAL_ERROR
-            and self._open_requests.get(coerce_request_id(message.id)) == _DISCOVER
-        ):
+        method = self._open_requests.get(coerce_request_id(message.id))
+        if method == _DISCOVER and message.error.code == types.INTERNAL_ERROR:
             self.discover_error = message.error
 
     def add_direct_request(self, request_id: RequestId, method: str) -> bool:
@@ -168,8 +161,7 @@ class _Connection:
     def remove_request(self, request_id: RequestId) -> None:
         """Record that a request was answered, or needs no response."""
         self._open_requests.pop(coerce_request_id(request_id), None)
-        if self._is_answered is not None:
-            self._is_answered.set()
+        self._is_answered.set()
 
     @property
     def is_full(self) -> bool:
@@ -193,15 +185,10 @@ class _Connection:
             _logger.warning("The client closed its input. The gateway cancels %s.", open_requests)
 
     async def wait_until_answered(self, *, awaits_start: bool = True) -> None:
-        """Wait until all requests are answered.
-
-        Args:
-            awaits_start: Also those that wait for upstreams to start.
-        """
+        """Wait until all requests are answered; with `awaits_start`, also those that wait for upstreams to start."""
         ignored = frozenset[str]() if awaits_start else _STARTUP_METHODS
         while not ignored.issuperset(self._open_requests.values()):
-            if self._is_answered is None or self._is_answered.is_set():
-                self._is_answered = anyio.Event()
+            self._is_answered.clear()
             await self._is_answered.wait()
 
 
@@ -240,10 +227,6 @@ class _DirectRequests:
         self._tasks[asyncio.get_running_loop().create_task(self._run(opened, sender, scope))] = scope
         return True
 
-    def find_session(self) -> Session | None:
-        """Return the session of the client; None if it has made no request."""
-        return self._direct_path.find_session()
-
     async def end(self) -> None:
         """Cancel the running requests, with an error as their response, and wait until all have ended."""
         self._interrupt()
@@ -274,20 +257,18 @@ class _DirectRequests:
         stream = SdkStream(sender.server_session, None)
         outcome: Segments | types.ErrorData | None = None
         try:
-            try:
-                with scope:
-                    outcome = await self._direct_path.answer(opened, sender, stream)
-                    stream.is_closed = True
-                    if not scope.cancel_called:
-                        await self._send(opened.id, outcome)
-            finally:
+            with scope:
+                outcome = await self._direct_path.answer(opened, sender, stream)
                 stream.is_closed = True
-                self.scopes.close(opened.id, scope)
+                if not scope.cancel_called:
+                    await self._send(opened.id, outcome)
+            stream.is_closed = True
             if outcome is None and scope in self._interrupted and not self._connection.is_abandoned:
                 with anyio.move_on_after(_LAST_WRITE):
                     await self._send(opened.id, STOPPED)
             self._connection.remove_request(opened.id)
         finally:  # a callback of the task would take one more pass of the event loop
+            self.scopes.close(opened.id, scope)
             if (task := asyncio.current_task()) is not None:
                 del self._tasks[task]
 
@@ -299,9 +280,12 @@ class _DirectRequests:
 class StdioReader(MessageStream):
     """The messages of the client."""
 
-    def __init__(self, connection: _Connection, source: LineSource, direct_requests: _DirectRequests) -> None:
+    def __init__(
+        self, connection: _Connection, source: LineSource, direct_path: DirectPath, direct_requests: _DirectRequests
+    ) -> None:
         self._connection = connection
         self._source = source
+        self._direct_path = direct_path
         self._direct_requests = direct_requests
         self._pacer = Pacer()
 
@@ -341,7 +325,7 @@ class StdioReader(MessageStream):
         pending_payloads, token = self._connection.pending_payloads, None
         with discard_after(frame):
             try:
-                session = self._direct_requests.find_session()
+                session = self._direct_path.find_session()
                 _, message, token = await pending_payloads.lift_params(frame, LOCAL, session)
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:

@@ -1,10 +1,11 @@
 """The order in which connections begin requests and parse chunks: a few in each pass of the event loop."""
 
-import asyncio
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.server.http_exchange import HeldFlow
 from mcp_mirror.server.http_parser import RequestParser
+
+if TYPE_CHECKING:
+    from mcp_mirror.server.connections import LimitedProtocol
 
 _BEGUN_AT_ONCE: Final = 4
 """Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
@@ -13,27 +14,6 @@ _SHORT_FIRST: Final = 3
 _CHUNKS_AT_ONCE: Final = 256
 """Chunks of bodies that all connections parse in a pass of the event loop. A chunk takes a microsecond and may have one
 byte: without a limit, 20 connections would occupy each pass for 100 ms."""
-
-
-class _Connection(Protocol):
-    """What a turn needs of a connection."""
-
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def may_be_handshake(self) -> bool:
-        """Whether the request that has arrived may be a handshake, which takes as long as several others."""
-
-    def resume(self) -> None: ...
-
-
-class _ReadingConnection(Protocol):
-    """What parsing a body needs of a connection."""
-
-    loop: asyncio.AbstractEventLoop
-    flow: HeldFlow
-
-    def resume(self) -> None: ...
 
 
 class Turns:
@@ -46,14 +26,14 @@ class Turns:
     def __init__(self) -> None:
         self._taken = 0
         """Turns of this pass."""
-        self._short: dict[_Connection, None] = {}
+        self._short: dict[LimitedProtocol, None] = {}
         """Connections without a turn whose request is not a handshake, in the order in which they asked."""
-        self._handshakes: dict[_Connection, None] = {}
+        self._handshakes: dict[LimitedProtocol, None] = {}
         """Other connections without a turn, as above."""
         self._since_handshake = 0
         """Short requests that began after the last handshake."""
 
-    def take(self, connection: _Connection) -> bool:
+    def take(self, connection: "LimitedProtocol") -> bool:
         """Return whether a connection may begin a request now; if not, its `resume` is called in a later pass."""
         if not self._taken:
             connection.loop.call_soon(self._begin_pass)
@@ -67,11 +47,11 @@ class Turns:
         """Let no other request begin in this pass, because the one that begins now takes as long as several."""
         self._taken = _BEGUN_AT_ONCE
 
-    def has(self, connection: _Connection) -> bool:
+    def has(self, connection: "LimitedProtocol") -> bool:
         """Whether a connection waits for its turn."""
         return connection in self._short or connection in self._handshakes
 
-    def remove(self, connection: _Connection) -> None:
+    def remove(self, connection: "LimitedProtocol") -> None:
         """Forget a connection that is closed or closing."""
         self._short.pop(connection, None)
         self._handshakes.pop(connection, None)
@@ -93,13 +73,13 @@ class ChunkTurns:
     """
 
     def __init__(self) -> None:
-        self.left: int = _CHUNKS_AT_ONCE
+        self._left = _CHUNKS_AT_ONCE
         """Chunks that can be parsed in this pass."""
         self._is_spent = False
         """Whether some of them were parsed."""
-        self._waiting: dict[_ReadingConnection, None] = {}
+        self._waiting: dict[LimitedProtocol, None] = {}
 
-    def read_body(self, connection: _ReadingConnection, requests: RequestParser) -> bytes | None:
+    def read_body(self, connection: "LimitedProtocol", requests: RequestParser) -> bytes | None:
         """Parse a part of a connection's body; return None if more bytes, or a later pass, are needed.
 
         Without a turn, the connection reads no more bytes until its `resume` is called.
@@ -107,24 +87,24 @@ class ChunkTurns:
         Raises:
             InvalidRequestError: The body is not valid.
         """
-        if requests.is_chunked and requests.received and not self.left:
+        if requests.is_chunked and requests.received and not self._left:
             connection.flow.hold()
             self._waiting[connection] = None
             return None
-        body = requests.read_body(self.left)
+        body = requests.read_body(self._left)
         if requests.chunks and not self._is_spent:
             self._is_spent = True
             connection.loop.call_soon(self._begin_pass)
-        self.left -= requests.chunks
+        self._left -= requests.chunks
         return body
 
-    def remove(self, connection: _ReadingConnection) -> None:
+    def remove(self, connection: "LimitedProtocol") -> None:
         """Forget a connection that is closed or closing."""
         self._waiting.pop(connection, None)
 
     def _begin_pass(self) -> None:
-        self.left, self._is_spent = _CHUNKS_AT_ONCE, False
-        while self.left and self._waiting:
+        self._left, self._is_spent = _CHUNKS_AT_ONCE, False
+        while self._left and self._waiting:
             connection = next(iter(self._waiting))
             self.remove(connection)
             connection.resume()

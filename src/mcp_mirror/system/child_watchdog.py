@@ -36,8 +36,8 @@ class ChildWatchdog:
 
     def __exit__(self, *_: object) -> None:
         _open.discard(self)
-        if not self._end_watchdog():
-            self.kill_all()
+        self.kill_all()
+        self._end_watchdog()
 
     def add(self, group: int) -> None:
         """Register a living process group."""
@@ -61,7 +61,9 @@ class ChildWatchdog:
 
     def kill_all(self) -> None:
         """Kill the registered process groups."""
-        for group in self._groups if sys.platform != "win32" else ():
+        if sys.platform == "win32":
+            return
+        for group in self._groups:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
 
@@ -82,10 +84,10 @@ class ChildWatchdog:
                 error,
             )
 
-    def _end_watchdog(self) -> bool:
-        """End the watchdog, which kills the groups; return False if it was too slow for that."""
+    def _end_watchdog(self) -> None:
         watchdog, self._watchdog = self._watchdog, None
-        return watchdog is None or watchdog.end()
+        if watchdog is not None:
+            watchdog.end()
 
 
 _open: Final[WeakSet[ChildWatchdog]] = WeakSet()

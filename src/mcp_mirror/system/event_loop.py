@@ -185,7 +185,8 @@ class _MeasuredSelector(selectors.DefaultSelector):
         if timeout is not None and timeout <= 0 and entered < self._next_look:
             return []
         is_active = watch.is_active(entered)
-        if self._was_active > is_active or entered >= watch.cleanup.next_check:
+        becomes_idle = self._was_active and not is_active
+        if becomes_idle or entered >= watch.cleanup.next_check:
             if self._clean_up(entered, is_active=is_active, may_wait=timeout is None or timeout > 0):
                 timeout = 0.0  # finalizers may have scheduled callbacks
             entered = monotonic()
@@ -219,7 +220,7 @@ class _Watch:
         self._began: float | None = None
         """When the current pass began; None between passes."""
         self._last_event = 0.0
-        self._delay, self._delay_read = 0.0, 0.0
+        self._waited, self._read_at = 0.0, 0.0
         """Seconds that the loop's thread has waited for a processor, and when that was read."""
         self._file = -1
         self._thread_id = 0
@@ -242,7 +243,7 @@ class _Watch:
         self._thread.start()
         self.cleanup.start(monotonic())
         self._began = monotonic()  # what came before does not count
-        self._wait_for_processor(self._began)
+        self._read_wait(self._began)
         self.is_running = True
 
     def stop(self) -> None:
@@ -267,21 +268,24 @@ class _Watch:
 
     def end_pass(self, at: float) -> None:
         began, self._began = self._began, None
-        waited = self._wait_for_processor(at) if at - self._delay_read > _FRESH else 0.0
-        if began is None or (seconds := at - began - waited) <= BOUNDS[0]:
+        waited = self._read_wait(at) if at - self._read_at > _FRESH else 0.0
+        if began is None:
+            return
+        seconds = at - began - waited
+        if seconds <= BOUNDS[0]:
             return
         self._stalls.add(at, seconds)
         if seconds > _LOGGED:
             self._unlogged.append((seconds, self._sample[1] if self._sample[0] == began else "an unknown place"))
 
-    def _wait_for_processor(self, now: float) -> float:
-        """Seconds since the last reading in which this thread was ready to run and another program ran instead."""
+    def _read_wait(self, now: float) -> float:
+        """Return the seconds since the last reading in which this thread was ready, but another program ran."""
         if self._file < 0:
             return 0.0
-        before = self._delay
-        self._delay = int(os.pread(self._file, 64, 0).split()[1]) / 1e9
-        self._delay_read = now
-        return self._delay - before
+        before = self._waited
+        self._waited = int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        self._read_at = now
+        return self._waited - before
 
     def _look(self) -> None:
         """Sample the functions of long passes and log them, while the loop is active."""

@@ -67,8 +67,7 @@ class FairQueue:
                 while not waiter.is_set():
                     with anyio.move_on_after(every):
                         await waiter.wait()
-                        break
-                    if check is not None:
+                    if check is not None and not waiter.is_set():
                         check()
             is_admitted = waiter.is_set()
         finally:
@@ -82,7 +81,7 @@ class FairQueue:
         self._taken_by[key] -= 1
         if not self._taken_by[key]:
             del self._taken_by[key]
-        for following in tuple(self._waiting) if self._waiting else ():
+        for following in tuple(self._waiting):
             if not self._take(following, self._shares[following]):
                 continue
             waiters = self._waiting.pop(following)

@@ -48,22 +48,13 @@ class ForwardProxy(msgspec.Struct, frozen=True):
         """The headers for the proxy."""
         return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []
 
-    def start_tunnel(self, connection: h11.Connection, host: str, port: int) -> bytes:
-        """Return the request for a tunnel to a host, whose response `connection` reads."""
-        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        headers = [(b"Host", authority.encode("ascii")), *self.headers]
-        sent = connection.send(h11.Request(method="CONNECT", target=authority, headers=headers))
-        assert sent is not None  # noqa: S101  # a head has bytes
-        return sent
-
     def explain_refusal(self, status: int) -> ForwardProxyError:
         """Return the error for a status with which the proxy refused a tunnel."""
         refused = f"the proxy in `{self.variable}` refused with HTTP status {status}"
+        advice = "Ask the operator of the proxy to allow this host and port"
         if status == _SIGN_IN:
-            return ForwardProxyError(
-                refused, f"Put user and password into `{self.variable}`: http://USER:PASSWORD@HOST"
-            )
-        return ForwardProxyError(refused, "Ask the operator of the proxy to allow this host and port")
+            advice = f"Put user and password into `{self.variable}`: http://USER:PASSWORD@HOST"
+        return ForwardProxyError(refused, advice)
 
     def explain_silence(self) -> ForwardProxyError:
         """Return the error for a proxy that accepts no connection, or does not answer in time."""
@@ -82,7 +73,10 @@ async def open_tunnel(receiver: "Receiver", proxy: ForwardProxy, host: str, port
         httpx2.NetworkError: It closes the connection.
     """
     connection = h11.Connection(h11.CLIENT)
-    await receiver.write(proxy.start_tunnel(connection, host, port), None)
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    headers = [(b"Host", authority.encode("ascii")), *proxy.headers]
+    head = connection.send(h11.Request(method="CONNECT", target=authority, headers=headers))
+    await receiver.write(head or b"", None)
     while not isinstance(event := connection.next_event(), h11.Response):
         if event is h11.NEED_DATA:
             connection.receive_data(await receiver.receive(None))
@@ -96,8 +90,9 @@ def find_forward_proxy(url: httpx2.URL) -> ForwardProxy | None:
     Raises:
         ForwardProxyError: The variable does not name an HTTP proxy.
     """
-    variable = next(_find_variables(url.scheme), None)
-    if not variable or not (value := os.environ[variable].strip()) or is_loopback(url.host) or _is_excepted(url):
+    variable = next(_find_variables(url.scheme), "")
+    value = os.environ.get(variable, "").strip()
+    if not value or is_loopback(url.host) or _is_excepted(url):
         return None
     try:
         proxy = httpx2.URL(value if "://" in value else f"http://{value}")
@@ -107,19 +102,18 @@ def find_forward_proxy(url: httpx2.URL) -> ForwardProxy | None:
         cause = "is not the address of an HTTP proxy"
         if proxy.host and proxy.scheme in _UNSUPPORTED:
             cause = f"names a proxy with {proxy.scheme}://, and only proxies with http:// are supported"
-        raise ForwardProxyError(
-            f"`{variable}` {cause}",
-            f"Set `{variable}` to http://HOST:PORT, or add the host of `url` to `NO_PROXY`",
-        )
-    user = f"{proxy.username}:{proxy.password}".encode() if proxy.username else b""
-    authorization = b"Basic " + b64encode(user) if user else b""
+        advice = f"Set `{variable}` to http://HOST:PORT, or add the host of `url` to `NO_PROXY`"
+        raise ForwardProxyError(f"`{variable}` {cause}", advice)
+    authorization = b""
+    if proxy.username:
+        authorization = b"Basic " + b64encode(f"{proxy.username}:{proxy.password}".encode())
     return ForwardProxy(variable, proxy.host, proxy.port or DEFAULT_PORTS["http"], authorization)
 
 
 def _find_variables(scheme: str) -> Iterator[str]:
-    """Yield the names of the variables that are set, the one that counts first."""
-    for name in (f"{scheme}_proxy", "all_proxy"):
-        yield from (spelled for spelled in (name, name.upper()) if spelled in os.environ)
+    """Return the names of the variables that are set, the one that counts first."""
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    return (name for name in names if name in os.environ)
 
 
 def _is_excepted(url: httpx2.URL) -> bool:

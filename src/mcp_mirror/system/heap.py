@@ -102,34 +102,37 @@ class HeapCleanup:
     def run(self, now: float, *, is_idle: bool, is_quiet: bool = False) -> bool:
         """Clean up if the heap has grown enough, and return whether garbage was collected.
 
-        A release takes about 0.2 ms for each MB that it returns, and up to 15 ms if there is nothing to return.
-
-        Args:
-            now: The time of the monotonic clock.
-            is_idle: The event loop has had nothing to do for some time.
-            is_quiet: It has nothing to do now.
+        `now` is the time of the monotonic clock. The event loop has had nothing to do for some time (`is_idle`), or has
+        nothing to do now (`is_quiet`).
         """
         self.next_check = now + _CHECK_INTERVAL
         growth = _GROWN if is_idle else _TOO_LARGE
         if self._may_have_grown() or self._is_too_large(growth, is_quiet=is_quiet):
             self._count_blocks()
-        has_garbage = self._is_too_large(growth, is_quiet=is_quiet)
-        if has_garbage:
+        collects = self._is_too_large(growth, is_quiet=is_quiet)
+        if collects:
             self._collect()
         resident = _measure_resident()
-        has_grown = resident > self._resident * growth + _FEW_BYTES or (
-            is_quiet and self._has_freed and not has_garbage  # two short pauses instead of one
-        )
-        if has_grown or (is_idle and now >= self._next_release and resident > self._lowest * growth + _FEW_BYTES):
-            with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
-                ctypes.CDLL(None).malloc_trim(0)
-            self._resident, self._has_freed = _measure_resident(), False
-            is_in_vain = not has_grown and self._resident > resident - _FEW_BYTES
-            self._pause = 2 * self._pause if is_in_vain else _RELEASE_PAUSE
-            self._next_release = now + self._pause
+        has_grown = resident > self._resident * growth + _FEW_BYTES
+        has_freed = self._has_freed and is_quiet and not collects  # two short pauses instead of one
+        is_due = is_idle and now >= self._next_release and resident > self._lowest * growth + _FEW_BYTES
+        if has_grown or has_freed or is_due:
+            self._release_memory(now, resident, is_trial=not has_grown and not has_freed)
         self._resident = min(self._resident, resident)
         self._lowest = min(self._lowest, self._resident)
-        return has_garbage
+        return collects
+
+    def _release_memory(self, now: float, resident: int, *, is_trial: bool) -> None:
+        """Return freed memory to the system: 0.2 ms for each MB, and up to 15 ms if there is nothing to return.
+
+        After a trial in vain, the next one comes later.
+        """
+        with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)
+        self._resident, self._has_freed = _measure_resident(), False
+        is_in_vain = is_trial and self._resident > resident - _FEW_BYTES
+        self._pause = 2 * self._pause if is_in_vain else _RELEASE_PAUSE
+        self._next_release = now + self._pause
 
     def _may_have_grown(self) -> bool:
         """Whether there may be more blocks than were counted last.
@@ -137,23 +140,24 @@ class HeapCleanup:
         To count them reads all parts of the heap: 0.03 ms, and another 0.03 ms for each million of blocks, but 0.1 s or
         more if other memory has replaced the gateway's in the caches, or in the main memory.
         """
-        (objects, resident), now = self._counted_at, _measure_growth()
-        return now[0] >= objects + _NEW_OBJECTS or now[1] >= resident + _NEW_BYTES
+        objects_before, resident_before = self._counted_at
+        objects, resident = _measure_growth()
+        return objects >= objects_before + _NEW_OBJECTS or resident >= resident_before + _NEW_BYTES
 
     def _count_blocks(self) -> None:
         self._counted, self._counted_at = sys.getallocatedblocks(), _measure_growth()
         self._expected = max(0, min(self._expected, self._counted - self._blocks))
 
     def _collect(self) -> None:
-        before, began = self._counted, thread_time()
+        began = thread_time()
         gc.collect()
-        blocks, seconds = sys.getallocatedblocks(), thread_time() - began
+        seconds, blocks = thread_time() - began, sys.getallocatedblocks()
+        garbage = self._counted - blocks
+        for_the_rest = max(seconds - garbage * _BLOCK_SECONDS, 0.0)
         # One measurement may be far too long, if other programs had the caches of the processor.
-        grown = max(blocks - self._blocks, 0)
-        self._seconds = min(
-            self._seconds + grown * _BLOCK_SECONDS, max(seconds - (before - blocks) * _BLOCK_SECONDS, 0.0)
-        )
-        self._blocks, self._expected, self._has_freed = blocks, 0, before - blocks > _MUCH_GARBAGE / 2
+        expected = self._seconds + max(blocks - self._blocks, 0) * _BLOCK_SECONDS
+        self._seconds = min(expected, for_the_rest)
+        self._blocks, self._expected, self._has_freed = blocks, 0, garbage > _MUCH_GARBAGE / 2
         self._counted, self._counted_at = blocks, _measure_growth()
 
     def _is_too_large(self, growth: float, *, is_quiet: bool) -> bool:

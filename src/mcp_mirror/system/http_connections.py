@@ -57,10 +57,11 @@ class Receiver(asyncio.Protocol):
         self._has_ended = False
         self._failure: Exception | None = None
         self._is_paused = False
-        self._arrival: asyncio.Future[None] | None = None
-        """Done when something arrived; None while no task waits."""
-        self._writable: asyncio.Future[None] | None = None
-        """Done when the transport accepts bytes again; None while it does."""
+        self._arrival = asyncio.Event()
+        """Set when something has arrived."""
+        self._is_writable = asyncio.Event()
+        """Set while the transport accepts bytes."""
+        self._is_writable.set()
 
     @property
     def is_idle(self) -> bool:
@@ -79,27 +80,26 @@ class Receiver(asyncio.Protocol):
         if self._size > _MAX_BUFFERED and not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
-        _finish(self._arrival)
+        self._arrival.set()
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`."""
         self._has_ended = True
-        _finish(self._arrival)
+        self._arrival.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._has_ended, self._failure = True, exc
-        _finish(self._arrival)
-        self.resume_writing()
+        self._arrival.set()
+        self._is_writable.set()
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        self._writable = asyncio.get_running_loop().create_future()
+        self._is_writable.clear()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        _finish(self._writable)
-        self._writable = None
+        self._is_writable.set()
 
     async def receive(self, timeout: float | None) -> bytes:  # noqa: ASYNC109  # only waits need a scope
         """Wait for the next bytes; return none at the end.
@@ -109,11 +109,8 @@ class Receiver(asyncio.Protocol):
             httpx2.ReadTimeout: Nothing arrived in time.
         """
         if not self._chunks and not self._has_ended:
-            self._arrival = asyncio.get_running_loop().create_future()
-            try:
-                await _wait(self._arrival, timeout, httpx2.ReadTimeout)
-            finally:
-                self._arrival = None
+            self._arrival.clear()
+            await _wait(self._arrival, timeout, httpx2.ReadTimeout)
         if not self._chunks:
             if self._failure is not None:
                 raise httpx2.ReadError(str(self._failure)) from self._failure
@@ -135,8 +132,8 @@ class Receiver(asyncio.Protocol):
         if self.transport.is_closing():
             raise httpx2.WriteError("the connection is closed") from self._failure
         self.transport.write(data)
-        if self._writable is not None:
-            await _wait(self._writable, timeout, httpx2.WriteTimeout)
+        if not self._is_writable.is_set():
+            await _wait(self._is_writable, timeout, httpx2.WriteTimeout)
 
 
 async def open_connection(address: str, port: int) -> Receiver:
@@ -172,18 +169,13 @@ def _read_clock() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _finish(future: "asyncio.Future[None] | None") -> None:
-    if future is not None and not future.done():
-        future.set_result(None)
-
-
-async def _wait(future: "asyncio.Future[None]", timeout: float | None, error: type[httpx2.TimeoutException]) -> None:  # noqa: ASYNC109
-    """Wait for a future, and raise an error after `timeout` seconds. A wait without a timeout needs no cancel scope."""
+async def _wait(event: asyncio.Event, timeout: float | None, error: type[httpx2.TimeoutException]) -> None:  # noqa: ASYNC109
+    """Wait for an event, and raise an error after `timeout` seconds. A wait without a timeout needs no cancel scope."""
     if timeout is None:
-        await future
+        await event.wait()
         return
     with _limit(timeout, error):
-        await future
+        await event.wait()
 
 
 @contextmanager
@@ -266,23 +258,26 @@ class _HttpConnection:
         self._event_count += 1
         if not self._event_count % _EVENTS_AT_ONCE:
             await asyncio.sleep(0)
-        is_closed = False
         while True:
             try:
                 event = self._h11.next_event()
                 if event is not h11.NEED_DATA:
                     return event
-                data = self._heads.take_rest() or await self._receiver.receive(timeout)
-                is_closed = not data
-                if self._h11.their_state is h11.SEND_RESPONSE:
-                    if is_closed:
-                        raise httpx2.RemoteProtocolError(CLOSED_EARLY)
-                    data = self._heads.read(data)
-                self._h11.receive_data(data)
+                self._h11.receive_data(await self._receive_data(timeout))
             except h11.RemoteProtocolError as error:
                 is_large = error.error_status_hint == _HEADERS_TOO_LARGE
+                _, is_closed = self._h11.trailing_data
                 message = CLOSED_EARLY if is_closed else str(error)
                 raise httpx2.RemoteProtocolError(LARGE_HEAD if is_large else message) from error
+
+    async def _receive_data(self, timeout: float | None) -> bytes:  # noqa: ASYNC109
+        """Wait for bytes for h11, which gets those of a head apart from the others; return none at the end."""
+        data = self._heads.take_rest() or await self._receiver.receive(timeout)
+        if self._h11.their_state is not h11.SEND_RESPONSE:
+            return data
+        if not data:
+            raise httpx2.RemoteProtocolError(CLOSED_EARLY)
+        return self._heads.read(data)
 
     def finish(self) -> bool:
         """Prepare the connection for another request; return False if that is impossible."""
@@ -306,11 +301,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
     ) -> None:
         """Create a transport that keeps `most` idle connections open, each for `seconds`.
 
-        Args:
-            connect: Connects to a host and port.
-            most: Idle connections.
-            seconds: The time for which they stay open.
-            connect_proxy: Connects to an origin through a proxy of the environment.
+        `connect` connects to a host and port, `connect_proxy` to an origin through a proxy of the environment.
         """
         self._connect = connect
         self._connect_proxy = connect_proxy
@@ -373,14 +364,14 @@ class HttpConnections(httpx2.AsyncBaseTransport):
 
     def _take_idle(self, url: httpx2.URL) -> _HttpConnection | None:
         """Return the idle connection to the origin of a URL that was used last; close those that cannot be used."""
-        origin, found = _origin_of(url), None
-        for connection in tuple(reversed(self._idle)):
+        for connection in tuple(self._idle):
             if not connection.is_reusable(self._seconds):
                 self._idle.remove(connection)
                 connection.close()
-            elif found is None and connection.origin == origin:
-                self._idle.remove(connection)
-                found = connection
+        origin = _origin_of(url)
+        found = next((one for one in reversed(self._idle) if one.origin == origin), None)
+        if found is not None:
+            self._idle.remove(found)
         return found
 
     async def _open(self, request: httpx2.Request) -> _HttpConnection:

@@ -32,16 +32,18 @@ class HeadReader:
         Raises:
             httpx2.RemoteProtocolError: The head is too large.
         """
-        known, data = len(self._last), self._last + data
+        known = len(self._last)
+        data = self._last + data
         end = _END_OF_HEAD.search(data)
         until = end.end() if end else len(data)
         self._size += until - known
         self._lines += data.count(b"\n", known, until)
         if self._size > MAX_HEAD or self._lines > _MAX_LINES:
             raise httpx2.RemoteProtocolError(LARGE_HEAD)
-        self._last = b"" if end else data[-2:]
         if end:
-            self._size = self._lines = 0
+            self._last, self._size, self._lines = b"", 0, 0
+        else:
+            self._last = data[-2:]
         self._rest = data[until:]
         return data[known:until]
 

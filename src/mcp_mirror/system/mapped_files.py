@@ -4,12 +4,15 @@ import mmap
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 from weakref import WeakValueDictionary
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.types import Buffer, FileSpan
 
 _LARGE: Final = 1 << 16
@@ -45,9 +48,7 @@ def unlink_large(path: Path) -> None:
     20 ms for 100 MB, or 120 ms for 1 MB where the system tells a busy disk which space is free.
     """
     with suppress(FileNotFoundError):
-        if path.stat().st_size >= _LARGE and _remover.reserve():
-            _remover.put(path)
-        else:
+        if path.stat().st_size < _LARGE or not _remover.try_remove(path):
             path.unlink()
 
 
@@ -59,13 +60,13 @@ class _Remover:
     """
 
     def __init__(self) -> None:
-        self._queue = SimpleQueue[Path | int]()
+        self._jobs = SimpleQueue[Callable[[], None]]()
         self._places = threading.BoundedSemaphore(_MAX_REMOVED)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def reserve(self) -> bool:
-        """Start the thread if it does not run; return False if it cannot start, or has too many files."""
+    def try_remove(self, path: Path) -> bool:
+        """Remove a file in the thread; return False if the thread cannot start, or has too many files."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # a forked process has only the thread that forked
                 thread = threading.Thread(target=self._run, name="mcp-mirror-remover", daemon=True)
@@ -74,37 +75,40 @@ class _Remover:
                 except RuntimeError:  # the limit of the system, or the end of the program
                     return False
                 self._thread = thread
-        return self._places.acquire(blocking=False)
+        if not self._places.acquire(blocking=False):
+            return False
+        self._jobs.put(partial(self._unlink, path))
+        return True
 
-    def put(self, file: Path | int) -> None:
-        """Remove a file for which `reserve` returned True, or close its descriptor. Finalizers may call this."""
-        self._queue.put(file)
+    def close_soon(self, descriptor: int) -> None:
+        """Close the descriptor of a removed file in the thread. Finalizers may call this."""
+        self._jobs.put(partial(self._close, descriptor))
 
     def _run(self) -> None:
         while True:
-            file = self._queue.get()
-            descriptor = self._unlink(file) if isinstance(file, Path) else file
-            if descriptor is None:
-                continue
-            if descriptor >= 0:
-                os.close(descriptor)
-            self._places.release()
+            job = self._jobs.get()
+            job()
 
-    def _unlink(self, path: Path) -> int | None:
-        """Remove a file, and return a descriptor to close; -1 for none, None if a map of the file needs it."""
-        descriptor = -1
+    def _unlink(self, path: Path) -> None:
+        descriptor = None
         if sys.platform != "win32":  # where open files cannot be removed
             with suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY)
         with suppress(OSError):
             path.unlink()
-        if descriptor >= 0:
-            status = os.fstat(descriptor)
-            mapped = _mapped_files.get((status.st_dev, status.st_ino))
-            if mapped is not None and not status.st_nlink:
-                mapped.kept.append(descriptor)
-                return None
-        return descriptor
+        if descriptor is None:
+            self._places.release()
+            return
+        status = os.fstat(descriptor)
+        mapped = _mapped_files.get((status.st_dev, status.st_ino))
+        if mapped is not None and not status.st_nlink:
+            mapped.kept.append(descriptor)
+        else:
+            self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        os.close(descriptor)
+        self._places.release()
 
 
 _remover: Final = _Remover()
@@ -115,7 +119,7 @@ class _MappedFile:
 
     def __init__(self) -> None:
         self.kept: list[int] = []
-        self._close = _remover.put  # the module has no names any more at the end of the program
+        self._close = _remover.close_soon  # the module has no names any more at the end of the program
 
     def __del__(self) -> None:
         for descriptor in self.kept:
@@ -126,10 +130,22 @@ _mapped_files: Final = WeakValueDictionary[tuple[int, int], _MappedFile]()
 """By device and inode."""
 
 
-class FileRemoved:
-    """The answer of a worker process: the file of a value no longer exists."""
+class FileRemovedError(ToolError):
+    """The file of a value was removed before a worker process read it."""
 
 
 def map_span(value: FileSpan | Buffer) -> Buffer:
     """Memory-map a value that is in a file; other values are returned as they are."""
     return map_file(value.path)[value.span.start : value.span.stop] if isinstance(value, FileSpan) else value
+
+
+def map_sent(value: FileSpan | Buffer) -> Buffer:
+    """Memory-map a value as a worker process gets it; see `map_span`.
+
+    Raises:
+        FileRemovedError: The file no longer exists.
+    """
+    try:
+        return map_span(value)
+    except OSError:
+        raise FileRemovedError("A file of the gateway was removed during the query. Try again.") from None

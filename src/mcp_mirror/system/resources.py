@@ -17,6 +17,7 @@ from typing import Final
 from mcp_mirror.errors import walk_causes
 
 if sys.platform != "win32":
+    import fcntl
     import resource
 
 PIPE_BYTES: Final = 1 << 20
@@ -59,8 +60,6 @@ def enlarge_handle_table() -> None:
     """Make room for many open files (Linux). A process with threads waits 10 to 25 ms each time the table grows."""
     if sys.platform != "linux":
         return
-    import fcntl  # noqa: PLC0415  # missing on Windows
-
     with suppress(OSError), open(os.devnull, "rb") as file:  # noqa: PTH123  # OSError: the limit is lower
         os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _TABLE - 1))
 
@@ -148,8 +147,6 @@ def open_wide_pipes() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
 def _open_wide_pipe() -> tuple[int, int]:
     reading, writing = os.pipe()
     if sys.platform == "linux":
-        import fcntl  # noqa: PLC0415  # missing on Windows
-
         with suppress(OSError):  # over /proc/sys/fs/pipe-user-pages-soft: keep the default capacity
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return reading, writing

@@ -21,11 +21,10 @@ class SharedTimer:
 
     def start(self, key: Hashable, callback: Callable[[], object]) -> None:
         """Call a function after the delay, unless `cancel` is called with this key before."""
-        loop = asyncio.get_running_loop()
         self._waiting.pop(key, None)  # a new entry is the last one
-        self._waiting[key] = (loop.time() + self.delay, callback)
+        self._waiting[key] = (asyncio.get_running_loop().time() + self.delay, callback)
         if self._timer is None:
-            self._timer = loop.call_later(self.delay, self._call_due)
+            self._set_timer()
 
     def cancel(self, key: Hashable) -> None:
         """Do not call the function of this key, if it waits."""
@@ -33,14 +32,19 @@ class SharedTimer:
 
     def _call_due(self) -> None:
         """Call one function if it is due: many that are due at once must not stop the event loop."""
-        loop, self._timer, callback = asyncio.get_running_loop(), None, None
-        for key, (due, waiting) in self._waiting.items():
-            if due <= loop.time():
-                del self._waiting[key]
-                callback = waiting
-            break
-        for due, _ in self._waiting.values():
-            self._timer = loop.call_at(due, self._call_due)
-            break
-        if callback is not None:
+        self._timer = None
+        if not self._waiting:
+            return
+        key, (due, callback) = next(iter(self._waiting.items()))
+        is_due = due <= asyncio.get_running_loop().time()
+        if is_due:
+            del self._waiting[key]
+        if self._waiting:
+            self._set_timer()
+        if is_due:
             callback()
+
+    def _set_timer(self) -> None:
+        """Wake when the first function is due."""
+        due, _ = next(iter(self._waiting.values()))
+        self._timer = asyncio.get_running_loop().call_at(due, self._call_due)

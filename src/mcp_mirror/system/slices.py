@@ -111,8 +111,9 @@ def has_few_parts(text: Buffer) -> bool:
 
 async def run_by_parts(text: Buffer, work: Callable[[*Args], T], *args: *Args) -> T:
     """Return the result of work that visits each part of `text`, in a thread if that is too much for the event loop."""
-    size = len(text) if has_few_parts(text) else INLINE_BYTES + 1
-    return await run_by_size(size, work, *args)
+    if len(text) <= INLINE_BYTES and has_few_parts(text):
+        return work(*args)
+    return await anyio.to_thread.run_sync(work, *args)
 
 
 async def run_by_values(

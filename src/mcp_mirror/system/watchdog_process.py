@@ -61,8 +61,8 @@ class WatchdogProcess:
             self.write(f"- {group}\n")
         self.end()
 
-    def end(self) -> bool:
-        """Close the pipe, so that the watchdog kills the remaining groups and exits; return whether it was in time."""
+    def end(self) -> None:
+        """Close the pipe, so that the watchdog kills the remaining groups and exits; kill it if it is too slow."""
         assert self._process.stdin is not None  # noqa: S101  # as above
         self._process.stdin.close()
         try:
@@ -70,5 +70,3 @@ class WatchdogProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            return False
-        return True

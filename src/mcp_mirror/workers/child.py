@@ -8,10 +8,12 @@ import os
 import pickle
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.system.heap import keep_freed_memory
 from mcp_mirror.types import FileSpan, Span
 
@@ -19,6 +21,13 @@ LENGTH: Final = struct.Struct(">Q")
 """The length in bytes that precedes each task and each result."""
 _NEW_OBJECTS: Final = 100_000
 """New objects from which the garbage collector starts. From 700, it takes half of a task that makes many objects."""
+
+
+class Failure(NamedTuple):
+    """The result of a task that failed with an unexpected exception."""
+
+    error: str
+    """The name of the exception's class."""
 
 
 def pack(message: object) -> bytes:
@@ -55,8 +64,18 @@ def main(memory: int | None = None) -> None:
     source, sink = sys.stdin.buffer, _take_output()
     while head := source.read(LENGTH.size):
         task = pickle.loads(source.read(LENGTH.unpack(head)[0]))  # noqa: S301  # from the parent process
-        sink.write(pack(task()))
+        sink.write(pack(_run(task)))
         sink.flush()
+
+
+def _run(task: Callable[[], object]) -> object:
+    """Return the result of a task, or the error that the pool raises."""
+    try:
+        return task()
+    except MirrorError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  # it would end the process
+        return Failure(type(error).__name__)
 
 
 def _take_output() -> BinaryIO:

@@ -1,7 +1,8 @@
 """The jobs of the frame scanner. They run in worker processes, so this module imports nothing that jobs do not use."""
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ from mcp_mirror.payload.json_rpc import (
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.query.indexes import find_item, keep_indexes
 from mcp_mirror.system.files import write_all
-from mcp_mirror.system.mapped_files import FileRemoved, map_file, map_span
+from mcp_mirror.system.mapped_files import map_file, map_sent, map_span
 from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Span
 from mcp_mirror.workers.child import put_in_file
@@ -68,18 +69,6 @@ class Scanned(msgspec.Struct, frozen=True):
     members: Mapping[str, FileSpan]
 
 
-def run_job(job: Callable[[], object]) -> object:
-    """Run a job, one of the functions below with its arguments. Returns its result, or the error."""
-    try:
-        return job()
-    except (WireError, ToolError) as error:
-        return error
-    except MemoryError:
-        return WireError("The message cannot be read: it has too many members and items for the memory of a process.")
-    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
-        return WireError(f"The message cannot be read: {type(error).__name__}.")
-
-
 def find(arguments: FileSpan | Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
     """Find the pointers in arguments; ToolError if there are more than `most`."""
     found = find_pointers(map_span(arguments), known)
@@ -87,29 +76,19 @@ def find(arguments: FileSpan | Buffer, known: frozenset[str], most: int) -> tupl
     return found
 
 
-def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss | None:
-    """Follow JSON Pointer tokens from a value; None if its file no longer exists."""
-    if isinstance(value, bytes):
-        return locate(value, tokens, find_item=find_item)
-    try:
-        blob = map_span(value)
-    except FileNotFoundError:
-        return None
-    with keep_indexes(value):
+def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss:
+    """Follow JSON Pointer tokens from a value."""
+    blob = map_sent(value)
+    with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
         return locate(blob, tokens, find_item=find_item)
 
 
-def convert_text(
-    value: FileSpan | bytes, wanted: frozenset[str], result_file: str
-) -> FileSpan | FileRemoved | bytes | None:
+def convert_text(value: FileSpan | bytes, wanted: frozenset[str], result_file: str) -> FileSpan | bytes | None:
     """Convert a text to the first accepted JSON type that fits; None if none fits, and ToolError for a too large text.
 
     A large result is written to `result_file`.
     """
-    try:
-        blob = map_span(value)
-    except OSError:
-        return FileRemoved()
+    blob = map_sent(value)
     try:
         form = convert(Resolved(MemoryPath(""), blob, "text"), wanted)
         result = None if form is None else b"".join(form)

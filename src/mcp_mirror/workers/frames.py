@@ -5,7 +5,7 @@ Requests and responses contain file names and offsets, not the bytes of values.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -14,7 +14,7 @@ import msgspec
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.resolve import EscapedPath, Pointer
 from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame
-from mcp_mirror.errors import ToolError, UpstreamError, WireError
+from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.paths import cut_for_candidates, has_candidates
 from mcp_mirror.payload.json_rpc import Lifted
 from mcp_mirror.payload.json_spans import Miss, locate
@@ -33,10 +33,9 @@ from mcp_mirror.workers.frame_jobs import (
     locate_in,
     open_list,
     open_members,
-    run_job,
     scan,
 )
-from mcp_mirror.workers.pool import PoolSize, PreemptedError, StartError, WorkerDiedError, WorkerPool
+from mcp_mirror.workers.pool import PoolSize, PreemptedError, StartError, TaskError, WorkerDiedError, WorkerPool
 from mcp_mirror.workers.transfer import TransferFiles
 
 Answer = TypeVar("Answer")
@@ -102,22 +101,17 @@ class FrameScanner:
         if not await _has_candidates_in_slices(arguments):
             return ()
         with TransferFiles(self._spool) as files:
-            job = partial(find, await files.place(arguments), known, most)
-            found: tuple[Pointer | EscapedPath, ...] = await self._run(job)
-        return found
+            return await self._run(partial(find, await files.place(arguments), known, most))
 
-    async def locate(self, file: FileSpan, tokens: Location) -> Span | Miss | None:
-        """Follow JSON Pointer tokens from a value in a file, to a span relative to it; None if the file was removed."""
-        found: Span | Miss | None = await self._run(partial(locate_in, file, tokens))
-        return found
+    async def locate(self, blob: Buffer, file: FileSpan | None, tokens: Location) -> Span | Miss:
+        """Follow JSON Pointer tokens from a value. `file` has the same bytes, if the value is in one.
 
-    async def locate_sent(self, blob: Buffer, tokens: Location) -> Span | Miss:
-        """Follow JSON Pointer tokens from a value that is not in a file. A worker process searches a large value."""
-        if len(blob) <= _LOCATED:
+        A worker process searches a large value, and one in a file.
+        """
+        if file is None and len(blob) <= _LOCATED:
             return await anyio.to_thread.run_sync(locate, blob, tokens)
         with TransferFiles(self._spool) as files:
-            found: Span | Miss = await self._run(partial(locate_in, await files.place(blob), tokens))
-        return found
+            return await files.run_with(lambda placed: self._run(partial(locate_in, placed, tokens)), blob, file)
 
     async def convert(self, value: Resolved, wanted: frozenset[str], principal: str) -> Segments | None:
         """Convert a large text to a JSON type that an argument accepts; None if no form fits (`core/conversion.py`).
@@ -140,19 +134,20 @@ class FrameScanner:
         self, job: Callable[[], Answer | RejectedFrame], read: Callable[[Answer], T], principal: str = ""
     ) -> T | RejectedFrame:
         """Run a job on a response in a file, and return its answer with bytes that are memory-mapped."""
-        answer: Answer | RejectedFrame = await self._run(job, self._pool, principal)
+        answer = await self._run(job, self._pool, principal)
         return answer if isinstance(answer, RejectedFrame) else _map_files(read, answer)
 
-    async def _run(self, job: Callable[[], object], pool: WorkerPool | None = None, principal: str = "") -> Any:
+    async def _run(self, job: Callable[[], T], pool: WorkerPool | None = None, principal: str = "") -> T:
         try:
-            answer = await (pool or self._pool).run(principal, partial(run_job, job), None)
+            return await (pool or self._pool).run(principal, job, None)
         except StartError as error:
             raise UpstreamError(f"The worker process that reads large messages cannot start: {error}.") from None
         except WorkerDiedError:
             raise UpstreamError("The worker process that reads large messages died. Try again.") from None
-        if isinstance(answer, WireError | ToolError):
-            raise answer
-        return answer
+        except TaskError as error:
+            many_values = "it has too many members and items for the memory of a process"
+            reason = many_values if str(error) == MemoryError.__name__ else str(error)
+            raise WireError(f"The message cannot be read: {reason}.") from None
 
 
 async def _has_candidates_in_slices(arguments: Buffer) -> bool:

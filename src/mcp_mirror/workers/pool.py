@@ -12,22 +12,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import anyio
 import msgspec
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from mcp_mirror.errors import MirrorError
 from mcp_mirror.system import import_path
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.workers import child
-from mcp_mirror.workers.child import LENGTH, do_nothing, pack
+from mcp_mirror.workers.child import LENGTH, Failure, do_nothing, pack
 
-DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
-"""The exceptions that `WorkerProcess.request` raises if the process ends."""
+_DIED: Final = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
+"""The exceptions of the pipes of a process that has ended, or that cannot start."""
 _PROGRAM: Final = (
     f"from {import_path.__name__} import prefer_own_libraries as prefer; prefer(); from {child.__name__} import main"
 )
@@ -35,23 +36,36 @@ _STATM_DATA: Final = 5
 """The field of /proc/PID/statm with the pages that RLIMIT_DATA counts."""
 
 
-class WorkerProcess:
-    """A worker process for pickled tasks: the first one starts it, and the next one after its end restarts it."""
+class _Worker:
+    """A running worker process for pickled tasks."""
 
-    def __init__(self, child_watchdog: ChildWatchdog, memory: int | None = None) -> None:
-        """Create the worker without starting its process.
-
-        The process may allocate `memory` bytes of data; None for no limit.
-        """
+    def __init__(self, process: Process, child_watchdog: ChildWatchdog, memory: int | None) -> None:
+        assert process.stdin is not None  # noqa: S101  # opened with pipes
+        assert process.stdout is not None  # noqa: S101  # as above
+        self._process = process
+        self._tasks = process.stdin
+        self._answers = BufferedByteReceiveStream(process.stdout)
         self._child_watchdog = child_watchdog
         self._memory = memory
-        self._process: Process | None = None
-        self._answers: BufferedByteReceiveStream | None = None
+        child_watchdog.add(process.pid)
+
+    @classmethod
+    async def start(cls, child_watchdog: ChildWatchdog, memory: int | None) -> Self:
+        """Start a process, which may allocate `memory` bytes of data; None for no limit.
+
+        Raises:
+            OSError: The system refuses another process.
+        """
+        argv = [sys.executable, "-P", "-c", f"{_PROGRAM}; main({memory})"]  # -P: not from the current folder
+        with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipes open
+            # A separate session: after Ctrl-C in the terminal, it still serves the calls of the graceful shutdown.
+            process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+        return cls(process, child_watchdog, memory)
 
     @property
     def is_running(self) -> bool:
-        """Whether the process was started and has not ended."""
-        return self._process is not None and self._process.returncode is None
+        """Whether the process has not ended."""
+        return self._process.returncode is None
 
     @property
     def keeps_memory(self) -> bool:
@@ -59,7 +73,7 @@ class WorkerProcess:
 
         Libraries keep what they free, and the limit counts it: the next task would fail at a part of the limit.
         """
-        if self._memory is None or self._process is None or sys.platform != "linux":
+        if self._memory is None or sys.platform != "linux":
             return False
         try:
             data_pages = int(Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[_STATM_DATA])
@@ -67,35 +81,26 @@ class WorkerProcess:
             return False
         return 2 * data_pages * os.sysconf("SC_PAGE_SIZE") > self._memory
 
-    async def request(self, message: object) -> Any:
-        """Send a request and wait for its response.
+    async def run(self, task: Callable[[], Any]) -> Any:
+        """Run a task and return its result.
 
-        After a cancelled request, close the worker: the next request would read the response of this one.
+        If this fails or is cancelled, kill the process: the next task would get the result of this one.
         """
-        if self._process is None or self._answers is None or self._process.returncode is not None:
+        try:
+            await self._tasks.send(pack(task))
+            (size,) = LENGTH.unpack(await self._answers.receive_exactly(LENGTH.size))
+            return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from the gateway's process
+        except BaseException:
             await self.aclose()
-            argv = [sys.executable, "-P", "-c", f"{_PROGRAM}; main({self._memory})"]  # -P: not from the current folder
-            with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipes open
-                # A separate session: after Ctrl-C in the terminal, it still serves the calls of the graceful shutdown.
-                process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-            self._process = process
-            self._child_watchdog.add(self._process.pid)
-            assert self._process.stdout is not None  # noqa: S101  # opened with pipes
-            self._answers = BufferedByteReceiveStream(self._process.stdout)
-        assert self._process.stdin is not None  # noqa: S101  # opened with pipes
-        await self._process.stdin.send(pack(message))
-        (size,) = LENGTH.unpack(await self._answers.receive_exactly(LENGTH.size))
-        return pickle.loads(await self._answers.receive_exactly(size))  # noqa: S301  # from the gateway's own process
+            raise
 
     async def aclose(self) -> None:
         """Kill the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            with anyio.CancelScope(shield=True):
-                await process.aclose()
-            self._child_watchdog.remove(process.pid)
+        if self.is_running:
+            self._process.kill()
+        with anyio.CancelScope(shield=True):
+            await self._process.aclose()
+        self._child_watchdog.remove(self._process.pid)
 
 
 Answer = TypeVar("Answer")
@@ -139,6 +144,10 @@ class WorkerDiedError(PoolError):
     """The process ended during the task, for example at its memory limit."""
 
 
+class TaskError(PoolError):
+    """The task raised an exception that is not a MirrorError; the message is the name of its class."""
+
+
 class PoolSize(msgspec.Struct, frozen=True):
     """The limits of a pool."""
 
@@ -172,7 +181,7 @@ class WorkerPool:
         self._prepare = prepare or do_nothing
         self._child_watchdog = child_watchdog
         self._size = size
-        self._idle: list[WorkerProcess] = []
+        self._idle: list[_Worker] = []
         self._in_use = 0
         """Processes that start or run tasks."""
         self._returned = anyio.Event()
@@ -186,7 +195,11 @@ class WorkerPool:
         """Run a task in a process and return its result; both can be pickled. Principals take turns.
 
         `seconds` is the deadline, without the start of the process, and `max_wait` the longest wait for a process; None
-        for no limit. A PoolError names why the task has no result.
+        for no limit.
+
+        Raises:
+            PoolError: The task has no result; its class says why.
+            MirrorError: The task raised it.
         """
         async with self.reserve(principal, max_wait) as run:
             return cast("Answer", await run(task, seconds))
@@ -195,7 +208,7 @@ class WorkerPool:
     async def reserve(self, principal: str, max_wait: float | None = None) -> AsyncIterator[Run]:
         """Reserve one process, as `run` does. Yields a function that runs a task there, within a number of seconds."""
         share = self._size.per_principal
-        preempt = partial(self._preempt, principal) if self._size.preempts else do_nothing
+        preempt = partial(self._preempt, principal) if self._size.preempts else None
         if not self._places.try_enter(principal, share) and not await self._places.wait(
             principal, share, max_wait, preempt, _SHARE
         ):
@@ -203,30 +216,24 @@ class WorkerPool:
         try:
             async with self._borrow_worker(max_wait) as worker:
                 yield partial(self._run, worker, principal)
-        except TimeoutError:
-            raise DeadlineError from None
-        except DIED:
-            raise WorkerDiedError from None
         finally:
             self._places.release(principal)
 
     @asynccontextmanager
-    async def _borrow_worker(self, max_wait: float | None) -> AsyncIterator[WorkerProcess]:
+    async def _borrow_worker(self, max_wait: float | None) -> AsyncIterator[_Worker]:
         """Take a running process for the duration of the context."""
         worker = await self._take_worker(max_wait)
         try:
             yield worker
-            if worker.keeps_memory:
-                await worker.aclose()
-            self._idle.append(worker)
-        except BaseException:  # the next task would read the result of this one
-            await worker.aclose()
-            raise
         finally:
+            if worker.is_running and worker.keeps_memory:
+                await worker.aclose()
+            if worker.is_running:
+                self._idle.append(worker)
             self._in_use -= 1
             self._wake_waiters()
 
-    async def _take_worker(self, max_wait: float | None) -> WorkerProcess:
+    async def _take_worker(self, max_wait: float | None) -> _Worker:
         """Return an idle process, or start one. If the system refuses another process, wait for one in use.
 
         Raises:
@@ -234,39 +241,41 @@ class WorkerPool:
             BusyPoolError: No process became free in time.
         """
         while True:
-            worker = self._idle.pop() if self._idle else WorkerProcess(self._child_watchdog, self._size.memory)
             self._in_use += 1
-            if worker.is_running or await self._try_start(worker):
-                return worker
+            try:
+                return await self._take_idle() or await self._start_worker()
+            except BaseException as error:
+                self._in_use -= 1
+                if not self._in_use:
+                    self._wake_waiters()  # they would wait forever; before that, they would only fail again
+                if not isinstance(error, StartError) or not (self._in_use or self._idle):
+                    raise
             if not self._idle:
                 with anyio.move_on_after(max_wait) as waiting:
                     await self._returned.wait()
                 if waiting.cancelled_caught:
                     raise BusyPoolError
 
-    async def _try_start(self, worker: WorkerProcess) -> bool:
-        """Start a process, and return whether it has started; if no other one is there, raise the cause."""
-        try:
-            await self._start(worker)
-        except BaseException as error:
+    async def _take_idle(self) -> _Worker | None:
+        """Return an idle process that still runs; None without one."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_running:
+                return worker
             await worker.aclose()
-            self._in_use -= 1
-            if not self._in_use:
-                self._wake_waiters()  # they would wait forever; before that, they would only fail again
-            if not isinstance(error, StartError) or not (self._in_use or self._idle):
-                raise
-            return False
-        return True
+        return None
 
-    async def _start(self, worker: WorkerProcess) -> None:
+    async def _start_worker(self) -> _Worker:
         """Start a process and run its first task."""
         try:
             with anyio.fail_after(_START):
-                await worker.request(self._prepare)
+                worker = await _Worker.start(self._child_watchdog, self._size.memory)
+                await worker.run(self._prepare)
         except TimeoutError:  # an `OSError` too
             raise StartError(_NO_ANSWER_AT_START) from None
-        except DIED as error:
+        except _DIED as error:
             raise StartError(explain_shortage(error) or _ENDED_AT_START) from None
+        return worker
 
     def _wake_waiters(self) -> None:
         """Wake the tasks that wait for a process in use."""
@@ -278,18 +287,28 @@ class WorkerPool:
         while self._idle:
             await self._idle.pop().aclose()
 
-    async def _run(self, worker: WorkerProcess, principal: str, work: Callable[[], Any], seconds: float | None) -> Any:
+    async def _run(self, worker: _Worker, principal: str, work: Callable[[], Any], seconds: float | None) -> Any:
+        """Run a task in a process, as one that may be preempted."""
+        answer = None
         with anyio.CancelScope() as scope:
             task = _Task(principal, anyio.current_time(), scope)
             self._running.append(task)
             try:
                 with anyio.fail_after(seconds):
-                    return await worker.request(work)
+                    answer = await worker.run(work)
+            except TimeoutError:
+                raise DeadlineError from None
+            except _DIED:
+                raise WorkerDiedError from None
             finally:
                 self._running.remove(task)
         if task.is_preempted:
             raise PreemptedError
-        return None
+        if isinstance(answer, Failure):
+            raise TaskError(answer.error)
+        if isinstance(answer, MirrorError):
+            raise answer
+        return answer
 
     def _preempt(self, principal: str) -> None:
         """Stop the oldest task of another principal that has had its share, if it keeps this principal waiting."""

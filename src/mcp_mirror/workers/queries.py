@@ -8,11 +8,11 @@ import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import anyio.to_thread
 
-from mcp_mirror.errors import MirrorError, RefusalReason, ToolError
+from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
@@ -26,16 +26,13 @@ from mcp_mirror.workers.pool import (
     PoolSize,
     PreemptedError,
     StartError,
+    TaskError,
     WorkerPool,
 )
-from mcp_mirror.workers.query_jobs import (
-    Answer_co,
-    Query,
-    run_pickled_query_job,
-    run_query,
-    run_query_job,
-)
+from mcp_mirror.workers.query_jobs import Answer_co, PickledQuery, Query, run_query, run_query_job
 from mcp_mirror.workers.transfer import TransferFiles
+
+Answer = TypeVar("Answer")
 
 INLINE_BYTES: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
@@ -72,11 +69,12 @@ class QueryRunner:
         the query failed.
         """
         cost = len(blob) if cost is None else cost
-        if cost > THREAD_BYTES:
-            return await self._run_pickled(blob, file, query, seconds, principal)
         if cost <= INLINE_BYTES:
             return run_query(blob, query, seconds)
-        return await run_fairly(principal, run_query, blob, query, seconds)
+        if cost <= THREAD_BYTES:
+            return await run_fairly(principal, run_query, blob, query, seconds)
+        async with self.run_in_worker(blob, file, PickledQuery(query), seconds, principal) as answer:
+            return await run_by_size(len(answer), pickle.loads, answer)
 
     @asynccontextmanager
     async def run_in_worker(
@@ -84,39 +82,25 @@ class QueryRunner:
     ) -> AsyncIterator[Buffer]:
         """As `run`, but always in a worker process: for queries that do not check their deadline. Yields the result.
 
-        The file of a large result is removed when the context ends.
+        A large query or result crosses in a file, which is removed when the context ends.
         """
         with TransferFiles(self._spool) as files:
-            job = partial(run_query_job, query=query, seconds=seconds, result_file=files.new_result_path())
-            yield map_span(await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file))
+            pickled = await files.place(await anyio.to_thread.run_sync(pickle.dumps, query))
+            job = partial(run_query_job, query=pickled, seconds=seconds, result_file=files.new_result_path())
+            answer = await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file)
+            yield await anyio.to_thread.run_sync(map_span, answer) if isinstance(answer, FileSpan) else answer
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _run_pickled(
-        self, blob: Buffer, file: FileSpan | None, query: Query[Answer_co], seconds: float, principal: str
-    ) -> Answer_co:
-        """Run a query in a worker process. The query and its result may be large: then they are in files."""
-        with TransferFiles(self._spool) as files:
-            pickled = await files.place(await anyio.to_thread.run_sync(pickle.dumps, query))
-            result_file = files.new_result_path()
-            job = partial(run_pickled_query_job, query=pickled, seconds=seconds, result_file=result_file)
-            answer = await files.run_with(partial(self._run_in_worker, job, seconds, principal), blob, file)
-            if isinstance(answer, FileSpan):
-                answer = await anyio.to_thread.run_sync(map_span, answer)
-            return await run_by_size(len(answer), pickle.loads, answer)
-
     async def _run_in_worker(
-        self, job: Callable[[FileSpan | bytes], object], seconds: float, principal: str, value: FileSpan | bytes
-    ) -> Any:
+        self, job: Callable[[FileSpan | bytes], Answer], seconds: float, principal: str, value: FileSpan | bytes
+    ) -> Answer:
         try:
-            answer = await self._pool.run(principal, partial(job, value), seconds + _GRACE, seconds + _GRACE)
+            return await self._pool.run(principal, partial(job, value), seconds + _GRACE, seconds + _GRACE)
         except PoolError as error:
             raise build_failure(error, seconds, "Query a smaller part of the value.") from None
-        if isinstance(answer, MirrorError):
-            raise answer
-        return answer
 
 
 def build_failure(error: PoolError, seconds: float, advice: str) -> ToolError:
@@ -132,6 +116,8 @@ def build_failure(error: PoolError, seconds: float, advice: str) -> ToolError:
         return ToolError(reason, RefusalReason.BUSY)
     if isinstance(error, DeadlineError):
         return ToolError(f"The query takes longer than {limit}. {advice}")
+    if isinstance(error, TaskError):
+        return ToolError(f"The query failed: {error}.")
     if isinstance(error, StartError):
         return ToolError(f"The worker process for the query cannot start: {error}.")
     return ToolError(f"The worker process died during the query, perhaps at its memory limit. {advice}")

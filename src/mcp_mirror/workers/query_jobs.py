@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
-from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.errors import ToolError
 from mcp_mirror.query.indexes import keep_indexes
-from mcp_mirror.system.mapped_files import FileRemoved, map_span
+from mcp_mirror.system.mapped_files import map_sent
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.child import put_in_file
 
@@ -27,42 +27,35 @@ class Query(Protocol[Answer_co]):
         """Run the query; `is_over` is true after its deadline."""
 
 
-def run_query_job(value: FileSpan | bytes, query: Query[Any], seconds: float, result_file: str = "") -> object:
-    """Run a query in the worker process.
+def run_query_job(
+    value: FileSpan | bytes, query: FileSpan | bytes, seconds: float, result_file: str
+) -> FileSpan | bytes:
+    """Run a pickled query in the worker process, and return its result; a large one is written to `result_file`.
 
-    `result_file` is a new file for a large result; empty for queries with small results.
-
-    Returns:
-        The result, the file span of a large one, `FileRemoved`, or the error.
+    Raises:
+        ToolError: The query failed.
+        FileRemovedError: The file of the value no longer exists.
     """
     sys.set_int_max_str_digits(0)  # only in this process, which is killed if a conversion takes too long
     gc.disable()  # parsed values have no cycles, and the collector would visit them again and again
     try:
+        unpickled: Query[bytes] = pickle.loads(map_sent(query))  # noqa: S301  # of the gateway
+        blob = map_sent(value)
         with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
-            result = run_query(map_span(value), query, seconds)
-    except MirrorError as error:
-        return error
-    except OSError:
-        return FileRemoved()
-    except Exception as error:  # noqa: BLE001  # the caller needs a result for any error
-        return ToolError(f"The query failed: {type(error).__name__}.")
+            result = run_query(blob, unpickled, seconds)
     finally:
         gc.enable()
-    return put_in_file(result, result_file, _INLINE_BYTES) if isinstance(result, bytes) else result
+    return put_in_file(result, result_file, _INLINE_BYTES)
 
 
-def run_pickled_query_job(value: FileSpan | bytes, query: FileSpan | bytes, seconds: float, result_file: str) -> object:
-    """As `run_query_job`, for a query that is pickled, because it or its result may be large. So is its result."""
-    return run_query_job(value, _Pickled(pickle.loads(map_span(query))), seconds, result_file)  # noqa: S301  # its own
-
-
-class _Pickled:
+class PickledQuery:
     """A query with a pickled result."""
 
     def __init__(self, query: Query[Any]) -> None:
         self._query = query
 
     def __call__(self, blob: Buffer, is_over: Callable[[], bool]) -> bytes:
+        """Run the query."""
         return pickle.dumps(self._query(blob, is_over))
 
 

@@ -24,7 +24,6 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import (
-    BusyPoolError,
     DeadlineError,
     PoolError,
     PoolSize,
@@ -95,7 +94,7 @@ class SchemaWorkers:
             return False
         try:
             return tool.check.is_valid(json.loads(str(text, "utf-8")))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # such as an integer of 5,000 digits
             return True
 
     async def validate(self, tool: InspectedTool, arguments: bytes, principal: str) -> tuple[ArgumentFault, ...]:
@@ -103,16 +102,13 @@ class SchemaWorkers:
 
         Principals take turns.
         """
-        if tool.schema_error is not None:
+        if self.are_valid(tool, arguments):
             return ()
-        if tool.check is not None and tool.cost is not None and tool.cost.work(arguments) <= MAX_WORK:
+        is_cheap = tool.cost is not None and tool.cost.work(arguments) <= MAX_WORK
+        if tool.check is not None and is_cheap and len(arguments) <= _EXPLAINED:
             try:
-                parsed = json.loads(str(arguments, "utf-8"))
-                if len(arguments) <= _EXPLAINED:
-                    return tool.check(parsed)
-                if tool.check.is_valid(parsed):
-                    return ()
-            except (ValueError, RecursionError):  # such as an integer of 5,000 digits
+                return tool.check(json.loads(str(arguments, "utf-8")))
+            except (ValueError, RecursionError):
                 return ()
         return await self._validate_in_worker(tool, arguments, principal)
 
@@ -130,38 +126,44 @@ class SchemaWorkers:
             pacer.begin()
             if listing.served > policy.bounds.max_tools:
                 break
-            if (one := listing.reject_large(item)) is None:
-                key = listing.build_key(item)
-                if (one := self._known.get(key)) is not None:
-                    self._known.move_to_end(key)
-                else:
-                    one = listing.reject_unexamined(item) or await self._examine(listing, item, key)
+            one = await self._inspect(listing, item)
             listing.served += not one.rejection
             found.append(one)
         return tuple(found)
 
-    async def _examine(self, listing: "_Listing", item: Buffer, key: bytes) -> InspectedTool:
-        """Examine a tool, and remember the result unless it depends on other work of the processes."""
-        bounds = listing.policy.bounds
-        one = verify_if_cheap(inspect_definition(read_tool(bytes(item)), bounds)) if len(item) <= _SMALL else None
-        is_lasting = True
-        if one is None:
-            one, is_lasting = await self._examine_in_worker(listing, item)
+    async def _inspect(self, listing: "_Listing", item: Buffer) -> InspectedTool:
+        """Return a tool of a listing: rejected, known, or examined now."""
+        if rejected := listing.reject_large(item):
+            return rejected
+        key = listing.build_key(item)
+        if known := self._known.get(key):
+            self._known.move_to_end(key)
+            return known
+        if rejected := listing.reject_unexamined(item):
+            return rejected
+        examined, is_lasting = None, True
+        if len(item) <= _SMALL:
+            examined = verify_if_cheap(inspect_definition(read_tool(bytes(item)), listing.policy.bounds))
+        if examined is None:
+            examined, is_lasting = await self._examine_in_worker(listing, item)
         if is_lasting:
-            self._size += len(item) - self._sizes.get(key, 0)
-            self._known[key], self._sizes[key] = one, len(item)
-            while self._size > _KNOWN_BYTES:
-                oldest, _ = self._known.popitem(last=False)
-                self._size -= self._sizes.pop(oldest)
-        return one
+            self._remember(key, examined, len(item))
+        return examined
+
+    def _remember(self, key: bytes, tool: InspectedTool, size: int) -> None:
+        self._size += size - self._sizes.get(key, 0)
+        self._known[key], self._sizes[key] = tool, size
+        while self._size > _KNOWN_BYTES:
+            oldest, _ = self._known.popitem(last=False)
+            self._size -= self._sizes.pop(oldest)
 
     async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> tuple[InspectedTool, bool]:
         """Examine a tool in a worker process. Returns the result, and whether another attempt would return the same."""
-        began, is_begun = monotonic(), False
-        found = listing.without_examination(item)
+        found, is_begun = listing.without_examination(item), False
+        if listing.seconds_left <= 0:
+            return found, False
+        began = monotonic()
         try:
-            if listing.seconds_left <= 0:
-                raise BusyPoolError  # handled below
             async with self._pool.reserve(f"upstream {listing.policy.name}", listing.seconds_left) as run:
                 await run(prepare_examination, listing.seconds_left)
                 is_begun = True
@@ -170,11 +172,10 @@ class SchemaWorkers:
                     return checked, True
                 wrong = await run(partial(try_compilation, bytes(item)), _COMPILATION)
                 return (reject_schema(found, wrong) if wrong else found), True
+        except StartError as error:
+            return replace(found, rejection=f"the worker process that examines it cannot start: {error}"), False
         except PoolError as error:
             is_lasting = is_begun and not isinstance(error, PreemptedError)
-            if isinstance(error, StartError):
-                why = f"the worker process that examines it cannot start: {error}"
-                return msgspec.structs.replace(found, rejection=why), is_lasting
             if found.rejection:
                 return found, is_lasting
             why = f"its schema takes more than {_COMPILATION:g} s or too much memory to compile"

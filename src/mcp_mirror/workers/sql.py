@@ -11,12 +11,11 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import SqlFailure, SqlResult, import_database, run_sql
 from mcp_mirror.query.sql_tables import TableSource
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.mapped_files import FileRemoved, map_file
+from mcp_mirror.system.mapped_files import FileRemovedError, map_file
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import DeadlineError, PoolError, PoolSize, TransientPoolError, WorkerPool
 from mcp_mirror.workers.queries import build_failure
@@ -61,12 +60,11 @@ class SqlWorkers:
         """Run a query. Yields the rows, a JSON array of objects, or the failure; ToolError if no process is free."""
         with TransferFiles(spool) as files:
             result_file = files.new_result_path()
-            answer = await self._run(call, await _place_values(call.tables, files), result_file)
-            if isinstance(answer, FileRemoved):
-                unfiled = [TableValue(one.name, one.blob, None, one.is_media) for one in call.tables]
+            try:
+                answer = await self._run(call, await _place_values(call.tables, files), result_file)
+            except FileRemovedError:
+                unfiled = [msgspec.structs.replace(one, file=None) for one in call.tables]
                 answer = await self._run(call, await _place_values(unfiled, files), result_file)
-            if isinstance(answer, FileRemoved):
-                raise ToolError("A file of the gateway was removed during the query. Try again.")
             if isinstance(answer, SqlFailure):
                 yield answer
             else:
@@ -76,9 +74,7 @@ class SqlWorkers:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _run(
-        self, call: SqlCall, tables: tuple[TableSource, ...], result_file: str
-    ) -> SqlResult | SqlFailure | FileRemoved:
+    async def _run(self, call: SqlCall, tables: tuple[TableSource, ...], result_file: str) -> SqlResult | SqlFailure:
         job = partial(run_sql, call.sql, tables, call.max_bytes, result_file)
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)

@@ -5,13 +5,15 @@ The event loop would copy a value that it sends through a pipe several times, wh
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self, TypeVar
 
 import anyio.to_thread
 
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.system.mapped_files import FileRemoved, unlink_large
+from mcp_mirror.system.mapped_files import FileRemovedError, unlink_large
 from mcp_mirror.types import Buffer, FileSpan, Span
+
+Answer = TypeVar("Answer")
 
 _SENT_BYTES: Final = 1 << 16
 """Bytes up to which a value is sent through the pipe."""
@@ -55,11 +57,13 @@ class TransferFiles:
         return FileSpan(str(path), Span(0, len(blob)))
 
     async def run_with(
-        self, run: Callable[[FileSpan | bytes], Awaitable[Any]], blob: Buffer, file: FileSpan | None
-    ) -> Any:
+        self, run: Callable[[FileSpan | bytes], Awaitable[Answer]], blob: Buffer, file: FileSpan | None
+    ) -> Answer:
         """Run a job with a value, which gets another file if its own was removed."""
-        answer = await run(await self.place(blob, file))
-        return await run(await self.place(blob)) if isinstance(answer, FileRemoved) else answer
+        try:
+            return await run(await self.place(blob, file))
+        except FileRemovedError:
+            return await run(await self.place(blob))
 
     def _new_path(self) -> Path:
         path = self._spool.new_path()

@@ -6,10 +6,10 @@ metadata (RFC 9728) names the issuers of tokens.
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import anyio
 import msgspec
@@ -35,7 +35,6 @@ _URL: Final = TypeAdapter(AnyHttpUrl, config=ConfigDict(url_preserve_empty_path=
 """Keeps an empty path, because clients compare issuers as strings."""
 _TOKEN_PARAMETERS: Final = frozenset({"access_token", "token", "authorization", "api_key", "apikey", "bearer"})
 """Query parameters with which clients send tokens in URLs, which logs and histories keep."""
-_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _SCHEMES: Final[Mapping[str, str]] = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
@@ -167,9 +166,11 @@ class Gate:
 
     def _list_accepted_schemes(self) -> list[str]:
         policy = self._policy
-        has_bearer_tokens = policy.tokens or not all(one.require_dpop for one in policy.issuers)
-        has_bound_tokens = any(one.require_dpop for one in policy.issuers)
-        return [*(["Bearer"] if has_bearer_tokens else []), *(["DPoP"] if has_bound_tokens else [])]
+        accepted = {
+            "Bearer": policy.tokens or not all(one.require_dpop for one in policy.issuers),
+            "DPoP": any(one.require_dpop for one in policy.issuers),
+        }
+        return [scheme for scheme, is_accepted in accepted.items() if is_accepted]
 
     def _build_challenge(self, scheme: str, refusal: _Rejection) -> str:
         parameters = {
@@ -186,9 +187,7 @@ class Gate:
 def _read_parameter_names(request: Request) -> set[str]:
     """Return the names of the query's parameters in lower case; anybody may send thousands, and broken escapes."""
     names = {part.partition(b"=")[0] for part in request.scope["query_string"].split(b"&")}
-    return {
-        _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), name).decode("latin-1").lower() for name in names
-    }
+    return {unquote_to_bytes(name).decode("latin-1").lower() for name in names}
 
 
 def check_address(host: str, auth: AuthPolicy, server: ServerPolicy) -> None:

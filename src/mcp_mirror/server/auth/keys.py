@@ -68,12 +68,9 @@ class KeySet:
     """The public keys of one issuer, with a cache."""
 
     def __init__(self, source: str, clock: Callable[[], float], *, allow_private: bool = False) -> None:
-        """Create an empty cache; the first lookup reads the keys.
+        """Create an empty cache; the first lookup reads the keys from `source`, a URL or a file.
 
-        Args:
-            source: A URL or a file.
-            clock: Returns monotonic seconds.
-            allow_private: A public name in the URL may resolve to a private address.
+        `clock` returns monotonic seconds. `allow_private`: a public name in the URL may resolve to a private address.
         """
         self._allow_private = allow_private
         self._source = source
@@ -88,11 +85,9 @@ class KeySet:
         """The last read for which no request waits; the event loop keeps no reference to it."""
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """Return the key that a token names; None if the issuer does not have it.
+        """Return the key with an id; None if the issuer does not have it.
 
-        Args:
-            kid: The key's id. None matches the only key for the algorithm, if there are not several.
-            algorithm: A configured signature algorithm.
+        Without an id, the only key for the algorithm matches, if there are not several.
 
         Raises:
             KeysUnavailableError: The keys could not be read for a day.
@@ -321,7 +316,9 @@ def _read_principal(claims: Mapping[str, Any], policy: IssuerPolicy) -> Principa
 def _read_scopes(claims: Mapping[str, Any], policy: IssuerPolicy) -> frozenset[str]:
     """Read the configured claim, `scope` (RFC 8693: a string with spaces), or `scp` of some servers (or a list)."""
     found = claims.get("scope", claims.get("scp")) if policy.scopes_claim is None else claims.get(policy.scopes_claim)
-    return _texts(found.split() if isinstance(found, str) else found if isinstance(found, list) else None)
+    if isinstance(found, str):
+        return frozenset(found.split())
+    return _texts(found) if isinstance(found, list) else frozenset()
 
 
 def _texts(claim: Any) -> frozenset[str]:

@@ -68,15 +68,9 @@ def mint_token() -> tuple[str, str]:
 
 
 def find_principal(token: str, policies: Iterable[TokenPolicy], required: Iterable[str]) -> Principal | None:
-    """Return the principal of a token, in a time that does not depend on the token.
+    """Return the principal of a token, in a time that does not depend on the token; None if it is not configured.
 
-    Args:
-        token: The token of a request.
-        policies: The configured tokens.
-        required: The scopes of a token without configured scopes.
-
-    Returns:
-        The principal; None if the token is not configured.
+    `required` are the scopes of a token without configured scopes.
     """
     digest, found = _hash_token(token), None
     for policy in policies:

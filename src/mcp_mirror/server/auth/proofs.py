@@ -54,11 +54,8 @@ class ProofVerifier:
     def verify(self, request: Request, token: str, principal: Principal, resource: str | None) -> bool:
         """Return whether a request has exactly one valid proof, signed with the key of its token.
 
-        Args:
-            request: The request.
-            token: The token of the request.
-            principal: The principal of the token, with the thumbprint of the token's key.
-            resource: The public URL of the gateway; None: the URL of the request.
+        The principal has the thumbprint of that key. `resource` is the public URL of the gateway; None: the URL of the
+        request.
         """
         proofs = request.headers.getlist("dpop")
         try:
