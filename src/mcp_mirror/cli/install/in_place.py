@@ -5,8 +5,9 @@ writes the backup; otherwise it restores the text of each wrapped entry from the
 backup does not have.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain, count
+from itertools import chain
 from typing import Final
 
 from msgspec.structs import replace
@@ -184,10 +185,11 @@ def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | 
 def _by_key(entries: Iterable[Entry]) -> dict[tuple[Location, str, int], Entry]:
     """Return entries by their block, name, and number among those of the same name: indices of a list change."""
     found: dict[tuple[Location, str, int], Entry] = {}
+    numbers: Counter[tuple[Location, str]] = Counter()
     for entry in entries:
-        block = entry.server_at[:-1]
-        number = next(number for number in count() if (block, entry.name, number) not in found)
-        found[block, entry.name, number] = entry
+        named = (entry.server_at[:-1], entry.name)
+        found[*named, numbers[named]] = entry
+        numbers[named] += 1
     return found
 
 
