@@ -153,12 +153,8 @@ class Reader(msgspec.Struct, frozen=True):
     def _reject(self, node: Node, expected: str, options: Sequence[str] = ()) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
         if self.is_strict and not is_reported:
-            got = (
-                _suggest_option(node, options)
-                or f"{_name_text(node, expected, options)}{_suggest_quotes(node, expected)}"
-            )
-            message = f"expected {expected}, got {got}"
-            self.findings.report(_hide_key(node), message)
+            got = _suggest_option(node, options) or _describe_value(node, expected, has_options=bool(options))
+            self.findings.report(_hide_key(node), f"expected {expected}, got {got}")
         return _BAD
 
 
@@ -202,9 +198,17 @@ def _describe_mapping(keys: Iterable[str]) -> str:
     return f"a mapping with keys such as {', '.join(first)} and {last}" if first else f"a mapping with the key {last}"
 
 
-def _suggest_quotes(node: Node, expected: str) -> str:
-    if not isinstance(node, Scalar):
-        return ""
+def _describe_value(node: Node, expected: str, *, has_options: bool) -> str:
+    """Return what a node is, where a text was expected too how the text differs, and how to correct it."""
+    name = kind_name(node)
+    if name == "text" and expected.startswith("a secret of"):
+        name = "a shorter one"
+    elif name == "text" and has_options:
+        name = "another word"
+    return f"{name}{_suggest_correction(node, expected)}" if isinstance(node, Scalar) else name
+
+
+def _suggest_correction(node: Scalar, expected: str) -> str:
     if expected.startswith("sha256:") and node.text.startswith(TOKEN_PREFIX):
         return "; this is a token itself, and it is not a secret any more: create another, and put its hash here"
     if node.kind == "nothing" and node.text == "~":
@@ -212,14 +216,6 @@ def _suggest_quotes(node: Node, expected: str) -> str:
     if node.kind == "nothing":
         return "; there is always a limit" if "".join(node.location.path[-1:]).endswith("timeout") else ""
     return "; put it in quotes" if expected.startswith("text") and node.kind in ("number", "boolean") else ""
-
-
-def _name_text(node: Node, expected: str, options: Sequence[str]) -> str:
-    """Return `kind_name`, but where a text was expected too, how the text differs."""
-    name = kind_name(node)
-    if name != "text":
-        return name
-    return "a shorter one" if expected.startswith("a secret of") else "another word" if options else name
 
 
 def _suggest_option(node: Node, options: Sequence[str]) -> str:
@@ -234,21 +230,18 @@ def _suggest_option(node: Node, options: Sequence[str]) -> str:
 def _hide_long_key(location: YamlLocation) -> YamlLocation:
     """Return a location for a message, without a long or unusual key: it may be a misplaced secret."""
     name = location.path[-1]
-    return (
-        location if name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY else _parent_location(location)
-    )
+    is_shown = name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY
+    return location if is_shown else _find_parent(location)
 
 
 def _hide_key(node: Node) -> YamlLocation:
     """Return a location for a message: in `env: {secret}` the secret is a key without a value."""
     keys = node.location.path
-    is_lone = isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1
-    return (
-        _parent_location(node.location)
-        if is_lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers")
-        else node.location
-    )
+    if isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1:
+        is_hidden = RENAMED.get(keys[-2], keys[-2]) in ("env", "headers")
+        return _find_parent(node.location) if is_hidden else node.location
+    return node.location
 
 
-def _parent_location(location: YamlLocation) -> YamlLocation:
+def _find_parent(location: YamlLocation) -> YamlLocation:
     return msgspec.structs.replace(location, path=location.path[:-1])
