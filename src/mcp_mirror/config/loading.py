@@ -172,20 +172,21 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
     folder = path.absolute().parent if path else _find_current_folder()
     variables = Variables({"PYTHON": sys.executable} | dict(environ))
     sections, gathered = gather_upstreams(root, findings)
-    off = {name: node for name, node in gathered.members.items() if not _is_enabled(node, variables)}
-    on = {name: node for name, node in gathered.members.items() if name not in off}
-
-    def fill(nodes: Mapping[str, Node]) -> dict[str, Node]:
-        return {key: expand(node, variables, findings) for key, node in nodes.items()}
-
-    live = YamlMapping(gathered.location, fill(on))
-    whole = YamlMapping(root.location, {**fill(sections), "upstreams": live})
-    disabled = YamlMapping(root.location, {"upstreams": YamlMapping(gathered.location, off)})
-    upstreams = {name: node for name, node in live.members.items() if isinstance(node, YamlMapping)}
+    on: dict[str, Node] = {}
+    off: dict[str, Node] = {}
+    for name, node in gathered.members.items():
+        if _is_enabled(node, variables):
+            on[name] = expand(node, variables, findings)
+        else:
+            off[name] = node
+    upstreams = {name: node for name, node in on.items() if isinstance(node, YamlMapping)}
     for name, mapping in upstreams.items():
         check_upstream(name, mapping, findings)
+    used = {key: expand(node, variables, findings) for key, node in sections.items()}
+    whole = YamlMapping(root.location, {**used, "upstreams": YamlMapping(gathered.location, on)})
     config = Reader(findings, folder).read_config(whole)
     # The values of a disabled upstream need not be usable, but its keys must be known.
+    disabled = YamlMapping(root.location, {"upstreams": YamlMapping(gathered.location, off)})
     Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
         check_config(config, whole, {*upstreams, *off}, findings)
@@ -196,21 +197,21 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
 
 
 def _read_text(path: Path) -> str:
-    problem, data = "", b""
+    data = b""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        problem = f"{path}:{line}: the file is not UTF-8; save it as UTF-8"
+        raise ConfigError(f"{path}:{line}: the file is not UTF-8; save it as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a usable path"
-        problem = f"{path}: the configuration cannot be read: {reason}; check the path and its permissions"
-    if not problem and len(data) > MAX_FILE_BYTES:
-        problem = _TOO_LARGE.format(path=path)
-    if problem:
-        raise ConfigError(problem)
+        raise ConfigError(
+            f"{path}: the configuration cannot be read: {reason}; check the path and its permissions"
+        ) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(_TOO_LARGE.format(path=path))
     return text
 
 
