@@ -5,7 +5,7 @@ Foreign, unknown and deleted paths give the same error. Each read of a value wri
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 import anyio.to_thread
@@ -109,30 +109,37 @@ class Values(msgspec.Struct, frozen=True):
         """
         if after is None and (exact := await self._find_exact(wanted.search)):
             return {"values": [self._describe(exact)], "next": None, "searched": 1}
-        at_once = PAGE if wanted.is_empty else _READ_AT_ONCE
-        slug = tool_slug(wanted.tool) if wanted.tool else ""
         shown: list[Descriptor] = []
-        searched, last, has_more = 0, after, True
-        while has_more and len(shown) < PAGE and searched < _SCANNED:
-            found = await self._read_values(last, slug, at_once + 1)
-            for place, one in enumerate(found[:at_once], 1):
-                searched, last, has_more = searched + 1, one.base, place < len(found)
-                if wanted.admits(self._redact(one)):
-                    shown.append(one)
-                if len(shown) == PAGE:
-                    break
-            has_more = has_more and bool(found)
+        searched = 0
+        has_more = False
+        async for one in self._walk(wanted, after):
+            if len(shown) == PAGE or searched == _SCANNED:
+                has_more = True
+                break
+            searched, after = searched + 1, one.base
+            if wanted.admits(self._redact(one)):
+                shown.append(one)
         return {
             "values": [self._describe(one) for one in shown],
-            "next": last if has_more else None,
+            "next": after if has_more else None,
             "searched": searched,
         }
 
-    async def _read_values(self, after: str | None, slug: str, limit: int) -> tuple[Descriptor, ...]:
-        try:
-            return await self.services.store.list(self.namespace, after=after, slug=slug, limit=limit)
-        except LookupError:
-            raise ToolError("The last value of the previous page has been deleted. Begin at the first page.") from None
+    async def _walk(self, wanted: ValueFilter, after: str | None) -> AsyncIterator[Descriptor]:
+        """The values of the filter's tool, the newest first, after the value with a base."""
+        limit = PAGE + 1 if wanted.is_empty else _READ_AT_ONCE
+        slug = tool_slug(wanted.tool) if wanted.tool else ""
+        is_complete = False
+        while not is_complete:
+            try:
+                found = await self.services.store.list(self.namespace, after=after, slug=slug, limit=limit)
+            except LookupError:
+                message = "The last value of the previous page has been deleted. Begin at the first page."
+                raise ToolError(message) from None
+            is_complete = len(found) < limit
+            for one in found:
+                after = one.base
+                yield one
 
     async def _find_exact(self, search: str) -> Descriptor | None:
         """The value that a search names by its whole path."""
