@@ -223,6 +223,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
             remote_type="streamable_http",
             has_header_variables=True,
             builtin_types=("builtin", "platform", "frontend", "inline_python"),
+            has_enabled_entries=True,
         ),
         expands_variables=False,
     ),

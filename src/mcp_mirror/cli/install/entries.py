@@ -65,6 +65,13 @@ class EntryShape(msgspec.Struct, frozen=True):
     """Whether the client replaces variables in headers, but not in the environment of a server."""
     builtin_types: tuple[str, ...] = ()
     """Values of `type` for servers that are part of the client."""
+    has_enabled_entries: bool = False
+    """Whether the client starts only entries with a name and `enabled: true`."""
+
+    def write_command(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the members of an entry for a command with its arguments."""
+        program, *args = words
+        return {self.command: [program, *args]} if self.has_command_list else {self.command: program, "args": args}
 
 
 class RemoteServer(msgspec.Struct, frozen=True):
@@ -344,8 +351,7 @@ def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntrySha
         words += ["--header-env", f"{name}={variable}"]
     for name, value in server.variables.items():
         words += ["--header", f"{name}: {value}"]
-    command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
-    return _replace_keys(entry, server, shape, command, secrets)
+    return _replace_keys(entry, server, shape, shape.write_command(words), secrets)
 
 
 def _replace_keys(
@@ -391,17 +397,19 @@ def _unwrap_remote(entry: Mapping[str, Any], options: Mapping[str, Any], shape: 
     headers = {name: env.pop(variable, "") for name, _, variable in named}
     written = (header.partition(":") for header in options["header"] or ())
     variables = {name: text.strip() for name, _, text in written}
-    has_type = not entry.keys().isdisjoint(_TYPES) or shape.is_type_required
-    restored: dict[str, Any] = {}
-    if has_type:
+    removed = {shape.command, "args", shape.env, *_TYPES}
+    if variables and shape.forwarded:
+        removed.add(shape.forwarded)
+    restored = {key: value for key, value in entry.items() if key not in removed}
+    if shape.is_type_required or not entry.keys().isdisjoint(_TYPES):
         restored["type"] = _SSE if is_sse and shape.remote_type != "remote" else shape.remote_type or "http"
     restored[shape.sse_url if is_sse else shape.url] = url
     if headers:
         restored[shape.headers] = {"headers": headers} if shape.headers == "requestOptions" else headers
     restored |= _restore_variables(variables)
-    gone = {shape.command, "args", shape.env, *_TYPES, *([shape.forwarded] if variables and shape.forwarded else [])}
-    kept = {key: value for key, value in entry.items() if key not in gone}
-    return {**kept, **restored, **({shape.env: env} if env else {})}
+    if env:
+        restored[shape.env] = env
+    return restored
 
 
 def _restore_variables(variables: Mapping[str, str]) -> dict[str, Any]:
