@@ -232,16 +232,17 @@ def _find_wrong_names(
     known = {*names, *WORDS, *WORDS.values()}
     zones = {one.zone for one in places.values() if one.zone}
     for path, side in sides:
-        zone = side.removeprefix(ZONE) if side.startswith(ZONE) else None
-        if side in WORDS and side in names:
+        if side.startswith(ZONE):
+            zone = side.removeprefix(ZONE)
+            if zone not in {DEFAULT_ZONE, *zones, *names}:
+                listed = ", ".join(f"{ZONE}{one}" for one in sorted(zones))
+                expected = f"one of {listed}" if zones else "a place with a 'zone'"
+                yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
+        elif side in WORDS and side in names:
             upstream, other = _write_unambiguously(side), WORDS[side]
             message = f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
             yield _Problem(path, message)
-        elif zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
-            listed = ", ".join(f"{ZONE}{one}" for one in sorted(zones))
-            expected = f"one of {listed}" if zones else "a place with a 'zone'"
-            yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
-        elif zone is None and side not in known and not _GLOB & set(side):
+        elif side not in known and not _GLOB & set(side):
             words = {name if word in names else word for word, name in WORDS.items()}
             listed = ", ".join(sorted({*words, *map(_write_unambiguously, names)}))
             yield _Problem(path, f"unknown upstream '{side}'; expected one of {listed}, or a glob")

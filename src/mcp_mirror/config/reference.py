@@ -1,5 +1,6 @@
 """The reference page and the example file, generated from the settings' classes."""
 
+import re
 from collections.abc import Iterator
 from textwrap import wrap
 from typing import Final
@@ -11,6 +12,8 @@ from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 _WIDTH: Final = 116
+_ACTIVE: Final = re.compile(r"^(\s*)(?=[^\s#])")
+"""The beginning of a line that is not a comment."""
 _PAGE_HEAD: Final = """\
 # All configuration keys
 
@@ -150,11 +153,9 @@ def _write_group(one: Field, indent: str) -> list[str]:
     members = [other for other in list_fields(one.section) if other.group == group]
     if group is None or members[0] != one:
         return []
-    lines = [
-        line
-        for each in members
-        for line in (*_format_comment(each.documentation, inner), *_write_example_value(each, inner))
-    ]
+    lines: list[str] = []
+    for each in members:
+        lines += [*_format_comment(each.documentation, inner), *_write_example_value(each, inner)]
     return [*_format_comment(group.documentation, indent), *_add_head(group.name, lines, indent)]
 
 
@@ -186,13 +187,13 @@ def _write_inner_section(one: Field, inner: Value, indent: str) -> list[str]:
 
 def _add_head(key: str, lines: list[str], indent: str) -> list[str]:
     """Put a key above lines; it is a comment if no line is active."""
-    is_active = any(not line.lstrip().startswith("#") for line in lines)
+    is_active = any(_ACTIVE.match(line) for line in lines)
     return [f"{indent}{'' if is_active else '#'}{key}:", *lines]
 
 
 def _comment_out(lines: list[str]) -> list[str]:
     """Turn active lines into comments."""
-    return [line if (text := line.lstrip()).startswith("#") else f"{line[: -len(text)]}#{text}" for line in lines]
+    return [_ACTIVE.sub(r"\1#", line) for line in lines]
 
 
 def _format_comment(text: str, indent: str) -> list[str]:
