@@ -159,12 +159,13 @@ def turn_columns(rows: list[list[Field]]) -> list[list[Field]]:
     """Return the rows of a table that was read column by column, with one cell per line and columns of equal length."""
     if any(len(row) > 1 for row in rows):
         return rows
-    kinds = [_SLOTS[row[0].kind] for row in rows]
-    columns = [len(list(run)) for _, run in groupby(kinds)]
-    if len(set(columns)) != 1 or len(set(kinds)) < len(columns) or min(len(columns), columns[0]) < _SMALLEST_TABLE:
+    cells = [row[0] for row in rows]
+    columns = [list(run) for _, run in groupby(cells, key=lambda cell: _SLOTS[cell.kind])]
+    slots = {_SLOTS[cell.kind] for cell in cells}
+    heights = {len(column) for column in columns}
+    if len(heights) != 1 or len(slots) < len(columns) or min(len(columns), *heights) < _SMALLEST_TABLE:
         return rows
-    height = columns[0]
-    return [[rows[column * height + i][0] for column in range(len(columns))] for i in range(height)]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def fill_groups(rows: list[list[Field]]) -> list[Group]:
