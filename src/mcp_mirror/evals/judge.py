@@ -171,9 +171,10 @@ def _check_count(match: _Match, run: Run) -> Check:
 def _check_order(matches: Iterable[_Match]) -> Check:
     """Compare the order of the first successes with the case. Other checks report missing calls."""
     firsts = [(match.successes[0], _title(match.expected)) for match in matches if match.successes]
-    late = next((names for names in pairwise(firsts) if names[0][0] >= names[1][0]), None)
-    reason = f"{late[1][1]} came before {late[0][1]}" if late else ""
-    return Check("order", not reason, reason)
+    for (index, title), (following, following_title) in pairwise(firsts):
+        if index >= following:
+            return Check("order", passed=False, reason=f"{following_title} came before {title}")
+    return Check("order", passed=True)
 
 
 def _judge_pointers(match: _Match, run: Run) -> Iterable[tuple[str, JudgedPointer]]:
