@@ -189,24 +189,9 @@ class Supervisor:
         except OSError as error:  # such as the limit of processes
             self._delay_restart(number, slot, f"could not be started: {error.strerror}")
             return
-        slot.process, slot.config, slot.is_reloading, slot.missed = process, self._reloaded, False, 0
         if not process:
-            os.close(self._hold)
-            self._close_listening(but=number)
-            worker = Worker(number, self._listening[number], self._inboxes)
-            announce = partial(_report, self._report)
-            self._become_worker(
-                WorkerStart(
-                    worker,
-                    self._life,
-                    announce,
-                    is_replacement=slot.starts > 1,
-                    reloaded=self._reloaded,
-                    reports=self._reports_end,
-                    state_key=self._state_key,
-                    send_heartbeat=partial(_send_heartbeat, self._heartbeats, number),
-                )
-            )
+            self._become_worker(number, is_replacement=slot.starts > 1)
+        slot.process, slot.config, slot.is_reloading, slot.missed = process, self._reloaded, False, 0
 
     def _announce(self) -> None:
         """Print the address once all workers serve."""
@@ -217,14 +202,26 @@ class Supervisor:
         if was_starting and not self._is_starting:
             self._print_line(f"mcp-mirror serves {self._urls.split()[0].decode()}")
 
-    def _become_worker(self, start: WorkerStart) -> NoReturn:
+    def _become_worker(self, number: int, *, is_replacement: bool) -> NoReturn:
         """Serve in a forked process, and end it without a return into the code of the parent."""
         code = 1
         try:
+            os.close(self._hold)
+            self._close_listening(but=number)
             os.setsid()  # Ctrl-C in a terminal reaches only the parent, which forwards it
             # `serve` receives SIGHUP later: until then the signal waits, and does not end the process.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGHUP})
             random.seed()
+            start = WorkerStart(
+                Worker(number, self._listening[number], self._inboxes),
+                self._life,
+                announce=partial(_report, self._report),
+                is_replacement=is_replacement,
+                reloaded=self._reloaded,
+                reports=self._reports_end,
+                state_key=self._state_key,
+                send_heartbeat=partial(_send_heartbeat, self._heartbeats, number),
+            )
             code = self._run_worker(start)
         finally:
             for stream in (sys.stdout, sys.stderr):
@@ -281,8 +278,9 @@ class Supervisor:
             return
         self._next_check = now + _CHECK
         for number, slot in enumerate(self._slots):
-            heartbeat, earlier = self._heartbeats[number], slot.heartbeat
-            slot.heartbeat, slot.missed = heartbeat, slot.missed + 1 if heartbeat and heartbeat == earlier else 0
+            heartbeat = self._heartbeats[number]
+            is_missing = heartbeat > 0 and heartbeat == slot.heartbeat
+            slot.heartbeat, slot.missed = heartbeat, (slot.missed + 1 if is_missing else 0)
             if slot.process is not None and slot.missed == _MAX_MISSED:
                 self._print_warning(
                     f"mcp-mirror: worker {number} has not responded for {_CHECK * _MAX_MISSED:g} s, and is killed."
