@@ -240,13 +240,10 @@ def clear(
     async def run(values: _StoredValues) -> None:
         owners = sorted(await values.store.namespaces()) if of_all else [values.namespace]
         found = [(owner, one) for owner in owners for one in await values.store.list(owner) if one.created <= before]
-        size = format_bytes(sum(one.size for _, one in found))
-        whose = format_count(len(owners), "namespace") if of_all else values.namespace
-        what = f"{format_count(len(found), 'value')}, {size}, of {whose}"
-        if found and not (yes or reads_terminal()):
-            raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
-        if found and not yes and not typer.confirm(f"Delete {what}?", err=True):
-            raise MirrorError("Nothing was deleted.")
+        if found and not yes:
+            size = format_bytes(sum(one.size for _, one in found))
+            whose = format_count(len(owners), "namespace") if of_all else values.namespace
+            _confirm_deletion(f"{format_count(len(found), 'value')}, {size}, of {whose}")
         deleted = [await values.store.delete(owner, one.base) for owner, one in found]
         others = "" if of_all or found else await values.name_others()
         print_note(f"Deleted {format_count(sum(deleted), 'value')}.{others}")
@@ -268,6 +265,13 @@ def _run(
         await work(_StoredValues(store, named[0] if is_principal else namespace))
 
     read_store(load_store_config(*chosen), run)
+
+
+def _confirm_deletion(what: str) -> None:
+    if not reads_terminal():
+        raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
+    if not typer.confirm(f"Delete {what}?", err=True):
+        raise MirrorError("Nothing was deleted.")
 
 
 def _build_table(found: Iterable[Descriptor]) -> Table:
