@@ -299,7 +299,9 @@ def uninstall(
     targets = _find_all_installed(is_everything=every) if client is None else _find_installed(client)
 
     def carry_out(target: Target) -> None:
-        plan = _plan_removal(target)
+        # A file that `--merge` made has a backup, but no wrapped server.
+        is_wrapped = any(entry.is_wrapped for entry in target.list_entries())
+        plan = plan_unmerging(target) if has_file(target.backup) and not is_wrapped else plan_unwrapping(target)
         if dry_run:
             _print_diff(plan)
             return
@@ -338,12 +340,6 @@ def _find_all_installed(*, is_everything: bool) -> list[Target]:
             command = describe_command("uninstall", target.word)
             print_note(f"{target.title} stays as it is: it is a file of a project. To restore it: {command}")
     return [target for target in installed if target.place.scope == "user"]
-
-
-def _plan_removal(target: Target) -> Plan:
-    """Return the plan for a file: that of `--merge` has a backup, but no wrapped server."""
-    is_wrapped = any(entry.is_wrapped for entry in target.list_entries())
-    return plan_unmerging(target) if has_file(target.backup) and not is_wrapped else plan_unwrapping(target)
 
 
 def _is_installed(target: Target) -> bool:

@@ -92,7 +92,8 @@ def _locate(text: str, at: Location) -> tuple[int, int]:
 def _apply(text: str, edit: Edit) -> str:
     """Return the text with an edit, of which `tomlkit` does not get the comments and tables that it would move."""
     if isinstance(edit, Remove) and (place := _find_tables(text, edit.at).get(edit.at)):
-        return _remove_table(text, place)
+        empty = _EMPTY_LINE.search(text, 0, place.start)
+        return text[: empty.start() if empty else place.start] + text[place.end :]
     if isinstance(edit, Restore) and (restored := _restore_tables(text, edit)):
         return restored
     if isinstance(edit, Put) and isinstance(edit.value, dict):
@@ -151,15 +152,6 @@ def _measure_table(text: str, header: re.Match[str]) -> _TableSpan:
     stop = following.start() if following else len(text)
     rest = _COMMENTS.search(text, header.end(), stop)
     return _TableSpan(header.start(), rest.start() if rest else stop, stop)
-
-
-def _remove_table(text: str, place: _TableSpan) -> str:
-    """Return the text without a table and the empty line before it.
-
-    `tomlkit` would also remove the comments after it.
-    """
-    empty = _EMPTY_LINE.search(text, 0, place.start)
-    return text[: empty.start() if empty else place.start] + text[place.end :]
 
 
 def _cut_comments(text: str, at: Location) -> tuple[str, _Comments]:
