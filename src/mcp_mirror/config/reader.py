@@ -231,17 +231,13 @@ def _hide_long_key(location: YamlLocation) -> YamlLocation:
     """Return a location for a message, without a long or unusual key: it may be a misplaced secret."""
     name = location.path[-1]
     is_shown = name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY
-    return location if is_shown else _find_parent(location)
+    return location if is_shown else YamlLocation(location.line, location.path[:-1])
 
 
 def _hide_key(node: Node) -> YamlLocation:
     """Return a location for a message: in `env: {secret}` the secret is a key without a value."""
-    keys = node.location.path
+    line, keys = node.location.line, node.location.path
     if isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1:
-        is_hidden = RENAMED.get(keys[-2], keys[-2]) in ("env", "headers")
-        return _find_parent(node.location) if is_hidden else node.location
+        is_secret = RENAMED.get(keys[-2], keys[-2]) in ("env", "headers")
+        return YamlLocation(line, keys[:-1]) if is_secret else node.location
     return node.location
-
-
-def _find_parent(location: YamlLocation) -> YamlLocation:
-    return msgspec.structs.replace(location, path=location.path[:-1])
