@@ -234,12 +234,6 @@ def merge_duplicates(ingredients: Iterable[Ingredient]) -> list[Ingredient]:
     return list(merged.values())
 
 
-def read_ingredients(lines: Iterable[str]) -> list[Ingredient]:
-    """Return the ingredients of a composition section in the order of the sheet."""
-    groups = group_fields(turn_columns(read_lines(lines)))
-    return merge_duplicates(found for group in groups if (found := to_ingredient(group)))
-
-
 @dataclass(frozen=True)
 class SafetyDataSheet:
     """The information of a sheet about its product; None or an empty list if it is missing."""
@@ -346,7 +340,8 @@ def extract(content: str) -> SafetyDataSheet:
     """
     others, composition = split_composition(split_lines(content))
     name = product_name(others) or product_name(composition)
-    ingredients = read_ingredients(line for line in composition if line != name)
+    groups = group_fields(turn_columns(read_lines(line for line in composition if line != name)))
+    ingredients = merge_duplicates(filter(None, map(to_ingredient, groups)))
     if len(ingredients) == 1 and ingredients[0].name is None:
         ingredients = [replace(ingredients[0], name=name)]
     return SafetyDataSheet(product_name=name, ingredients=tuple(ingredients))
