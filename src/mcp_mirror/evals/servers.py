@@ -202,6 +202,9 @@ async def start_servers(
     Raises:
         UpstreamError: A server does not start or does not list its tools; the message quotes its standard error.
     """
+    command = ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config))
+    itself = UpstreamPolicy("gateway", StdioEndpoint(sys.executable, command), timeout=_LONGEST)
+    upstreams = (itself,) if gateway else config.upstreams
     user = User(elicitation)
     tools: dict[str, Tool] = {}
     clients: dict[str, Client] = {}
@@ -209,7 +212,7 @@ async def start_servers(
     async with AsyncExitStack() as stack:
         log = stack.enter_context(run_folder.log.open("w"))
         try:
-            for upstream in [_describe_gateway(run_folder)] if gateway else config.upstreams:
+            for upstream in upstreams:
                 transport = await _open_transport(upstream, run_folder, log, stack)
                 client = Client(
                     transport,
@@ -226,11 +229,6 @@ async def start_servers(
             raise UpstreamError(message) from error
         text = "\n\n".join(filter(None, instructions))
         yield Servers(run_folder, tuple(tools.values()), text, clients, user, config.mirror.suffix if gateway else "")
-
-
-def _describe_gateway(run_folder: RunFolder) -> UpstreamPolicy:
-    program = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config)))
-    return UpstreamPolicy("gateway", program, timeout=_LONGEST)
 
 
 async def _open_transport(
