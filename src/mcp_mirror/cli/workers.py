@@ -138,7 +138,7 @@ class Supervisor:
         self._ready, self._report = os.pipe()
         os.set_blocking(self._ready, False)
         self._urls = b""
-        """A line from each start of a worker that serves, until all serve."""
+        """A line from each start of a worker that serves, with its number and the URL, until all serve."""
         self._slots = [_WorkerSlot() for _ in listening]
         self._stopped_by: signal.Signals | None = None
         self._reports, self._reports_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -179,7 +179,7 @@ class Supervisor:
 
     @property
     def _is_starting(self) -> bool:
-        return self._urls.count(b"\n") < len(self._slots)
+        return len({line.split()[0] for line in self._urls.split(b"\n")[:-1]}) < len(self._slots)
 
     def _start(self, number: int, slot: _WorkerSlot) -> None:
         slot.started, slot.starts = time.monotonic(), slot.starts + 1
@@ -200,7 +200,7 @@ class Supervisor:
             reported = os.read(self._ready, 4096)
             self._urls += reported if was_starting else b""
         if was_starting and not self._is_starting:
-            self._print_line(f"mcp-mirror serves {self._urls.split()[0].decode()}")
+            self._print_line(f"mcp-mirror serves {self._urls.split()[1].decode()}")
 
     def _become_worker(self, number: int, *, is_replacement: bool) -> NoReturn:
         """Serve in a forked process, and end it without a return into the code of the parent."""
@@ -215,7 +215,7 @@ class Supervisor:
             start = WorkerStart(
                 Worker(number, self._listening[number], self._inboxes),
                 self._life,
-                announce=partial(_report, self._report),
+                announce=partial(_report, self._report, number),
                 is_replacement=is_replacement,
                 reloaded=self._reloaded,
                 reports=self._reports_end,
@@ -345,5 +345,5 @@ def _send_heartbeat(heartbeats: mmap.mmap, number: int) -> None:
     heartbeats[number] = heartbeats[number] % _MAX_HEARTBEAT + 1
 
 
-def _report(pipe: int, url: str) -> None:
-    os.write(pipe, url.encode() + b"\n")
+def _report(pipe: int, number: int, url: str) -> None:
+    os.write(pipe, f"{number} {url}\n".encode())
