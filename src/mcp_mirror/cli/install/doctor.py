@@ -176,7 +176,7 @@ def _describe_start(server: ServerStart, problem: str) -> Iterator[str]:
     if not words or shutil.which(words[0]) is None or problem.startswith(IS_GATEWAY):
         return
     command = " ".join((shlex.quote(words[0]), *(_show_word(word, server.redactor) for word in words[1:])))
-    variables = ", with the variables of its entry" if server.has_variables else ""
+    variables = ", with the variables of its entry" if server.variables else ""
     yield f"To run it without mcp-mirror{variables}: {sanitize_to_lines(command)}"
 
 

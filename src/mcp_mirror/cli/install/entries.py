@@ -198,7 +198,20 @@ class Entry(msgspec.Struct, frozen=True):
 
     def find_reason(self, *, is_chosen: bool = False) -> str | None:
         """Return why the entry is left as it is; None if it can be wrapped. `is_chosen`: the user named the server."""
-        return _find_reason(flatten(self.settings or self.value), self.shape, is_chosen=is_chosen) or self.problem
+        entry = flatten(self.settings or self.value)
+        if not isinstance(entry, dict):
+            return "it is not an object"
+        if subcommand := read_own_command(entry).subcommand:
+            return "it is wrapped already" if subcommand == "wrap" else f"it is mcp-mirror itself ({subcommand})"
+        if reason := _find_unusable_kind(entry, self.shape):
+            return reason
+        try:
+            server = _read_server(entry, self.shape)
+        except _UnwrappableError as error:
+            return str(error)
+        if isinstance(server, RemoteServer):
+            reason = _find_remote_reason(entry, server, self.shape, is_chosen=is_chosen)
+        return reason or self.problem
 
     def describe_state(self, reason: str) -> str:
         """Return a line about an entry that `install` leaves as it is for this reason."""
@@ -239,20 +252,6 @@ class Entry(msgspec.Struct, frozen=True):
         if isinstance(command.program, list):
             return [DropFirst((*at, command.key), count)]
         return [Put((*at, command.key), server[0]), DropFirst((*at, "args"), count)]
-
-
-def _find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool) -> str | None:
-    if not isinstance(entry, dict):
-        return "it is not an object"
-    if subcommand := read_own_command(entry).subcommand:
-        return "it is wrapped already" if subcommand == "wrap" else f"it is mcp-mirror itself ({subcommand})"
-    if reason := _find_unusable_kind(entry, shape):
-        return reason
-    try:
-        server = _read_server(entry, shape)
-    except _UnwrappableError as error:
-        return str(error)
-    return _find_remote_reason(entry, server, shape, is_chosen=is_chosen) if isinstance(server, RemoteServer) else None
 
 
 def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | None:
