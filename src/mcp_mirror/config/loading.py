@@ -103,7 +103,7 @@ def list_configs(environ: Mapping[str, str]) -> list[Path]:
     folder = user_config_path("mcp-mirror")
     defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if _may_be_file(path)]
     others = sorted(folder.glob("*.yaml")) if os.path.isdir(folder) else ()  # noqa: PTH112  # `is_dir` may raise
-    return [*defaults, *(one for one in others if one.name != CONFIG_NAME and one.is_file())]
+    return [*defaults, *(other for other in others if other.name != CONFIG_NAME and other.is_file())]
 
 
 def _may_be_file(path: Path) -> bool:
@@ -239,20 +239,22 @@ def _complete(config: Config, mappings: Mapping[str, YamlMapping], findings: Fin
     )
 
 
-def _complete_upstream(one: UpstreamPolicy, mapping: YamlMapping, config: Config, findings: Findings) -> UpstreamPolicy:
-    endpoint = one.endpoint
+def _complete_upstream(
+    upstream: UpstreamPolicy, mapping: YamlMapping, config: Config, findings: Findings
+) -> UpstreamPolicy:
+    endpoint = upstream.endpoint
     if isinstance(endpoint, HttpEndpoint):
         transport, oauth = mapping.members.get("transport"), endpoint.oauth
         if oauth and not oauth.token_file:
-            oauth = replace(oauth, token_file=str(find_token_file(one.name)))
+            oauth = replace(oauth, token_file=str(find_token_file(upstream.name)))
         named = transport.text if isinstance(transport, Scalar) else None
         is_legacy = named == "sse" if named else is_sse_address(endpoint.url)
         endpoint = replace(endpoint, legacy_sse=is_legacy, oauth=oauth)
     return replace(
-        one,
+        upstream,
         endpoint=endpoint,
-        timeout=_read_timeout(one.timeout, mapping.members.get("timeout"), findings),
-        preview=one.preview if "preview" in mapping.members else config.mirror.preview,
+        timeout=_read_timeout(upstream.timeout, mapping.members.get("timeout"), findings),
+        preview=upstream.preview if "preview" in mapping.members else config.mirror.preview,
         bounds=config.limits.bounds,
     )
 

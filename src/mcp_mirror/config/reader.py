@@ -99,15 +99,15 @@ class Reader(msgspec.Struct, frozen=True):
         if mapping is None:
             short = value.shorthand
             list_key = f", or a list for {short.key!r}" if short and short.value.is_list else ""
-            return self._reject(node, f"{_describe_mapping(one.path[0] for one in keys)}{list_key}")
+            return self._reject(node, f"{_describe_mapping(field.path[0] for field in keys)}{list_key}")
         nodes = dict(self._find_nodes(mapping, keys))
-        found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
+        found = {field.path: self._read(field.value, nodes[field.path]) for field in keys if field.path in nodes}
         return self._assemble(value.kind, found, name, mapping)
 
     def _find_nodes(self, mapping: YamlMapping, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
         """Yield the nodes of a section by path."""
-        for name, node in self._select_known_members(mapping, tuple(dict.fromkeys(one.path[0] for one in keys))):
-            members = {one.key: one.group for one in keys if one.group and one.group.name == name}
+        for name, node in self._select_known_members(mapping, tuple(dict.fromkeys(field.path[0] for field in keys))):
+            members = {field.key: field.group for field in keys if field.group and field.group.name == name}
             if not members:
                 yield (name,), node
                 continue
@@ -133,17 +133,17 @@ class Reader(msgspec.Struct, frozen=True):
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, mapping: YamlMapping) -> Any:
         """Construct an object of the values that were read."""
         values: dict[str, Any] = {}
-        for one in list_fields(section):
-            if one.value.has(NAME):
-                values[one.name] = name
-            elif one.value.has(INLINE):
-                chosen = _choose(sections_in(one.value), found)
-                values[one.name] = self._assemble(chosen, found, name, mapping) if chosen else _BAD
-            elif one.path in found and not one.value.has(FILE_ONLY):
-                values[one.name] = found[one.path]
-            elif one.is_required and one.path not in found:
-                self._report_missing(mapping, one.key)
-                values[one.name] = _BAD
+        for field in list_fields(section):
+            if field.value.has(NAME):
+                values[field.name] = name
+            elif field.value.has(INLINE):
+                chosen = _choose(sections_in(field.value), found)
+                values[field.name] = self._assemble(chosen, found, name, mapping) if chosen else _BAD
+            elif field.path in found and not field.value.has(FILE_ONLY):
+                values[field.name] = found[field.path]
+            elif field.is_required and field.path not in found:
+                self._report_missing(mapping, field.key)
+                values[field.name] = _BAD
         return _BAD if _BAD in values.values() or _BAD in found.values() else section(**values)
 
     def _report_missing(self, node: Node, key: str) -> None:
@@ -163,7 +163,7 @@ def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) ->
     if len(sections) == 1:
         return sections[0]
     for section in sections:
-        required = [one.path for one in list_fields(section) if one.is_required]
+        required = [field.path for field in list_fields(section) if field.is_required]
         if required and all(path in found for path in required):
             return section
     return None
@@ -189,7 +189,7 @@ def _advise(key: str, names: Sequence[str]) -> str:
     near = [same] if same in names else get_close_matches(key, names, 1)
     if not near and key in _OPTIONS:
         return f"it is an option of the command: mcp-mirror serve {_OPTIONS[key]}"
-    named = " or ".join(f"'{one}'" for one in near or find_places(key)[:_MOST_PLACES])
+    named = " or ".join(f"'{similar}'" for similar in near or find_places(key)[:_MOST_PLACES])
     return f"did you mean {named}?" if named else f"expected one of {', '.join(names)}"
 
 
@@ -223,7 +223,7 @@ def _suggest_option(node: Node, options: Sequence[str]) -> str:
     if not isinstance(node, Scalar) or node.kind != "text" or not node.text.isprintable():
         return ""
     word = node.text.lower()
-    near = get_close_matches(word, options, 1) or [one for one in options if word in one.split("-")]
+    near = get_close_matches(word, options, 1) or [option for option in options if word in option.split("-")]
     return f"'{node.text}'; did you mean '{near[0]}'?" if near else ""
 
 
