@@ -177,7 +177,7 @@ async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> 
 
 
 def _describe_principals(namespaces: Sequence[str]) -> list[dict[str, str]]:
-    return [{"id": one, "name": describe_principal(one)} for one in namespaces]
+    return [{"id": namespace, "name": describe_principal(namespace)} for namespace in namespaces]
 
 
 async def _read_session(request: DashboardRequest) -> Mapping[str, Any]:
@@ -284,11 +284,11 @@ async def _read_savings(request: DashboardRequest) -> Mapping[str, Any]:
     names = await request.list_namespaces()
     since = (time() // DAY - days + 1) * DAY
     sums: dict[str, Any] = {}
-    for one in names:
-        found = await services.store.events.sums(one, since)
+    for namespace in names:
+        found = await services.store.events.sums(namespace, since)
         if found or len(names) == 1:
-            name = describe_principal(one)
-            sums[f"{name} ({one})" if name in sums else name] = found
+            name = describe_principal(namespace)
+            sums[f"{name} ({namespace})" if name in sums else name] = found
     prices = merge_prices(services.config.dashboard.prices)
     assumed = Assumptions(
         find_price(prices, request.text("model")),
@@ -302,8 +302,8 @@ async def _read_savings(request: DashboardRequest) -> Mapping[str, Any]:
         "later_steps": assumed.later_steps,
         "step_context": assumed.step_context,
         "prices_read": PRICES_READ,
-        "prices": [{"name": one.name, "input": one.input, "cached": one.cached} for one in prices],
-        "memory": [await _read_quota(services, one) for one in names[:50]],
+        "prices": [{"name": price.name, "input": price.input, "cached": price.cached} for price in prices],
+        "memory": [await _read_quota(services, namespace) for namespace in names[:50]],
     }
 
 

@@ -76,16 +76,22 @@ class ValueFilter(msgspec.Struct, frozen=True):
         """Whether every value passes."""
         return not (self.search or self.kind) and self.smallest is None and self.largest is None
 
-    def admits(self, one: Descriptor) -> bool:
+    def admits(self, value: Descriptor) -> bool:
         """Whether a value passes; the store applies `tool`."""
-        if self.kind and one.kind != self.kind:
+        if self.kind and value.kind != self.kind:
             return False
-        size = one.shown_size
+        size = value.shown_size
         if (self.smallest is not None and size < self.smallest) or (self.largest is not None and size > self.largest):
             return False
         if not self.search:
             return True
-        texts = (one.base, one.provenance.tool, one.provenance.upstream, one.media_type or "", *one.labels.values())
+        texts = (
+            value.base,
+            value.provenance.tool,
+            value.provenance.upstream,
+            value.media_type or "",
+            *value.labels.values(),
+        )
         wanted = self.search.casefold()
         return any(wanted in text.casefold() for text in texts)
 
@@ -112,15 +118,15 @@ class Values(msgspec.Struct, frozen=True):
         shown: list[Descriptor] = []
         searched = 0
         has_more = False
-        async for one in self._walk(wanted, after):
+        async for value in self._walk(wanted, after):
             if len(shown) == PAGE or searched == _SCANNED:
                 has_more = True
                 break
-            searched, after = searched + 1, one.base
-            if wanted.admits(self._redact(one)):
-                shown.append(one)
+            searched, after = searched + 1, value.base
+            if wanted.admits(self._redact(value)):
+                shown.append(value)
         return {
-            "values": [self._describe(one) for one in shown],
+            "values": [self._describe(value) for value in shown],
             "next": after if has_more else None,
             "searched": searched,
         }
@@ -137,9 +143,9 @@ class Values(msgspec.Struct, frozen=True):
                 message = "The last value of the previous page has been deleted. Begin at the first page."
                 raise ToolError(message) from None
             is_complete = len(found) < limit
-            for one in found:
-                after = one.base
-                yield one
+            for value in found:
+                after = value.base
+                yield value
 
     async def _find_exact(self, search: str) -> Descriptor | None:
         """The value that a search names by its whole path."""
@@ -220,41 +226,41 @@ class Values(msgspec.Struct, frozen=True):
         self.services.on_change(self.namespace)
         return path.base
 
-    def _describe(self, one: Descriptor) -> dict[str, Any]:
-        source = one.provenance
+    def _describe(self, value: Descriptor) -> dict[str, Any]:
+        source = value.provenance
         return {
-            "path": one.base,
+            "path": value.base,
             "tool": source.tool,
             "upstream": source.upstream,
             "inputs": list(source.inputs[:_MAX_ITEMS]),
-            "kind": one.kind,
-            "media_type": self._redact(one).media_type,
-            "bytes": one.shown_size,
-            "tokens": one.tokens,
-            "created": one.created,
-            "expires": one.expires,
-            "labels": dict([*one.labels.items()][:_MAX_ITEMS]),
-            "companion": one.companion,
-            "preview": one.preview,
-            "model_sees": self._may_show(one),
+            "kind": value.kind,
+            "media_type": self._redact(value).media_type,
+            "bytes": value.shown_size,
+            "tokens": value.tokens,
+            "created": value.created,
+            "expires": value.expires,
+            "labels": dict([*value.labels.items()][:_MAX_ITEMS]),
+            "companion": value.companion,
+            "preview": value.preview,
+            "model_sees": self._may_show(value),
         }
 
-    def _redact(self, one: Descriptor) -> Descriptor:
+    def _redact(self, value: Descriptor) -> Descriptor:
         """The facts of a value; without its media type, an upstream's text, if the flow policy hides the value."""
-        is_shown = self.viewer.reads_hidden or self._may_show(one)
-        return one if is_shown else msgspec.structs.replace(one, media_type=None)
+        is_shown = self.viewer.reads_hidden or self._may_show(value)
+        return value if is_shown else msgspec.structs.replace(value, media_type=None)
 
-    def _may_show(self, one: Descriptor) -> bool:
+    def _may_show(self, value: Descriptor) -> bool:
         flows = self.services.read_flows()
-        return flows.may_show(flows.read_labels(one))
+        return flows.may_show(flows.read_labels(value))
 
-    def _explain_hidden(self, one: Descriptor) -> str | None:
+    def _explain_hidden(self, value: Descriptor) -> str | None:
         """Why the viewer may not read a value; None if the viewer may."""
         if not self.viewer.may_read(self.namespace):
             return (
                 "The value belongs to another principal. `dashboard.operators_read_values` would let operators read it."
             )
-        if not self.viewer.reads_hidden and not self._may_show(one):
+        if not self.viewer.reads_hidden and not self._may_show(value):
             return (
                 "The flow policy hides this value from the model, and a model could read this page with the same "
                 "token. `mcp-mirror dashboard` or `mcp-mirror values show`, on the gateway's machine, shows it."
