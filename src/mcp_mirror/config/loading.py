@@ -68,8 +68,8 @@ class FoundConfig(msgspec.Struct, frozen=True):
         return f"Reading {self.path}. Also found: {others}. Choose with --config FILE or ${CONFIG_VARIABLE}."
 
 
-def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfig:
-    """Find the configuration to read.
+def find_config(explicit: Path | None, environ: Mapping[str, str], current: Path = Path()) -> FoundConfig:
+    """Find the configuration that a command reads if `current` is its current folder.
 
     `explicit` wins, then `$MCP_MIRROR_CONFIG`; both are returned whether or not they exist, and `load_config` reports
     what is wrong with them. Otherwise the order is `./mcp-mirror.yaml`, `mcp-mirror.yaml` in the user's configuration
@@ -80,7 +80,7 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
     """
     if explicit:
         return FoundConfig(Path(expand_home(str(explicit))))
-    folder, found = user_config_path("mcp-mirror"), list_configs(environ)
+    folder, found = user_config_path("mcp-mirror"), list_configs(environ, current)
     if len(found) == 1 or (found and found[0].name == CONFIG_NAME):
         return FoundConfig(found[0], tuple(found[1:]))
     if found:
@@ -96,12 +96,12 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
     )
 
 
-def list_configs(environ: Mapping[str, str]) -> list[Path]:
+def list_configs(environ: Mapping[str, str], current: Path = Path()) -> list[Path]:
     """Return the files that a command without `--config` may mean, the preferred first; see `find_config`."""
     if named := environ.get(CONFIG_VARIABLE):
         return [Path(expand_home(named))]
     folder = user_config_path("mcp-mirror")
-    defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if _may_be_file(path)]
+    defaults = [path for path in (current / CONFIG_NAME, folder / CONFIG_NAME) if _may_be_file(path)]
     others = sorted(folder.glob("*.yaml")) if os.path.isdir(folder) else ()  # noqa: PTH112  # `is_dir` may raise
     return [*defaults, *(other for other in others if other.name != CONFIG_NAME and other.is_file())]
 

@@ -77,8 +77,8 @@ class ServerStart(msgspec.Struct, frozen=True):
         Raises:
             ConfigError: The configuration was not found, or is unusable.
         """
-        named = find_config_option(self.words)
-        path = self.folder / find_config(Path(named) if named else None, self.environment).path
+        named, folder = find_config_option(self.words), self.folder
+        path = folder / find_config(Path(named) if named else None, self.environment, folder).path
         return path, load_config(path, self.environment)
 
     def expand(self, words: list[str]) -> list[str]:
