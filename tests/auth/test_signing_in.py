@@ -19,6 +19,8 @@ import anyio.lowlevel
 import httpx2
 import pytest
 from gateway_processes import COMMAND, forked_python
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from tests.auth.authority import CLIENT, Authority, governing
 
 from mcp_mirror.app import Application, open_application
@@ -441,6 +443,31 @@ async def test_a_refresh_is_finished_although_the_gateway_ends(
     async with open_application(load_config(config, {})) as application:
         assert RECEIVED in await text(application, "hear_mirrored")
     assert grants(authority) == ["authorization_code", "refresh_token"]
+
+
+class EndingBadly(Authority):
+    """The MCP server starts sessions without a token, and loses the connection at their end."""
+
+    async def mcp(self, request: Request) -> Response:
+        if "authorization" not in request.headers:
+            if request.method == "DELETE":
+                return StreamingResponse(lose_connection(), headers={"content-length": "9"})
+            if json.loads(await request.body())["method"] == "initialize":
+                return JSONResponse({}, headers={"mcp-session-id": "open"})
+        return await super().mcp(request)
+
+
+async def lose_connection() -> AsyncIterator[bytes]:
+    yield b"half"
+    raise ConnectionError
+
+
+async def test_a_session_that_cannot_be_ended_prevents_no_sign_in(configured: Configured, tmp_path: Path) -> None:
+    authority = EndingBadly()
+    async with governing(authority):
+        config = configured({"guarded": wanting(authority, tmp_path)})
+        await log_in(config)
+        assert await state_of(config) == "ready: "
 
 
 async def test_a_user_signs_in_from_the_command_line(

@@ -377,6 +377,23 @@ def test_a_named_server_is_wrapped_even_if_it_may_need_a_sign_in(write: Write) -
     assert "has no server 'other'" in run("install", "cursor", "--server", "other").stderr
 
 
+def test_a_gateway_of_a_project_reads_the_configuration_there(write: Write, tmp_path: Path) -> None:
+    config = write("other/mcp-mirror.yaml", "upstreams: {files: {command: npx}}")
+    gateway = {"command": "mcp-mirror", "args": ["serve"]}
+    write(".claude.json", json.dumps({"projects": {str(tmp_path / "other"): {"mcpServers": {"mirror": gateway}}}}))
+    assert f"with 1 server from {config}\n" in run("status", "claude-code").stdout
+
+
+def test_of_several_servers_each_must_be_in_a_file_of_the_client(write: Write) -> None:
+    write(".codeium/windsurf/mcp_config.json", json.dumps({"mcpServers": {"files": {"command": "npx"}}}))
+    file = write(".codeium/mcp_config.json", json.dumps({"mcpServers": {"git": {"command": "uvx"}}}))
+    ran = run("install", "windsurf", "--server", "git", "--server", "gti")
+    assert "No file of windsurf has a server 'gti'" in ran.stderr
+    assert parse(file)["mcpServers"]["git"] == {"command": "uvx"}
+    assert run("install", "windsurf", "--server", "git", "--server", "files").exit_code == 0
+    assert parse(file)["mcpServers"]["git"]["args"][0] == "wrap"
+
+
 def test_a_server_that_is_written_twice_is_left(write: Write) -> None:
     text = (
         '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}, "b": {"command": "z", "args": [], "args": []}}}'

@@ -248,6 +248,42 @@ async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
     assert (tmp_path / "counted").stat().st_size == 50
 
 
+RESTARTS_AT_THE_START = """
+import os, signal, socket, sys
+from mcp_mirror.cli import workers
+workers._DELAY = 0.001
+counted = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND | os.O_CREAT)
+is_told, tell = os.pipe()
+def run_worker(start):
+    if start.worker.number == 0:
+        start.announce("x")
+        os.write(counted, b"x")
+        if os.fstat(counted).st_size == 3:
+            os.write(tell, b"x")
+            signal.pause()
+        return 1
+    if start.is_replacement:
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+    os.read(is_told, 1)
+    return workers.MISCONFIGURED
+with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+    sys.exit(workers.Supervisor([one, two], run_worker, print, lambda line: None).run())
+"""
+
+
+async def test_a_worker_that_starts_twice_does_not_serve_for_another(tmp_path: Path) -> None:
+    """The other worker cannot use the configuration, which ends a gateway that is starting."""
+    command = (sys.executable, "-c", RESTARTS_AT_THE_START, str(tmp_path / "counted"))
+    supervisor = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+    try:
+        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    assert (supervisor.returncode, out) == (2, b"")
+
+
 HANGING = """
 import os, signal, socket, sys
 from mcp_mirror.cli import workers

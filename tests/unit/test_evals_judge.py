@@ -123,10 +123,10 @@ def test_known_bases_are_those_that_results_add_to_their_calls() -> None:
 
 
 def test_a_value_is_found_by_a_pointer() -> None:
-    assert value_at(VALUE, ["rows", "0", "a"]) == 1
-    for tokens in (["rows", "x"], ["rows", "7"], ["gone"], ["text", "0"]):
+    assert value_at(VALUE, "/rows/0/a") == 1
+    for pointer in ("/rows/x", "/rows/7", "/gone", "/text/0"):
         with pytest.raises(LookupError):
-            value_at(VALUE, tokens)
+            value_at(VALUE, pointer)
 
 
 PASS_ON = case(calls=(GET_CALL, SEND_CALL))

@@ -20,11 +20,11 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.schema import Schema, types_at
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import read_reply
-from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
 from mcp_mirror.paths import find_bases
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.security.sanitize import sanitize_to_lines
+from mcp_mirror.settings.policies import Config
 from mcp_mirror.upstreams.registry import Upstream
 
 _VALUE_LOST: Final = (
@@ -69,39 +69,58 @@ def call(
         mute_upstream_warnings()
     members = _read_object(arguments)
     given = dict(_split_argument(text) for text in arg or ())
-    problems: list[str] = []
-    warnings: list[str] = []
-    notes: list[str] = []
-    console, status = open_console(is_stderr=True), _Status(tool)
-    channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
-
-    async def run() -> tuple[Call, ToolResult]:
-        async with open_application(loaded) as application:
-            with show_progress(console, status.describe):
-                wanted = _find_name(members, given) if tool in SEARCH_TOOLS else tool
-                with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
-                    await _wait_for_tool(application, wanted, status)
-                if not _has_tool(application, wanted or tool):
-                    problems.extend(explain_all_down(application))
-                    notes.append("mcp-mirror: `mcp-mirror check` lists all tools.")
-                warnings.extend(_find_changes(application, wanted or tool))
-                read = read_arguments(given, _find_schema(application, tool))
-                request = application.gateway.new_call(channel, tool, msgspec.json.encode({**members, **read}))
-                status.state = "running"
-                return request, await application.gateway.state.answer(request)
-
-    request, reply = run_until_signal(run())
-    answer = read_reply(reply)
-    for text in list(map(_write_block, answer.content)) or filter(None, [answer.text]):
+    done = run_until_signal(_call_tool(loaded, tool, members, given))
+    answer = read_reply(done.reply)
+    texts = [_write_block(block) for block in answer.content]
+    if not texts and answer.text:
+        texts = [answer.text]
+    for text in texts:
         # A terminal gets no characters that control it, which an upstream may send.
         print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
-    print_problems(warnings, "warning")
-    print_problems(problems)
+    print_problems(done.warnings, "warning")
+    print_problems(done.problems)
+    if not done.is_known:
+        print_note("mcp-mirror: `mcp-mirror check` lists all tools.")
     if loaded.store.kind in (None, "memory"):
-        notes += _explain_lost_values(request, " ".join((arguments, *given.values())), is_error=answer.is_error)
-    for note in notes:
-        print_note(note)
+        if done.path:
+            print_note(_VALUE_LOST)
+        elif answer.is_error and find_bases(" ".join((arguments, *given.values()))):
+            print_note(_VALUE_ELSEWHERE)
     raise typer.Exit(1 if answer.is_error else 0)
+
+
+class _Done(msgspec.Struct, frozen=True):
+    """The end of the call."""
+
+    reply: ToolResult
+    path: str | None
+    """The memory path of a stored result."""
+    is_known: bool
+    """Whether a tool of this name is served."""
+    problems: list[str]
+    """Why upstreams are down, one of which may have the tool."""
+    warnings: list[str]
+    """The differences of the tool from the lock file."""
+
+
+async def _call_tool(loaded: Config, tool: str, members: Mapping[str, msgspec.Raw], given: Mapping[str, str]) -> _Done:
+    """Start the gateway, wait for the tool, and call it; `given` has arguments that its schema decides how to read."""
+    console, status = open_console(is_stderr=True), _Status(tool)
+    channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
+    async with open_application(loaded) as application:
+        with show_progress(console, status.describe):
+            wanted = _find_name(members, given) if tool in SEARCH_TOOLS else tool
+            with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
+                await _wait_for_tool(application, wanted, status)
+            wanted = wanted or tool
+            is_known = _has_tool(application, wanted)
+            problems = [] if is_known else explain_all_down(application)
+            warnings = _find_changes(application, wanted)
+            read = read_arguments(given, _find_schema(application, tool))
+            request = application.gateway.new_call(channel, tool, msgspec.json.encode({**members, **read}))
+            status.state = "running"
+            reply = await application.gateway.state.answer(request)
+            return _Done(reply, request.trace.path, is_known, problems, warnings)
 
 
 class _Status(msgspec.Struct):
@@ -127,13 +146,6 @@ class _ProgressChannel(NullChannel, frozen=True, kw_only=True):
             self.status.state = describe_progress(params)
 
 
-def _explain_lost_values(request: Call, arguments: str, *, is_error: bool) -> list[str]:
-    """Return a note about the values that this command, or another one, does not share; none if it has none."""
-    if request.trace.path:
-        return [_VALUE_LOST]
-    return [_VALUE_ELSEWHERE] if is_error and find_bases(arguments) else []
-
-
 def _write_block(block: Mapping[str, Any]) -> str:
     text = block.get("text")
     return text if block.get("type") == "text" and isinstance(text, str) else json.dumps(block)
@@ -142,7 +154,7 @@ def _write_block(block: Mapping[str, Any]) -> str:
 def read_arguments(given: Mapping[str, str], schema: Schema) -> Mapping[str, msgspec.Raw]:
     """Return the JSON text of each argument, read by its schema."""
     types = types_at(schema)
-    return {key: msgspec.Raw(_read(value, types((key,)))) for key, value in given.items()}
+    return {key: msgspec.Raw(_read_argument(value, types((key,)))) for key, value in given.items()}
 
 
 def _read_object(text: str) -> Mapping[str, msgspec.Raw]:
@@ -163,7 +175,7 @@ def _find_name(members: Mapping[str, msgspec.Raw], given: Mapping[str, str]) -> 
     return name if isinstance(name, str) else ""
 
 
-def _read(text: str, accepted: frozenset[str]) -> bytes:
+def _read_argument(text: str, accepted: frozenset[str]) -> bytes:
     """Keep valid JSON unless the argument takes text and does not declare the JSON's own type; quote the rest."""
     try:
         msgspec.json.decode(raw := text.encode(), type=msgspec.Raw)

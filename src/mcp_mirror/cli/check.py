@@ -124,27 +124,27 @@ def _describe_state(upstream: Upstream, seconds: float) -> str:
 def print_tools(application: Application) -> None:
     """Print the table of upstreams and twins, and what the definitions of the tools cost."""
     catalog = application.gateway.state.catalog
+    listing = finish(application.gateway.listing_for(Caller(LOCAL)))
     expect = expected_estimator(application.gateway.state.config.mirror.provider)
+    originals = _count_original_tokens(application, expect)
+    twins = {one.name: _count_definition_tokens(one.advert, expect) for one in catalog.entries.values()}
+    own_tools = {one.name: _count_definition_tokens(one.advert, expect) for one in listing.own_tools.values()}
     table = new_table(("upstream", "tool", "twin"), ("tokens", "original"))
     if catalog.required:
         table.add_column("required scopes")
-    twins, originals, own_cost = 0, _count_original_tokens(application, expect), 0
     for entry in catalog.entries.values():
+        costs = f"{twins[entry.name]:,}", f"{originals[entry.upstream, entry.tool]:,}"
         scopes = [" ".join(sorted(catalog.required.get(entry.name, ())))] if catalog.required else []
-        cost, original = _count_definition_tokens(entry.advert, expect), originals[entry.upstream, entry.tool]
-        twins += cost
-        table.add_row(entry.upstream, sanitize(entry.tool), entry.name, f"{cost:,}", f"{original:,}", *scopes)
+        table.add_row(entry.upstream, sanitize(entry.tool), entry.name, *costs, *scopes)
     for finding in catalog.quarantined.values():
         table.add_row(finding.change.upstream, sanitize(str(finding.change.tool)), "(quarantined)", "", "")
-    listing = finish(application.gateway.listing_for(Caller(LOCAL)))
-    for own in listing.own_tools.values():
-        cost = _count_definition_tokens(own.advert, expect)
-        own_cost += cost
-        table.add_row("(mcp-mirror)", "", own.name, f"{cost:,}", "")
-    console = open_console()
+    for name, cost in own_tools.items():
+        table.add_row("(mcp-mirror)", "", name, f"{cost:,}", "")
     print_table(table, title=_TWIN)
-    console.print(f"twins cost {twins:,} tokens, the original tools {sum(originals.values()):,}", highlight=False)
-    console.print(f"mcp-mirror's own tools cost {own_cost:,} tokens", highlight=False)
+    console = open_console()
+    original = sum(originals.values())
+    console.print(f"twins cost {sum(twins.values()):,} tokens, the original tools {original:,}", highlight=False)
+    console.print(f"mcp-mirror's own tools cost {sum(own_tools.values()):,} tokens", highlight=False)
     if listing.is_search:
         cost = sum(_count_definition_tokens(advert, expect) for advert in listing.adverts)
         seen = f"clients see {format_count(len(listing.adverts), 'tool')}, {cost:,} tokens, and search the others"

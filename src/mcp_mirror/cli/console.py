@@ -77,19 +77,15 @@ def _measure(table: Table, console: Console) -> int:
 
 def _list_paragraphs(table: Table, names: list[str], title: int, width: int) -> Iterator[str]:
     """Yield the lines of each row: the title as it is, then the other texts with the names of their columns."""
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
     for row in zip(*(map(str, column.cells) for column in table.columns), strict=True):
-        pairs = [f"{name}: {text}" for name, text in zip(names, row, strict=True)]
-        facts = [pair for index, pair in enumerate(pairs) if index != title and row[index]]
-        yield row[title]
-        wrapped = textwrap.wrap(
-            ", ".join(fact.replace(" ", _NO_BREAK) for fact in facts),
-            width,
-            initial_indent=_INDENT,
-            subsequent_indent=_INDENT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        yield from (line.replace(_NO_BREAK, " ") for line in wrapped)
+        facts = dict(zip(names, row, strict=True))
+        yield facts.pop(names[title])
+        shown = [f"{name}: {text}".replace(" ", _NO_BREAK) for name, text in facts.items() if text]
+        for line in wrapper.wrap(", ".join(shown)):
+            yield line.replace(_NO_BREAK, " ")
 
 
 def print_problems(problems: Iterable[str], kind: str = "problem") -> None:

@@ -1,7 +1,7 @@
 """The command `mcp-mirror flows`: which data flows between places are allowed, and which rule refuses the rest."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -32,30 +32,30 @@ def print_flows(
     loaded = load(config)
     flows = build_flows(loaded, is_isolated=loaded.auth.is_required and not stdio)
     places = (*(one.name for one in loaded.upstreams), *([FILES] if loaded.memory_tools.roots else []), MODEL)
-    refusals = {(one, to): flows.refusal(flows.labels_of_place(one), to) for one in places for to in places}
-    found = {pair: refusal.rule if refusal else None for pair, refusal in refusals.items()}
+    found: dict[tuple[str, str], str | None] = {}
+    for source in places:
+        for target in places:
+            refusal = flows.refusal(flows.labels_of_place(source), target)
+            found[source, target] = refusal.rule if refusal else None
     if as_:
         print(json.dumps(as_json(flows, found), indent=2))
         return
     console = open_console()
-    print_table(as_table(flows, found))
-    for number, rule in enumerate(_list_rules(found), 1):
+    rules = sorted({rule for rule in found.values() if rule is not None})
+    print_table(as_table(flows, found, rules))
+    for number, rule in enumerate(rules, 1):
         console.print(f"{number}: {rule}", markup=False, highlight=False)
 
 
-def as_table(flows: Flows, found: Matrix) -> Table:
+def as_table(flows: Flows, found: Matrix, rules: Sequence[str]) -> Table:
     """Return a table with a row for each source and the labels of its values; numbers refer to refusing rules."""
-    places, rules = tuple(dict.fromkeys(source for source, _ in found)), _list_rules(found)
-    table = new_table(("from", "zone", "labels"))
-    for name in places:
-        table.add_column(f"to {name}")
+    places = tuple(dict.fromkeys(source for source, _ in found))
+    table = new_table(("from", "zone", "labels", *(f"to {name}" for name in places)))
     for source in places:
-        labels = flows.labels_of_place(source)
-        refusals = [found[source, to] for to in places]
+        labels, zone = flows.labels_of_place(source), flows.find_zone(source)
+        refusals = [found[source, target] for target in places]
         cells = ["yes" if rule is None else f"no ({rules.index(rule) + 1})" for rule in refusals]
-        table.add_row(
-            source, flows.find_zone(source) or "(all)", f"{labels.integrity}, {labels.confidentiality}", *cells
-        )
+        table.add_row(source, zone or "(all)", f"{labels.integrity}, {labels.confidentiality}", *cells)
     return table
 
 
@@ -73,7 +73,3 @@ def as_json(flows: Flows, found: Matrix) -> dict[str, Any]:
             for (source, to), rule in found.items()
         ],
     }
-
-
-def _list_rules(found: Matrix) -> list[str]:
-    return sorted({rule for rule in found.values() if rule is not None})

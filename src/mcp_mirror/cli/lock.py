@@ -16,8 +16,6 @@ from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_unt
 from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.security.pins import NO_LOCK, DefinitionChange, Finding, Lock, Pinned, compare_locks, pin_upstream
 from mcp_mirror.settings.policies import LockPolicy
-from mcp_mirror.settings.upstreams import UpstreamPolicy
-from mcp_mirror.upstreams.listing import Listing
 
 _EFFECT: Final = " Running gateways read the file at a reload (SIGHUP) or at their next start."
 _KEPT: Final = "Its locked definitions stay as they are. Run `mcp-mirror lock` again when it is ready."
@@ -110,20 +108,16 @@ async def compare(application: Application, before: Lock | None) -> Comparison:
         await upstream.settled.wait()
         name = upstream.policy.name
         known = before.upstreams.get(name) if before else None
-        if upstream.listing is not None:
-            after[name] = _pin(upstream.policy, upstream.listing, problems)
+        if listing := upstream.listing:
+            problems.extend(listing.problems)
+            served = [one.raw for one in listing.examined if not one.rejection] if listing.examined else listing.tools
+            after[name] = pin_upstream(upstream.policy, listing.instructions, served, problems)
             continue
         rest = _KEPT if known else _NOT_LOCKED
         problems.append(f"Upstream {name!r} cannot be listed: {upstream.status.detail or 'it is down.'} {rest}")
         if known:
             after[name] = known
     return Comparison(before, Lock(1, after), tuple(problems))
-
-
-def _pin(policy: UpstreamPolicy, listing: Listing, problems: list[str]) -> Pinned:
-    problems.extend(listing.problems)
-    served = [one.raw for one in listing.examined if not one.rejection] if listing.examined else listing.tools
-    return pin_upstream(policy, listing.instructions, served, problems)
 
 
 def describe_finding(finding: Finding) -> str:

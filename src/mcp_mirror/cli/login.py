@@ -9,7 +9,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -189,7 +189,8 @@ async def _probe(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Respons
         else:
             response = httpx2.Response(httpx2.codes.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
         if _SESSION in headers:
-            await client.delete(endpoint.url, headers=headers)
+            with suppress(httpx2.TransportError):  # the server ends the session later
+                await client.delete(endpoint.url, headers=headers)
     return request, httpx2.Response(response.status_code, headers=response.headers, request=request)
 
 

@@ -115,7 +115,7 @@ def list_values(
         slug = tool_slug(tool) if tool else ""
         found = await values.store.list(values.namespace, slug=slug, limit=limit + 1)
         if as_:
-            print(json.dumps([_list_facts(one) for one in found[:limit]], indent=2))
+            print(json.dumps([_list_facts(value) for value in found[:limit]], indent=2))
             return
         if not found:
             what = f"No values of tool {sanitize_to_lines(tool)!r}" if tool else "No values"
@@ -239,15 +239,14 @@ def clear(
 
     async def run(values: _StoredValues) -> None:
         owners = sorted(await values.store.namespaces()) if of_all else [values.namespace]
-        found = [(owner, one) for owner in owners for one in await values.store.list(owner) if one.created <= before]
-        size = format_bytes(sum(one.size for _, one in found))
-        whose = format_count(len(owners), "namespace") if of_all else values.namespace
-        what = f"{format_count(len(found), 'value')}, {size}, of {whose}"
-        if found and not (yes or reads_terminal()):
-            raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
-        if found and not yes and not typer.confirm(f"Delete {what}?", err=True):
-            raise MirrorError("Nothing was deleted.")
-        deleted = [await values.store.delete(owner, one.base) for owner, one in found]
+        found = [
+            (owner, value) for owner in owners for value in await values.store.list(owner) if value.created <= before
+        ]
+        if found and not yes:
+            size = format_bytes(sum(value.size for _, value in found))
+            whose = format_count(len(owners), "namespace") if of_all else values.namespace
+            _confirm_deletion(f"{format_count(len(found), 'value')}, {size}, of {whose}")
+        deleted = [await values.store.delete(owner, value.base) for owner, value in found]
         others = "" if of_all or found else await values.name_others()
         print_note(f"Deleted {format_count(sum(deleted), 'value')}.{others}")
 
@@ -263,21 +262,28 @@ def _run(
 
     async def run(store: Store) -> None:
         namespaces = await store.namespaces()
-        named = [one for one in namespaces if name_principal(one) == namespace]
+        named = [owner for owner in namespaces if name_principal(owner) == namespace]
         is_principal = namespace not in namespaces and len(named) == 1
         await work(_StoredValues(store, named[0] if is_principal else namespace))
 
     read_store(load_store_config(*chosen), run)
 
 
+def _confirm_deletion(what: str) -> None:
+    if not reads_terminal():
+        raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
+    if not typer.confirm(f"Delete {what}?", err=True):
+        raise MirrorError("Nothing was deleted.")
+
+
 def _build_table(found: Iterable[Descriptor]) -> Table:
     table = new_table(("path", "tool", "upstream", "kind", "stored size", "age", "expires in"))
     now = time.time()
-    for one in found:
-        tool, upstream = sanitize_to_lines(one.provenance.tool), one.provenance.upstream
-        kind = sanitize_to_lines(one.media_type or one.kind)
-        times = (format_duration(now - one.created), format_duration(one.expires - now))
-        table.add_row(one.base, tool, upstream, kind, format_bytes(one.size), *times)
+    for value in found:
+        tool, upstream = sanitize_to_lines(value.provenance.tool), value.provenance.upstream
+        kind = sanitize_to_lines(value.media_type or value.kind)
+        times = (format_duration(now - value.created), format_duration(value.expires - now))
+        table.add_row(value.base, tool, upstream, kind, format_bytes(value.size), *times)
     return table
 
 
@@ -300,20 +306,20 @@ def _format_node(node: Node) -> str:
     return f"{title_of(node)}{facts}"
 
 
-def _list_facts(one: Descriptor) -> dict[str, Any]:
+def _list_facts(value: Descriptor) -> dict[str, Any]:
     """The facts of a value that have content."""
     facts = {
-        "path": one.base,
-        "tool": one.provenance.tool,
-        "upstream": one.provenance.upstream,
-        "inputs": list(one.provenance.inputs),
-        "kind": one.kind,
-        "media_type": one.media_type,
-        "bytes": one.size,
-        "tokens": one.tokens,
-        "stored": format_time(one.created),
-        "expires": format_time(one.expires),
-        "labels": dict(one.labels),
+        "path": value.base,
+        "tool": value.provenance.tool,
+        "upstream": value.provenance.upstream,
+        "inputs": list(value.provenance.inputs),
+        "kind": value.kind,
+        "media_type": value.media_type,
+        "bytes": value.size,
+        "tokens": value.tokens,
+        "stored": format_time(value.created),
+        "expires": format_time(value.expires),
+        "labels": dict(value.labels),
     }
     return {name: fact for name, fact in facts.items() if fact not in (None, [], {})}
 

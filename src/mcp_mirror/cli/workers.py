@@ -138,7 +138,7 @@ class Supervisor:
         self._ready, self._report = os.pipe()
         os.set_blocking(self._ready, False)
         self._urls = b""
-        """A line from each start of a worker that serves, until all serve."""
+        """A line from each start of a worker that serves, with its number and the URL, until all serve."""
         self._slots = [_WorkerSlot() for _ in listening]
         self._stopped_by: signal.Signals | None = None
         self._reports, self._reports_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -179,7 +179,7 @@ class Supervisor:
 
     @property
     def _is_starting(self) -> bool:
-        return self._urls.count(b"\n") < len(self._slots)
+        return len({line.split()[0] for line in self._urls.split(b"\n")[:-1]}) < len(self._slots)
 
     def _start(self, number: int, slot: _WorkerSlot) -> None:
         slot.started, slot.starts = time.monotonic(), slot.starts + 1
@@ -189,24 +189,9 @@ class Supervisor:
         except OSError as error:  # such as the limit of processes
             self._delay_restart(number, slot, f"could not be started: {error.strerror}")
             return
-        slot.process, slot.config, slot.is_reloading, slot.missed = process, self._reloaded, False, 0
         if not process:
-            os.close(self._hold)
-            self._close_listening(but=number)
-            worker = Worker(number, self._listening[number], self._inboxes)
-            announce = partial(_report, self._report)
-            self._become_worker(
-                WorkerStart(
-                    worker,
-                    self._life,
-                    announce,
-                    is_replacement=slot.starts > 1,
-                    reloaded=self._reloaded,
-                    reports=self._reports_end,
-                    state_key=self._state_key,
-                    send_heartbeat=partial(_send_heartbeat, self._heartbeats, number),
-                )
-            )
+            self._become_worker(number, is_replacement=slot.starts > 1)
+        slot.process, slot.config, slot.is_reloading, slot.missed = process, self._reloaded, False, 0
 
     def _announce(self) -> None:
         """Print the address once all workers serve."""
@@ -215,16 +200,28 @@ class Supervisor:
             reported = os.read(self._ready, 4096)
             self._urls += reported if was_starting else b""
         if was_starting and not self._is_starting:
-            self._print_line(f"mcp-mirror serves {self._urls.split()[0].decode()}")
+            self._print_line(f"mcp-mirror serves {self._urls.split()[1].decode()}")
 
-    def _become_worker(self, start: WorkerStart) -> NoReturn:
+    def _become_worker(self, number: int, *, is_replacement: bool) -> NoReturn:
         """Serve in a forked process, and end it without a return into the code of the parent."""
         code = 1
         try:
+            os.close(self._hold)
+            self._close_listening(but=number)
             os.setsid()  # Ctrl-C in a terminal reaches only the parent, which forwards it
             # `serve` receives SIGHUP later: until then the signal waits, and does not end the process.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGHUP})
             random.seed()
+            start = WorkerStart(
+                Worker(number, self._listening[number], self._inboxes),
+                self._life,
+                announce=partial(_report, self._report, number),
+                is_replacement=is_replacement,
+                reloaded=self._reloaded,
+                reports=self._reports_end,
+                state_key=self._state_key,
+                send_heartbeat=partial(_send_heartbeat, self._heartbeats, number),
+            )
             code = self._run_worker(start)
         finally:
             for stream in (sys.stdout, sys.stderr):
@@ -281,8 +278,9 @@ class Supervisor:
             return
         self._next_check = now + _CHECK
         for number, slot in enumerate(self._slots):
-            heartbeat, earlier = self._heartbeats[number], slot.heartbeat
-            slot.heartbeat, slot.missed = heartbeat, slot.missed + 1 if heartbeat and heartbeat == earlier else 0
+            heartbeat = self._heartbeats[number]
+            is_missing = heartbeat > 0 and heartbeat == slot.heartbeat
+            slot.heartbeat, slot.missed = heartbeat, (slot.missed + 1 if is_missing else 0)
             if slot.process is not None and slot.missed == _MAX_MISSED:
                 self._print_warning(
                     f"mcp-mirror: worker {number} has not responded for {_CHECK * _MAX_MISSED:g} s, and is killed."
@@ -347,5 +345,5 @@ def _send_heartbeat(heartbeats: mmap.mmap, number: int) -> None:
     heartbeats[number] = heartbeats[number] % _MAX_HEARTBEAT + 1
 
 
-def _report(pipe: int, url: str) -> None:
-    os.write(pipe, url.encode() + b"\n")
+def _report(pipe: int, number: int, url: str) -> None:
+    os.write(pipe, f"{number} {url}\n".encode())

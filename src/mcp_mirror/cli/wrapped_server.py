@@ -4,9 +4,10 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -98,7 +99,7 @@ def serve_memory(store: Path | None, settings: Sequence[str], verbosity: int) ->
     """Serve the memory tools to a client on standard input and output; see `serve_wrapped`."""
     with answering_client():
         content = {"upstreams": {}, "memory_tools": {"set": "all"}, "store": _describe_store(store)}
-        config = _read_config(content, "mcp-mirror memory", os.environ, _place_settings(settings, ()))
+        config = _read_config(content, "mcp-mirror memory", os.environ, _read_settings(settings, ()))
     _serve(replace(config, mirror=replace(config.mirror, suffix="")), verbosity)
 
 
@@ -128,7 +129,7 @@ def build_wrap_config(  # the options of the command
         "memory_tools": {"set": "minimal"},
         "store": _describe_store(store),
     }
-    config = _read_config(content, "mcp-mirror wrap", environ, _place_settings(settings, ("upstreams", name)))
+    config = _read_config(content, "mcp-mirror wrap", environ, _read_settings(settings, ("upstreams", name)))
     [upstream] = config.upstreams
     endpoint = upstream.endpoint
     if isinstance(endpoint, StdioEndpoint):
@@ -141,52 +142,58 @@ def build_wrap_config(  # the options of the command
     return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=server_policy)
 
 
-def _place_settings(settings: Sequence[str], server: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    """Return `KEY=VALUE` settings by their places in the configuration.
+class _Setting(NamedTuple):
+    """A key of the configuration that `--set` gives."""
+
+    key: str
+    """As the user wrote it."""
+    place: tuple[str, ...]
+    value: Any
+
+
+def _read_settings(texts: Sequence[str], server: tuple[str, ...]) -> list[_Setting]:
+    """Read settings, `KEY=VALUE` each; the value is JSON or a text.
 
     A key that does not begin with a section's name belongs to the server, whose section is at `server`.
     """
     sections = {one.path[0] for one in list_keys(Config)} - {"upstreams"}
-    placed: dict[tuple[str, ...], str] = {}
-    for setting in settings:
-        key, equals, _ = setting.partition("=")
+    settings: list[_Setting] = []
+    for text in texts:
+        key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--set must be KEY=VALUE, such as mirror.answer_budget=40000, not {setting!r}.")
+            raise ConfigError(f"--set must be KEY=VALUE, such as mirror.answer_budget=40000, not {text!r}.")
         place = tuple(key.split("."))
-        placed[place if place[0] in sections else (*server, *place)] = setting
-    return placed
+        place = place if place[0] in sections else (*server, *place)
+        try:
+            settings.append(_Setting(key, place, json.loads(value)))
+        except (ValueError, RecursionError):
+            settings.append(_Setting(key, place, value))
+    return settings
 
 
 def _read_config(
-    content: dict[str, Any], called: str, environ: Mapping[str, str], settings: Mapping[tuple[str, ...], str]
+    content: dict[str, Any], called: str, environ: Mapping[str, str], settings: Sequence[_Setting]
 ) -> Config:
-    """Read a configuration with settings, JSON or a text each; errors name the option of each value."""
-    for place, setting in settings.items():
-        key, _, value = setting.partition("=")
-        *outer, last = place
+    """Read a configuration with settings; errors name the option of each value."""
+    for setting in settings:
+        *outer, last = setting.place
         section = content
         for name in outer:
             section = section.setdefault(name, {})
             if not isinstance(section, dict):
-                raise ConfigError(f"--set {key}: {name!r} has a value already. Give one of them.")
-        try:
-            section[last] = json.loads(value)
-        except (ValueError, RecursionError):
-            section[last] = value
-
-    def name_option(keys: Sequence[str]) -> str:
-        at = tuple(keys)
-        for place, setting in settings.items():
-            is_outer = len(at) > (2 if at[:1] == ("upstreams",) else 0) and place[: len(at)] == at
-            if is_outer or at[: len(place)] == place:
-                return f"--set {setting.partition('=')[0]}"
-        return _name_option(keys)
-
-    return read_config(content, called, environ, name_option)
+                raise ConfigError(f"--set {setting.key}: {name!r} has a value already. Give one of them.")
+        section[last] = setting.value
+    return read_config(content, called, environ, partial(_name_option, settings))
 
 
-def _name_option(keys: Sequence[str]) -> str:
+def _name_option(settings: Sequence[_Setting], keys: Sequence[str]) -> str:
     """Return the option of the command line that has the value at these keys of the configuration."""
+    at = tuple(keys)
+    is_server = at[:1] == ("upstreams",) and len(at) <= 2  # noqa: PLR2004  # `upstreams.NAME`, which has other options
+    for setting in settings:
+        is_above = bool(at) and not is_server and setting.place[: len(at)] == at
+        if is_above or at[: len(setting.place)] == setting.place:
+            return f"--set {setting.key}"
     match keys:
         case ["upstreams", _, "headers", header]:
             return f"--header {header}"

@@ -118,7 +118,7 @@ def _check_auth(auth: AuthPolicy, root: YamlMapping) -> Iterator[_Problem]:
     if "auth" in root.members and not auth.is_required:
         message = "expected 'tokens' or 'issuers': without them every request is accepted"
         yield _Problem(("auth",), f"{message}; if you want that, omit 'auth'")
-    if len({one.digest for one in auth.tokens}) < len(auth.tokens):
+    if len({token.digest for token in auth.tokens}) < len(auth.tokens):
         yield _Problem(("auth", "tokens"), "expected a different token for each principal, got one for two")
     for token in auth.tokens:
         missing = [scope for scope in auth.scopes if token.scopes is not None and scope not in token.scopes]
@@ -127,24 +127,26 @@ def _check_auth(auth: AuthPolicy, root: YamlMapping) -> Iterator[_Problem]:
             yield _Problem(("auth", "tokens", token.name), message, is_warning=True)
     yield from (_Problem(("auth", "issuers"), message) for message in _find_issuer_problems(auth))
     known = [token.name for token in auth.tokens]
-    for one in () if auth.issuers else auth.principals:
-        if one.name not in known:
-            near = get_close_matches(one.name, known, 1)
+    for limits in () if auth.issuers else auth.principals:
+        if limits.name not in known:
+            near = get_close_matches(limits.name, known, 1)
             message = f"no token in 'auth.tokens' has this name{f'; did you mean {near[0]!r}?' if near else ''}"
-            yield _Problem(("auth", "principals", one.name), f"these limits have no effect: {message}", is_warning=True)
+            yield _Problem(
+                ("auth", "principals", limits.name), f"these limits have no effect: {message}", is_warning=True
+            )
 
 
 def _find_issuer_problems(auth: AuthPolicy) -> Iterator[str]:
     seen: set[str] = set()
-    for one in auth.issuers:
-        if one.issuer in seen:
+    for issuer in auth.issuers:
+        if issuer.issuer in seen:
             yield "expected each issuer once; join the audiences of one in a list"
-        seen.add(one.issuer)
-        if not one.audience and not auth.resource:
+        seen.add(issuer.issuer)
+        if not issuer.audience and not auth.resource:
             yield "expected 'audience' for each issuer, or 'auth.resource': else tokens of other services are valid"
-        if one.require_dpop and not auth.resource:
+        if issuer.require_dpop and not auth.resource:
             yield "expected 'auth.resource' with 'require_dpop': proofs name the URL that clients know"
-        if one.jwks.startswith(("https://", "http://")) and not is_confidential(one.jwks):
+        if issuer.jwks.startswith(("https://", "http://")) and not is_confidential(issuer.jwks):
             yield "expected an https URL in 'jwks', an http URL on loopback, or a file"
 
 
@@ -163,7 +165,7 @@ def _check_upstreams(config: Config) -> Iterator[_Problem]:
 
 def _check_scopes(auth: AuthPolicy, path: Path, scopes: tuple[str, ...], effect: str) -> Iterator[_Problem]:
     """Check that something enforces required scopes, and that a principal can have them."""
-    granted = {scope for one in auth.tokens for scope in (auth.scopes if one.scopes is None else one.scopes)}
+    granted = {scope for token in auth.tokens for scope in (auth.scopes if token.scopes is None else token.scopes)}
     missing = [scope for scope in scopes if scope not in granted and not auth.issuers]
     if scopes and not auth.is_required:
         yield _Problem(path, "expected 'auth' with tokens or issuers: without it no request has scopes")
@@ -202,7 +204,7 @@ def _check_flows(config: Config, names: set[str]) -> Iterator[_Problem]:
     places: dict[Path, PlacePolicy] = {
         ("flows", "model"): config.flows.model,
         ("flows", "files"): config.flows.files,
-        **{("upstreams", one.name): one.place for one in config.upstreams},
+        **{("upstreams", upstream.name): upstream.place for upstream in config.upstreams},
     }
     levels = config.flows.levels
     if len(set(levels)) < len(levels):
@@ -230,18 +232,19 @@ def _find_wrong_names(
 ) -> Iterator[_Problem]:
     """Yield names of two places, and those without one: a rule with a mistyped name would apply to nothing."""
     known = {*names, *WORDS, *WORDS.values()}
-    zones = {one.zone for one in places.values() if one.zone}
+    zones = {place.zone for place in places.values() if place.zone}
     for path, side in sides:
-        zone = side.removeprefix(ZONE) if side.startswith(ZONE) else None
-        if side in WORDS and side in names:
+        if side.startswith(ZONE):
+            zone = side.removeprefix(ZONE)
+            if zone not in {DEFAULT_ZONE, *zones, *names}:
+                listed = ", ".join(f"{ZONE}{name}" for name in sorted(zones))
+                expected = f"one of {listed}" if zones else "a place with a 'zone'"
+                yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
+        elif side in WORDS and side in names:
             upstream, other = _write_unambiguously(side), WORDS[side]
             message = f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
             yield _Problem(path, message)
-        elif zone is not None and zone not in {DEFAULT_ZONE, *zones, *names}:
-            listed = ", ".join(f"{ZONE}{one}" for one in sorted(zones))
-            expected = f"one of {listed}" if zones else "a place with a 'zone'"
-            yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
-        elif zone is None and side not in known and not _GLOB & set(side):
+        elif side not in known and not _GLOB & set(side):
             words = {name if word in names else word for word, name in WORDS.items()}
             listed = ", ".join(sorted({*words, *map(_write_unambiguously, names)}))
             yield _Problem(path, f"unknown upstream '{side}'; expected one of {listed}, or a glob")

@@ -51,13 +51,13 @@ def _section_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool
     properties: dict[str, Any] = {}
     keys = list_keys(value.kind, value.mark(Without))
     alternatives = sorted(list_alternatives(value.kind))
-    for one in keys:
-        if one.group:
-            group = properties.setdefault(one.group.name, _group_schema(value, one.group, definitions))
-            definitions[group["$ref"].rpartition("/")[2]]["properties"][one.key] = _field_schema(one, definitions)
+    for field in keys:
+        if field.group:
+            group = properties.setdefault(field.group.name, _group_schema(value, field.group, definitions))
+            definitions[group["$ref"].rpartition("/")[2]]["properties"][field.key] = _field_schema(field, definitions)
         else:
-            properties[one.key] = _field_schema(one, definitions)
-    required = [one.key for one in keys if one.is_required and one.key not in alternatives]
+            properties[field.key] = _field_schema(field, definitions)
+    required = [field.key for field in keys if field.is_required and field.key not in alternatives]
     documentation = " ".join((value.kind.__doc__ or "").split())
     return {
         "type": "object" if is_entry or required else ["object", "null"],
@@ -79,16 +79,16 @@ def _group_schema(value: Value, group: Group, definitions: dict[str, Any]) -> di
             "additionalProperties": False,
         }
         if group.is_required:
-            definitions[name]["required"] = [one.key for one in list_keys(value.kind) if one.group == group]
+            definitions[name]["required"] = [field.key for field in list_keys(value.kind) if field.group == group]
     return {"$ref": f"#/$defs/{name}", "description": group.documentation}
 
 
-def _field_schema(one: Field, definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = {**_value_schema(one.value, definitions), "title": one.key, "description": one.documentation}
-    if default := write_default(one):
+def _field_schema(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
+    schema = {**_value_schema(field.value, definitions), "title": field.key, "description": field.documentation}
+    if default := write_default(field):
         schema["default"] = yaml.safe_load(default)
-    example = one.value.mark(Example)
-    if example and one.value.entries is None and example.value != "":
+    example = field.value.mark(Example)
+    if example and field.value.entries is None and example.value != "":
         schema["examples"] = [list(example.value) if isinstance(example.value, tuple) else example.value]
     return schema
 

@@ -68,8 +68,8 @@ class FoundConfig(msgspec.Struct, frozen=True):
         return f"Reading {self.path}. Also found: {others}. Choose with --config FILE or ${CONFIG_VARIABLE}."
 
 
-def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfig:
-    """Find the configuration to read.
+def find_config(explicit: Path | None, environ: Mapping[str, str], current: Path = Path()) -> FoundConfig:
+    """Find the configuration that a command reads if `current` is its current folder.
 
     `explicit` wins, then `$MCP_MIRROR_CONFIG`; both are returned whether or not they exist, and `load_config` reports
     what is wrong with them. Otherwise the order is `./mcp-mirror.yaml`, `mcp-mirror.yaml` in the user's configuration
@@ -80,7 +80,7 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
     """
     if explicit:
         return FoundConfig(Path(expand_home(str(explicit))))
-    folder, found = user_config_path("mcp-mirror"), list_configs(environ)
+    folder, found = user_config_path("mcp-mirror"), list_configs(environ, current)
     if len(found) == 1 or (found and found[0].name == CONFIG_NAME):
         return FoundConfig(found[0], tuple(found[1:]))
     if found:
@@ -96,14 +96,14 @@ def find_config(explicit: Path | None, environ: Mapping[str, str]) -> FoundConfi
     )
 
 
-def list_configs(environ: Mapping[str, str]) -> list[Path]:
+def list_configs(environ: Mapping[str, str], current: Path = Path()) -> list[Path]:
     """Return the files that a command without `--config` may mean, the preferred first; see `find_config`."""
     if named := environ.get(CONFIG_VARIABLE):
         return [Path(expand_home(named))]
     folder = user_config_path("mcp-mirror")
-    defaults = [path for path in (Path(CONFIG_NAME), folder / CONFIG_NAME) if _may_be_file(path)]
+    defaults = [path for path in (current / CONFIG_NAME, folder / CONFIG_NAME) if _may_be_file(path)]
     others = sorted(folder.glob("*.yaml")) if os.path.isdir(folder) else ()  # noqa: PTH112  # `is_dir` may raise
-    return [*defaults, *(one for one in others if one.name != CONFIG_NAME and one.is_file())]
+    return [*defaults, *(other for other in others if other.name != CONFIG_NAME and other.is_file())]
 
 
 def _may_be_file(path: Path) -> bool:
@@ -172,20 +172,21 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
     folder = path.absolute().parent if path else _find_current_folder()
     variables = Variables({"PYTHON": sys.executable} | dict(environ))
     sections, gathered = gather_upstreams(root, findings)
-    off = {name: node for name, node in gathered.members.items() if not _is_enabled(node, variables)}
-    on = {name: node for name, node in gathered.members.items() if name not in off}
-
-    def fill(nodes: Mapping[str, Node]) -> dict[str, Node]:
-        return {key: expand(node, variables, findings) for key, node in nodes.items()}
-
-    live = YamlMapping(gathered.location, fill(on))
-    whole = YamlMapping(root.location, {**fill(sections), "upstreams": live})
-    disabled = YamlMapping(root.location, {"upstreams": YamlMapping(gathered.location, off)})
-    upstreams = {name: node for name, node in live.members.items() if isinstance(node, YamlMapping)}
+    on: dict[str, Node] = {}
+    off: dict[str, Node] = {}
+    for name, node in gathered.members.items():
+        if _is_enabled(node, variables):
+            on[name] = expand(node, variables, findings)
+        else:
+            off[name] = node
+    upstreams = {name: node for name, node in on.items() if isinstance(node, YamlMapping)}
     for name, mapping in upstreams.items():
         check_upstream(name, mapping, findings)
+    used = {key: expand(node, variables, findings) for key, node in sections.items()}
+    whole = YamlMapping(root.location, {**used, "upstreams": YamlMapping(gathered.location, on)})
     config = Reader(findings, folder).read_config(whole)
     # The values of a disabled upstream need not be usable, but its keys must be known.
+    disabled = YamlMapping(root.location, {"upstreams": YamlMapping(gathered.location, off)})
     Reader(findings, folder, is_strict=False).read_config(disabled)
     if config:
         check_config(config, whole, {*upstreams, *off}, findings)
@@ -196,21 +197,21 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
 
 
 def _read_text(path: Path) -> str:
-    problem, data = "", b""
+    data = b""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        problem = f"{path}:{line}: the file is not UTF-8; save it as UTF-8"
+        raise ConfigError(f"{path}:{line}: the file is not UTF-8; save it as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a usable path"
-        problem = f"{path}: the configuration cannot be read: {reason}; check the path and its permissions"
-    if not problem and len(data) > MAX_FILE_BYTES:
-        problem = _TOO_LARGE.format(path=path)
-    if problem:
-        raise ConfigError(problem)
+        raise ConfigError(
+            f"{path}: the configuration cannot be read: {reason}; check the path and its permissions"
+        ) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(_TOO_LARGE.format(path=path))
     return text
 
 
@@ -238,20 +239,22 @@ def _complete(config: Config, mappings: Mapping[str, YamlMapping], findings: Fin
     )
 
 
-def _complete_upstream(one: UpstreamPolicy, mapping: YamlMapping, config: Config, findings: Findings) -> UpstreamPolicy:
-    endpoint = one.endpoint
+def _complete_upstream(
+    upstream: UpstreamPolicy, mapping: YamlMapping, config: Config, findings: Findings
+) -> UpstreamPolicy:
+    endpoint = upstream.endpoint
     if isinstance(endpoint, HttpEndpoint):
         transport, oauth = mapping.members.get("transport"), endpoint.oauth
         if oauth and not oauth.token_file:
-            oauth = replace(oauth, token_file=str(find_token_file(one.name)))
+            oauth = replace(oauth, token_file=str(find_token_file(upstream.name)))
         named = transport.text if isinstance(transport, Scalar) else None
         is_legacy = named == "sse" if named else is_sse_address(endpoint.url)
         endpoint = replace(endpoint, legacy_sse=is_legacy, oauth=oauth)
     return replace(
-        one,
+        upstream,
         endpoint=endpoint,
-        timeout=_read_timeout(one.timeout, mapping.members.get("timeout"), findings),
-        preview=one.preview if "preview" in mapping.members else config.mirror.preview,
+        timeout=_read_timeout(upstream.timeout, mapping.members.get("timeout"), findings),
+        preview=upstream.preview if "preview" in mapping.members else config.mirror.preview,
         bounds=config.limits.bounds,
     )
 

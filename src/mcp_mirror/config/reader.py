@@ -99,15 +99,15 @@ class Reader(msgspec.Struct, frozen=True):
         if mapping is None:
             short = value.shorthand
             list_key = f", or a list for {short.key!r}" if short and short.value.is_list else ""
-            return self._reject(node, f"{_describe_mapping(one.path[0] for one in keys)}{list_key}")
+            return self._reject(node, f"{_describe_mapping(field.path[0] for field in keys)}{list_key}")
         nodes = dict(self._find_nodes(mapping, keys))
-        found = {one.path: self._read(one.value, nodes[one.path]) for one in keys if one.path in nodes}
+        found = {field.path: self._read(field.value, nodes[field.path]) for field in keys if field.path in nodes}
         return self._assemble(value.kind, found, name, mapping)
 
     def _find_nodes(self, mapping: YamlMapping, keys: tuple[Field, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
         """Yield the nodes of a section by path."""
-        for name, node in self._select_known_members(mapping, tuple(dict.fromkeys(one.path[0] for one in keys))):
-            members = {one.key: one.group for one in keys if one.group and one.group.name == name}
+        for name, node in self._select_known_members(mapping, tuple(dict.fromkeys(field.path[0] for field in keys))):
+            members = {field.key: field.group for field in keys if field.group and field.group.name == name}
             if not members:
                 yield (name,), node
                 continue
@@ -133,17 +133,17 @@ class Reader(msgspec.Struct, frozen=True):
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, mapping: YamlMapping) -> Any:
         """Construct an object of the values that were read."""
         values: dict[str, Any] = {}
-        for one in list_fields(section):
-            if one.value.has(NAME):
-                values[one.name] = name
-            elif one.value.has(INLINE):
-                chosen = _choose(sections_in(one.value), found)
-                values[one.name] = self._assemble(chosen, found, name, mapping) if chosen else _BAD
-            elif one.path in found and not one.value.has(FILE_ONLY):
-                values[one.name] = found[one.path]
-            elif one.is_required and one.path not in found:
-                self._report_missing(mapping, one.key)
-                values[one.name] = _BAD
+        for field in list_fields(section):
+            if field.value.has(NAME):
+                values[field.name] = name
+            elif field.value.has(INLINE):
+                chosen = _choose(sections_in(field.value), found)
+                values[field.name] = self._assemble(chosen, found, name, mapping) if chosen else _BAD
+            elif field.path in found and not field.value.has(FILE_ONLY):
+                values[field.name] = found[field.path]
+            elif field.is_required and field.path not in found:
+                self._report_missing(mapping, field.key)
+                values[field.name] = _BAD
         return _BAD if _BAD in values.values() or _BAD in found.values() else section(**values)
 
     def _report_missing(self, node: Node, key: str) -> None:
@@ -153,12 +153,8 @@ class Reader(msgspec.Struct, frozen=True):
     def _reject(self, node: Node, expected: str, options: Sequence[str] = ()) -> Any:
         is_reported = isinstance(node, Scalar) and node.kind == "unusable"
         if self.is_strict and not is_reported:
-            got = (
-                _suggest_option(node, options)
-                or f"{_name_text(node, expected, options)}{_suggest_quotes(node, expected)}"
-            )
-            message = f"expected {expected}, got {got}"
-            self.findings.report(_hide_key(node), message)
+            got = _suggest_option(node, options) or _describe_value(node, expected, has_options=bool(options))
+            self.findings.report(_hide_key(node), f"expected {expected}, got {got}")
         return _BAD
 
 
@@ -167,7 +163,7 @@ def _choose(sections: tuple[type, ...], found: Mapping[tuple[str, ...], Any]) ->
     if len(sections) == 1:
         return sections[0]
     for section in sections:
-        required = [one.path for one in list_fields(section) if one.is_required]
+        required = [field.path for field in list_fields(section) if field.is_required]
         if required and all(path in found for path in required):
             return section
     return None
@@ -193,7 +189,7 @@ def _advise(key: str, names: Sequence[str]) -> str:
     near = [same] if same in names else get_close_matches(key, names, 1)
     if not near and key in _OPTIONS:
         return f"it is an option of the command: mcp-mirror serve {_OPTIONS[key]}"
-    named = " or ".join(f"'{one}'" for one in near or find_places(key)[:_MOST_PLACES])
+    named = " or ".join(f"'{similar}'" for similar in near or find_places(key)[:_MOST_PLACES])
     return f"did you mean {named}?" if named else f"expected one of {', '.join(names)}"
 
 
@@ -202,9 +198,17 @@ def _describe_mapping(keys: Iterable[str]) -> str:
     return f"a mapping with keys such as {', '.join(first)} and {last}" if first else f"a mapping with the key {last}"
 
 
-def _suggest_quotes(node: Node, expected: str) -> str:
-    if not isinstance(node, Scalar):
-        return ""
+def _describe_value(node: Node, expected: str, *, has_options: bool) -> str:
+    """Return what a node is, where a text was expected too how the text differs, and how to correct it."""
+    name = kind_name(node)
+    if name == "text" and expected.startswith("a secret of"):
+        name = "a shorter one"
+    elif name == "text" and has_options:
+        name = "another word"
+    return f"{name}{_suggest_correction(node, expected)}" if isinstance(node, Scalar) else name
+
+
+def _suggest_correction(node: Scalar, expected: str) -> str:
     if expected.startswith("sha256:") and node.text.startswith(TOKEN_PREFIX):
         return "; this is a token itself, and it is not a secret any more: create another, and put its hash here"
     if node.kind == "nothing" and node.text == "~":
@@ -214,41 +218,26 @@ def _suggest_quotes(node: Node, expected: str) -> str:
     return "; put it in quotes" if expected.startswith("text") and node.kind in ("number", "boolean") else ""
 
 
-def _name_text(node: Node, expected: str, options: Sequence[str]) -> str:
-    """Return `kind_name`, but where a text was expected too, how the text differs."""
-    name = kind_name(node)
-    if name != "text":
-        return name
-    return "a shorter one" if expected.startswith("a secret of") else "another word" if options else name
-
-
 def _suggest_option(node: Node, options: Sequence[str]) -> str:
     """Return a word that resembles an option, and that option; empty for other values, which may be secrets."""
     if not isinstance(node, Scalar) or node.kind != "text" or not node.text.isprintable():
         return ""
     word = node.text.lower()
-    near = get_close_matches(word, options, 1) or [one for one in options if word in one.split("-")]
+    near = get_close_matches(word, options, 1) or [option for option in options if word in option.split("-")]
     return f"'{node.text}'; did you mean '{near[0]}'?" if near else ""
 
 
 def _hide_long_key(location: YamlLocation) -> YamlLocation:
     """Return a location for a message, without a long or unusual key: it may be a misplaced secret."""
     name = location.path[-1]
-    return (
-        location if name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY else _parent_location(location)
-    )
+    is_shown = name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY
+    return location if is_shown else YamlLocation(location.line, location.path[:-1])
 
 
 def _hide_key(node: Node) -> YamlLocation:
     """Return a location for a message: in `env: {secret}` the secret is a key without a value."""
-    keys = node.location.path
-    is_lone = isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1
-    return (
-        _parent_location(node.location)
-        if is_lone and RENAMED.get(keys[-2], keys[-2]) in ("env", "headers")
-        else node.location
-    )
-
-
-def _parent_location(location: YamlLocation) -> YamlLocation:
-    return msgspec.structs.replace(location, path=location.path[:-1])
+    line, keys = node.location.line, node.location.path
+    if isinstance(node, Scalar) and node.kind == "nothing" and len(keys) > 1:
+        is_secret = RENAMED.get(keys[-2], keys[-2]) in ("env", "headers")
+        return YamlLocation(line, keys[:-1]) if is_secret else node.location
+    return node.location

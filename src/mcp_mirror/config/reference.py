@@ -1,5 +1,6 @@
 """The reference page and the example file, generated from the settings' classes."""
 
+import re
 from collections.abc import Iterator
 from textwrap import wrap
 from typing import Final
@@ -11,6 +12,8 @@ from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 _WIDTH: Final = 116
+_ACTIVE: Final = re.compile(r"^(\s*)(?=[^\s#])")
+"""The beginning of a line that is not a comment."""
 _PAGE_HEAD: Final = """\
 # All configuration keys
 
@@ -53,28 +56,28 @@ _SECOND_UPSTREAM: Final = """
 
 def reference_page() -> str:
     """Return the reference of all keys as Markdown."""
-    sections = (_write_section(one) for one in list_keys(Config))
+    sections = (_write_section(field) for field in list_keys(Config))
     return "\n".join((_PAGE_HEAD, *sections))
 
 
-def _write_section(one: Field) -> str:
-    entry = _find_entry(one.value) or one.value
-    title = f"{one.key}.NAME" if entry is not one.value else one.key
+def _write_section(field: Field) -> str:
+    entry = _find_entry(field.value) or field.value
+    title = f"{field.key}.NAME" if entry is not field.value else field.key
     rows = "\n".join(f"| {' | '.join(row)} |" for row in _list_rows(entry, ""))
     text = " ".join((entry.kind.__doc__ or "").split())
     return f"## `{title}`\n\n{text}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
 
 
 def _list_rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    for one in list_keys(section.kind, section.mark(Without)):
-        path = prefix + ".".join(one.path)
-        text = write_default(one)
+    for field in list_keys(section.kind, section.mark(Without)):
+        path = prefix + ".".join(field.path)
+        text = write_default(field)
         default = f"`{text}`" if text else ""
-        if one.is_required:
-            default = "*one required*" if one.key in list_alternatives(section.kind) else "*required*"
-        inner = _find_section(one.value)
-        meaning = one.documentation
-        yield f"`{path}`", _describe(one.value), "" if inner else default, meaning.replace("|", "\\|")
+        if field.is_required:
+            default = "*one required*" if field.key in list_alternatives(section.kind) else "*required*"
+        inner = _find_section(field.value)
+        meaning = field.documentation
+        yield f"`{path}`", _describe(field.value), "" if inner else default, meaning.replace("|", "\\|")
         if inner:
             yield from _list_rows(inner[0], f"{path}{inner[1]}.")
 
@@ -112,87 +115,85 @@ def _describe(value: Value) -> str:
 def example_file() -> str:
     """Return a YAML file with every key, its documentation, and its default or an example."""
     lines = [_EXAMPLE_HEAD]
-    for one in list_keys(Config):
+    for field in list_keys(Config):
         lines.append("")
-        if _find_entry(one.value):
-            lines += [*_format_comment(one.documentation, ""), f"{one.key}:", *_write_upstreams()]
+        if _find_entry(field.value):
+            lines += [*_format_comment(field.documentation, ""), f"{field.key}:", *_write_upstreams()]
         else:
-            lines += _write_key(one, "")
+            lines += _write_key(field, "")
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
 def _write_upstreams() -> Iterator[str]:
-    remote = {one.path for one in list_keys(HttpEndpoint)}
-    local = {one.path for one in list_keys(StdioEndpoint)}
+    remote = {field.path for field in list_keys(HttpEndpoint)}
+    local = {field.path for field in list_keys(StdioEndpoint)}
     keys = list_keys(UpstreamPolicy)
     yield "  filesystem:"
-    for one in keys:
-        if one.path not in remote:
-            yield from _write_key(one, "    ", is_upstream=one.path in local)
+    for field in keys:
+        if field.path not in remote:
+            yield from _write_key(field, "    ", is_upstream=field.path in local)
     yield _SECOND_UPSTREAM
     yield "  github:"
-    for one in keys:
-        if one.path in remote:
-            yield from _write_key(one, "    ", is_upstream=one.path in (("url",), ("headers",)))
+    for field in keys:
+        if field.path in remote:
+            yield from _write_key(field, "    ", is_upstream=field.path in (("url",), ("headers",)))
     yield "    enabled: false"
 
 
-def _write_key(one: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
+def _write_key(field: Field, indent: str, *, is_upstream: bool = False) -> list[str]:
     """Return the lines of one key; `is_upstream` makes its example active."""
-    if one.group:
-        return _write_group(one, indent)
-    return [*_format_comment(one.documentation, indent), *_write_example_value(one, indent, is_active=is_upstream)]
+    if field.group:
+        return _write_group(field, indent)
+    return [*_format_comment(field.documentation, indent), *_write_example_value(field, indent, is_active=is_upstream)]
 
 
-def _write_group(one: Field, indent: str) -> list[str]:
+def _write_group(field: Field, indent: str) -> list[str]:
     """Return the lines of all keys of a group at its first key."""
-    group, inner = one.group, f"{indent}  "
-    members = [other for other in list_fields(one.section) if other.group == group]
-    if group is None or members[0] != one:
+    group, inner = field.group, f"{indent}  "
+    members = [other for other in list_fields(field.section) if other.group == group]
+    if group is None or members[0] != field:
         return []
-    lines = [
-        line
-        for each in members
-        for line in (*_format_comment(each.documentation, inner), *_write_example_value(each, inner))
-    ]
+    lines: list[str] = []
+    for each in members:
+        lines += [*_format_comment(each.documentation, inner), *_write_example_value(each, inner)]
     return [*_format_comment(group.documentation, indent), *_add_head(group.name, lines, indent)]
 
 
-def _write_example_value(one: Field, indent: str, *, is_active: bool = False) -> list[str]:
-    example = one.value.mark(Example)
-    if found := _find_section(one.value):
-        return _write_inner_section(one, found[0], indent)
-    default = write_default(one)
+def _write_example_value(field: Field, indent: str, *, is_active: bool = False) -> list[str]:
+    example = field.value.mark(Example)
+    if found := _find_section(field.value):
+        return _write_inner_section(field, found[0], indent)
+    default = write_default(field)
     if default and not is_active:
-        return [f"{indent}{one.key}: {default}"]
-    shown = write_value(one.value, example.value) if example else '""'
-    return [f"{indent}{'' if is_active else '#'}{one.key}: {shown}"]
+        return [f"{indent}{field.key}: {default}"]
+    shown = write_value(field.value, example.value) if example else '""'
+    return [f"{indent}{'' if is_active else '#'}{field.key}: {shown}"]
 
 
-def _write_inner_section(one: Field, inner: Value, indent: str) -> list[str]:
-    inner_indent = indent + ("  " if one.value.is_section else "    ")
+def _write_inner_section(field: Field, inner: Value, indent: str) -> list[str]:
+    inner_indent = indent + ("  " if field.value.is_section else "    ")
     keys = list_keys(inner.kind, inner.mark(Without))
     lines = [line for key in keys for line in _write_key(key, inner_indent)]
-    if _find_entry(one.value):
-        example = one.value.mark(Example)
+    if _find_entry(field.value):
+        example = field.value.mark(Example)
         name = example.value if example else "NAME"
         lines = _add_head(write_value(unwrap(str), name), _comment_out(lines), f"{indent}  ")
-    elif not one.value.is_section:
+    elif not field.value.is_section:
         lines = [f"{indent}  #-", *_comment_out(lines)]
-    elif one.value.is_optional:
+    elif field.value.is_optional:
         lines = _comment_out(lines)
-    return _add_head(one.key, lines, indent)
+    return _add_head(field.key, lines, indent)
 
 
 def _add_head(key: str, lines: list[str], indent: str) -> list[str]:
     """Put a key above lines; it is a comment if no line is active."""
-    is_active = any(not line.lstrip().startswith("#") for line in lines)
+    is_active = any(_ACTIVE.match(line) for line in lines)
     return [f"{indent}{'' if is_active else '#'}{key}:", *lines]
 
 
 def _comment_out(lines: list[str]) -> list[str]:
     """Turn active lines into comments."""
-    return [line if (text := line.lstrip()).startswith("#") else f"{line[: -len(text)]}#{text}" for line in lines]
+    return [_ACTIVE.sub(r"\1#", line) for line in lines]
 
 
 def _format_comment(text: str, indent: str) -> list[str]:

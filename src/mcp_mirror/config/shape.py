@@ -57,7 +57,7 @@ class Value(msgspec.Struct, frozen=True):
     def shorthand(self) -> "Field | None":
         """The key whose value the file may contain instead of the section."""
         mark = self.mark(Shorthand)
-        return next(one for one in list_keys(self.kind) if one.key == mark.key) if mark else None
+        return next(field for field in list_keys(self.kind) if field.key == mark.key) if mark else None
 
     @property
     def items(self) -> "Value":
@@ -72,7 +72,7 @@ class Value(msgspec.Struct, frozen=True):
         items = self.items
         if items.is_list:
             return unwrap(get_args(items.kind)[1])
-        is_named = items.is_section and any(one.value.has(NAME) for one in list_fields(cast("type", items.kind)))
+        is_named = items.is_section and any(field.value.has(NAME) for field in list_fields(cast("type", items.kind)))
         return items if is_named else None
 
 
@@ -113,7 +113,7 @@ def unwrap(hint: Any) -> Value:
             hint, *more = get_args(hint)
             marks = (*marks, *more)
         elif get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint):
-            rest = [one for one in get_args(hint) if one is not NoneType]
+            rest = [kind for kind in get_args(hint) if kind is not NoneType]
             hint, is_optional = Union[tuple(rest)], True  # noqa: UP007  # of a computed number of types
         else:
             return Value(hint, marks, is_optional)
@@ -123,12 +123,12 @@ def unwrap(hint: Any) -> Value:
 def list_fields(section: type) -> tuple[Field, ...]:
     """Return the fields of a section's class that a file can set, in their order."""
     found = []
-    for one in msgspec.structs.fields(section):
-        value = unwrap(one.type)
+    for field in msgspec.structs.fields(section):
+        value = unwrap(field.type)
         key = value.mark(Key)
-        default = one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         if not value.has(INTERNAL):
-            found.append(Field(section, one.name, key.name if key else one.name, value, default, value.mark(Group)))
+            found.append(Field(section, field.name, key.name if key else field.name, value, default, value.mark(Group)))
     return tuple(found)
 
 
@@ -141,9 +141,9 @@ def sections_in(value: Value) -> tuple[type, ...]:
 def list_keys(section: type, without: Without | None = None) -> tuple[Field, ...]:
     """Return the fields of a section and of its inline sections, each key once."""
     found: dict[tuple[str, ...], Field] = {}
-    for one in _flatten_fields(section):
-        if not (without and one.path[0] in without.names):
-            found.setdefault(one.path, one)
+    for field in _flatten_fields(section):
+        if not (without and field.path[0] in without.names):
+            found.setdefault(field.path, field)
     return tuple(found.values())
 
 
@@ -157,8 +157,8 @@ def find_places(key: str) -> list[str]:
 def _list_places(section: type, without: Without | None = None) -> tuple[str, ...]:
     """Return the places of all keys below a section; `*` in place of a name or of an item of a list."""
     found: list[str] = []
-    for one in list_keys(section, without):
-        place, inner = ".".join(one.path), one.value
+    for field in list_keys(section, without):
+        place, inner = ".".join(field.path), field.value
         found.append(place)
         while inner.entries or inner.is_list:
             place, inner = f"{place}.*", inner.entries or inner.items
@@ -168,19 +168,19 @@ def _list_places(section: type, without: Without | None = None) -> tuple[str, ..
 
 
 def _flatten_fields(section: type) -> Iterator[Field]:
-    for one in list_fields(section):
-        if one.value.has(INLINE):
-            for inner in sections_in(one.value):
+    for field in list_fields(section):
+        if field.value.has(INLINE):
+            for inner in sections_in(field.value):
                 yield from _flatten_fields(inner)
-        elif not one.value.has(NAME):
-            yield one
+        elif not field.value.has(NAME):
+            yield field
 
 
 def list_alternatives(section: type) -> frozenset[str]:
     """Return the required keys of which a section needs exactly one: those of the classes of an inline union."""
-    unions = (sections_in(one.value) for one in list_fields(section) if one.value.has(INLINE))
+    unions = (sections_in(field.value) for field in list_fields(section) if field.value.has(INLINE))
     members = (member for union in unions if len(union) > 1 for member in union)
-    return frozenset(one.key for member in members for one in list_fields(member) if one.is_required)
+    return frozenset(field.key for member in members for field in list_fields(member) if field.is_required)
 
 
 @cache
@@ -194,8 +194,12 @@ def _read_documentation(section: type) -> Mapping[str, str]:
             continue
         [definition] = ast.parse(dedent(source)).body
         assert isinstance(definition, ast.ClassDef)  # noqa: S101  # the source of a class
-        for one, after in zip(definition.body, definition.body[1:], strict=False):
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
+        for statement, after in zip(definition.body, definition.body[1:], strict=False):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(after, ast.Expr)
+            ):
                 text = ast.literal_eval(after.value)
-                found[one.target.id] = " ".join(text.split())
+                found[statement.target.id] = " ".join(text.split())
     return found

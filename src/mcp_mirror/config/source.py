@@ -6,7 +6,7 @@ a file cannot create objects. This module does not know any key. No message cont
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NoReturn, TypeAlias
 
@@ -29,6 +29,8 @@ DECIMAL: Final = re.compile(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.
 _VARIABLE: Final = re.compile(
     r"\$\$\{|\$\{(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\}|\$\{", re.ASCII
 )
+_ASKS: Final = "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
+_MALFORMED: Final = "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
 _SHOWN_KEY: Final = re.compile(r"[\w.*?\[\]!$ /@-]{1,64}")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
@@ -295,41 +297,37 @@ def expand(node: Node, variables: Variables, findings: Findings) -> Node:
 def _expand_scalar(scalar: Scalar, variables: Variables, findings: Findings) -> Scalar:
     if "${" not in scalar.text:
         return scalar
-    found = list(_VARIABLE.finditer(scalar.text))
-    problems = list(_find_variable_problems(found, variables))
+    problems: list[str] = []
+
+    def replace_variable(match: re.Match[str]) -> str:
+        if _MALFORMED in problems:  # this may be a part of it
+            return ""
+        try:
+            return _look_up_variable(match, variables)
+        except ConfigError as error:
+            problems.append(str(error))
+            return ""
+
+    text = _VARIABLE.sub(replace_variable, scalar.text)
     for problem in problems:
         findings.report(scalar.location, problem)
-    if problems:
-        return replace(scalar, text="", kind="unusable")
-    text = _VARIABLE.sub(lambda match: _look_up_variable(match, variables), scalar.text)
-    return replace(scalar, text=text, kind="expanded")
+    return replace(scalar, text="", kind="unusable") if problems else replace(scalar, text=text, kind="expanded")
 
 
 def _look_up_variable(match: re.Match[str], variables: Variables) -> str:
-    if match["name"] is None:
+    """Return the text in place of a match of `_VARIABLE`; a ConfigError says why it has none."""
+    name, default = match["name"], match["default"]
+    if match.group() == "$${":
         return "${"
-    return variables.get(match["name"]) or match["default"] or ""
-
-
-def _find_variable_problems(found: Iterable[re.Match[str]], variables: Variables) -> Iterator[str]:
-    for match in found:
-        if match.group() == "${" and match.string.startswith("${input:", match.start()):
-            yield "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
-        elif match.group() == "${":
-            yield "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
-            return  # what follows may be a part of it
-        elif match["name"] is not None:
-            yield from _find_value_problems(match["name"], variables, has_default=match["default"] is not None)
-
-
-def _find_value_problems(name: str, variables: Variables, *, has_default: bool) -> Iterator[str]:
+    if name is None:
+        raise ConfigError(_ASKS if match.string.startswith("${input:", match.start()) else _MALFORMED)
     try:
-        is_set = variables.get(name) is not None
+        value = variables.get(name)
     except ConfigError as error:
-        yield f"{error}; check its path and its permissions"
-        return
-    if not is_set and not has_default:
-        yield (
+        raise ConfigError(f"{error}; check its path and its permissions") from None
+    if value is None and default is None:
+        raise ConfigError(
             f"the environment variable {name} is not set; set it, or {name}_FILE to a file with its value, or write a "
             f"default: ${{{name}:-...}}"
         )
+    return value or default or ""

@@ -41,25 +41,21 @@ class Variables:
 
 def _read_file(path: Path, called: str) -> str:
     """Return the text of a file; a ConfigError names it as `called`."""
-    data = b""
     try:
-        is_regular = stat.S_ISREG(path.stat().st_mode)
-        if is_regular:  # a pipe could wait forever, and has nothing left at a reload
-            with path.open("rb") as file:
-                data = file.read(MAX_VARIABLE_BYTES + 1)
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe could wait forever, and has nothing left at a reload
+            raise ConfigError(f"{called} is not a regular file")
+        with path.open("rb") as file:
+            data = file.read(MAX_VARIABLE_BYTES + 1)
         text = data.decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{called} is not UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a usable path"
         raise ConfigError(f"{called} cannot be read: {reason}") from None
-    problems = {
-        "is not a regular file": not is_regular,
-        f"is larger than {MAX_VARIABLE_BYTES} bytes": len(data) > MAX_VARIABLE_BYTES,
-        "is empty": not text.rstrip("\r\n"),
-        "is not text": "\0" in text,
-    }
-    for problem, has_problem in problems.items():
-        if has_problem:
-            raise ConfigError(f"{called} {problem}")
+    if len(data) > MAX_VARIABLE_BYTES:
+        raise ConfigError(f"{called} is larger than {MAX_VARIABLE_BYTES} bytes")
+    if not text.rstrip("\r\n"):
+        raise ConfigError(f"{called} is empty")
+    if "\0" in text:
+        raise ConfigError(f"{called} is not text")
     return text

@@ -28,7 +28,7 @@ from mcp_mirror.dashboard.savings import (
     find_price,
     merge_prices,
 )
-from mcp_mirror.dashboard.services import DashboardServices, Viewer, describe_principal, read_viewer
+from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer, describe_principal
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
 from mcp_mirror.errors import MirrorError, ToolError
@@ -50,7 +50,8 @@ _DAYS: Final = 90
 _MAX_STEPS: Final = 10_000
 _MAX_CONTEXT: Final = 10_000_000
 
-Endpoint = Callable[["DashboardRequest"], Awaitable[Response]]
+Endpoint = Callable[["DashboardRequest"], Awaitable[Response | Mapping[str, Any]]]
+"""Returns a response, or an object for JSON."""
 
 
 class DashboardRequest(msgspec.Struct, frozen=True):
@@ -107,7 +108,7 @@ class DashboardApi(msgspec.Struct):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        viewer = read_viewer(scope)
+        viewer: Viewer = scope[KEY]
         if self._open[viewer.namespace] >= _MAX_OPEN:
             await refuse(429, "Too many requests of this page are open. Try again in a moment.")(scope, receive, send)
             return
@@ -127,13 +128,14 @@ class DashboardApi(msgspec.Struct):
         if endpoint is None:
             return refuse(404, "The dashboard has no such address.")
         try:
-            return await endpoint(DashboardRequest(self.services, viewer, request.query_params))
+            found = await endpoint(DashboardRequest(self.services, viewer, request.query_params))
         except ForbiddenError as error:
             return refuse(403, str(error))
         except ToolError as error:
             return refuse(404, str(error))
         except MirrorError as error:
             return refuse(503, str(error))
+        return found if isinstance(found, Response) else respond(found)
 
 
 def _check_request(request: Request) -> Response | None:
@@ -175,28 +177,26 @@ async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> 
 
 
 def _describe_principals(namespaces: Sequence[str]) -> list[dict[str, str]]:
-    return [{"id": one, "name": describe_principal(one)} for one in namespaces]
+    return [{"id": namespace, "name": describe_principal(namespace)} for namespace in namespaces]
 
 
-async def _read_session(request: DashboardRequest) -> Response:
+async def _read_session(request: DashboardRequest) -> Mapping[str, Any]:
     """The viewer, the principals that the viewer may select, and the use of the store."""
     services, viewer = request.services, request.viewer
     names = await list_known_namespaces(services, viewer)
     stats = await services.store.stats(viewer.namespace)
-    return respond(
-        {
-            "principal": viewer.namespace,
-            "is_operator": viewer.is_operator,
-            "reads_others": viewer.reads_others,
-            "principals": await anyio.to_thread.run_sync(_describe_principals, names),
-            "version": version("mcp-mirror"),
-            "values": stats.values,
-            "now": time(),
-        }
-    )
+    return {
+        "principal": viewer.namespace,
+        "is_operator": viewer.is_operator,
+        "reads_others": viewer.reads_others,
+        "principals": await anyio.to_thread.run_sync(_describe_principals, names),
+        "version": version("mcp-mirror"),
+        "values": stats.values,
+        "now": time(),
+    }
 
 
-async def _list_values(request: DashboardRequest) -> Response:
+async def _list_values(request: DashboardRequest) -> Mapping[str, Any]:
     values = request.values
     wanted = ValueFilter(
         search=request.text("search").strip()[:500],
@@ -208,16 +208,16 @@ async def _list_values(request: DashboardRequest) -> Response:
     page = await values.list_page(wanted, request.text("after") or None)
     stats = await request.services.store.stats(values.namespace)
     slugs = sorted(await request.services.store.slugs(values.namespace))
-    return respond({**page, "total": stats.values, "bytes": stats.size, "tools": slugs[:500], "now": time()})
+    return {**page, "total": stats.values, "bytes": stats.size, "tools": slugs[:500], "now": time()}
 
 
-async def _describe_value(request: DashboardRequest) -> Response:
-    return respond({**await request.values.describe(request.text("path")), "now": time()})
+async def _describe_value(request: DashboardRequest) -> Mapping[str, Any]:
+    return {**await request.values.describe(request.text("path")), "now": time()}
 
 
-async def _read_part(request: DashboardRequest) -> Response:
+async def _read_part(request: DashboardRequest) -> Mapping[str, Any]:
     offset, limit = request.number("offset", 0, 1 << 50), request.number("limit", 100, 1_000)
-    return respond(await request.values.read_part(request.text("path"), offset, limit))
+    return await request.values.read_part(request.text("path"), offset, limit)
 
 
 async def _read_image(request: DashboardRequest) -> Response:
@@ -225,8 +225,8 @@ async def _read_image(request: DashboardRequest) -> Response:
     return await _stream(pieces, _build_headers(media_type))
 
 
-async def _read_notice(request: DashboardRequest) -> Response:
-    return respond({"notice": await request.values.write_notice(request.text("path"))})
+async def _read_notice(request: DashboardRequest) -> Mapping[str, Any]:
+    return {"notice": await request.values.write_notice(request.text("path"))}
 
 
 async def _download(request: DashboardRequest) -> Response:
@@ -243,11 +243,11 @@ async def _stream(pieces: Iterator[bytes], headers: Mapping[str, str]) -> Respon
     return StreamingResponse(chain((first,), pieces), headers=headers)
 
 
-async def _forget(request: DashboardRequest) -> Response:
-    return respond({"forgotten": await request.values.forget(request.text("path"))})
+async def _forget(request: DashboardRequest) -> Mapping[str, Any]:
+    return {"forgotten": await request.values.forget(request.text("path"))}
 
 
-async def _list_calls(request: DashboardRequest) -> Response:
+async def _list_calls(request: DashboardRequest) -> Mapping[str, Any]:
     calls = Calls(request.services, request.viewer, await request.list_namespaces())
     wanted = CallFilter(
         tool=request.text("tool").strip(),
@@ -258,15 +258,15 @@ async def _list_calls(request: DashboardRequest) -> Response:
     before, after = request.text("before") or None, request.text("after") or None
     limit = max(request.number("limit", 50, MAX_PAGE), 1)
     page = await calls.list_page(wanted, before, after, limit)
-    return respond({**page, "now": time()})
+    return {**page, "now": time()}
 
 
-async def _find_call(request: DashboardRequest) -> Response:
+async def _find_call(request: DashboardRequest) -> Mapping[str, Any]:
     calls = Calls(request.services, request.viewer, await request.list_namespaces())
-    return respond(await calls.find(request.text("id")))
+    return await calls.find(request.text("id"))
 
 
-async def _read_lineage(request: DashboardRequest) -> Response:
+async def _read_lineage(request: DashboardRequest) -> Mapping[str, Any]:
     namespace, text = request.values.namespace, request.text("path")
     path = read_path(text) if text else None
     if text and path is None:
@@ -275,38 +275,36 @@ async def _read_lineage(request: DashboardRequest) -> Response:
     if not request.viewer.may_read(namespace):  # the parts that calls used contain keys of the values
         edges = dict.fromkeys(msgspec.structs.replace(edge, part="") for edge in graph.edges)
         graph = msgspec.structs.replace(graph, edges=tuple(edges))
-    return respond(graph.to_json())
+    return graph.to_json()
 
 
-async def _read_savings(request: DashboardRequest) -> Response:
+async def _read_savings(request: DashboardRequest) -> Mapping[str, Any]:
     services = request.services
     days = max(request.number("days", 7, _DAYS), 1)
     names = await request.list_namespaces()
     since = (time() // DAY - days + 1) * DAY
     sums: dict[str, Any] = {}
-    for one in names:
-        found = await services.store.events.sums(one, since)
+    for namespace in names:
+        found = await services.store.events.sums(namespace, since)
         if found or len(names) == 1:
-            name = describe_principal(one)
-            sums[f"{name} ({one})" if name in sums else name] = found
+            name = describe_principal(namespace)
+            sums[f"{name} ({namespace})" if name in sums else name] = found
     prices = merge_prices(services.config.dashboard.prices)
     assumed = Assumptions(
         find_price(prices, request.text("model")),
         request.number("later_steps", LATER_STEPS, _MAX_STEPS),
         request.number("step_context", STEP_CONTEXT, _MAX_CONTEXT),
     )
-    return respond(
-        {
-            **await anyio.to_thread.run_sync(build_savings, sums, assumed),
-            "days": days,
-            "model": assumed.price.name,
-            "later_steps": assumed.later_steps,
-            "step_context": assumed.step_context,
-            "prices_read": PRICES_READ,
-            "prices": [{"name": one.name, "input": one.input, "cached": one.cached} for one in prices],
-            "memory": [await _read_quota(services, one) for one in names[:50]],
-        }
-    )
+    return {
+        **await anyio.to_thread.run_sync(build_savings, sums, assumed),
+        "days": days,
+        "model": assumed.price.name,
+        "later_steps": assumed.later_steps,
+        "step_context": assumed.step_context,
+        "prices_read": PRICES_READ,
+        "prices": [{"name": price.name, "input": price.input, "cached": price.cached} for price in prices],
+        "memory": [await _read_quota(services, namespace) for namespace in names[:50]],
+    }
 
 
 async def _read_quota(services: DashboardServices, namespace: str) -> Mapping[str, Any]:

@@ -80,18 +80,18 @@ class Calls(msgspec.Struct, frozen=True):
         shown: list[FoundCall] = []
         searched = 0
         has_more = False
-        async for one in self._walk(older, newer):
-            if not before and one.cursor > newest.get(one.namespace, ""):
-                newest[one.namespace] = one.cursor
+        async for call in self._walk(older, newer):
+            if not before and call.cursor > newest.get(call.namespace, ""):
+                newest[call.namespace] = call.cursor
             if len(shown) == limit or searched == _SCANNED:
                 has_more = True
                 break
             searched += 1
-            older[one.namespace] = one.cursor
-            if wanted.admits(one.event):
-                shown.append(one)
+            older[call.namespace] = call.cursor
+            if wanted.admits(call.event):
+                shown.append(call)
         return {
-            "calls": [self.describe(one) for one in shown],
+            "calls": [self.describe(call) for call in shown],
             "next": _write_cursors(older) if has_more else None,
             "newest": _write_cursors(newest),
             "searched": searched,
@@ -100,17 +100,17 @@ class Calls(msgspec.Struct, frozen=True):
     async def find(self, wanted: str) -> Mapping[str, Any]:
         """Return the call with an id; ToolError if the log has no such call."""
         for namespace in self.namespaces[:_MAX_NAMESPACES]:
-            async for one in self._read(namespace, None, None):
-                if one.event.id == wanted:
-                    return self.describe(one)
+            async for call in self._read(namespace, None, None):
+                if call.event.id == wanted:
+                    return self.describe(call)
         raise ToolError("The log has no call with this id. It keeps the newest calls; see `events.max_calls`.")
 
-    def describe(self, one: FoundCall) -> dict[str, Any]:
+    def describe(self, call: FoundCall) -> dict[str, Any]:
         """Return a call as an object for JSON, without what the viewer may not read."""
-        event = one.event
+        event = call.event
         facts = {name: getattr(event, name) for name in _FACTS}
-        facts |= {"principal": one.namespace, "principal_name": describe_principal(one.namespace)}
-        if self.viewer.may_read(one.namespace):
+        facts |= {"principal": call.namespace, "principal_name": describe_principal(call.namespace)}
+        if self.viewer.may_read(call.namespace):
             return {**facts, "inputs": event.inputs, "arguments": event.arguments, "why": event.why}
         bases = [path.partition("/")[0] for path in event.inputs]
         return {**facts, "inputs": bases, "arguments": "", "why": (), "hidden": _HIDDEN}

@@ -20,7 +20,7 @@ from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
-from mcp_mirror.query.texts import IsOver, check_time
+from mcp_mirror.query.texts import IsOver, TextPiece, check_time
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.types import Buffer, Descriptor, Span
 
@@ -93,23 +93,14 @@ class PartQuery(msgspec.Struct, frozen=True):
     def _read_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
         total = index_text(span).count_lines(blob, span, is_over)
         self._check_offset(total)
-        skipped, _, pieces = indexes.index_text(span).pieces_from_line(blob, span, self.offset, is_over)
+        first, _, pieces = index_text(span).pieces_from_line(blob, span, self.offset, is_over)
         lines: list[str] = []
-        begun = b""
         size = 0
-        for piece in pieces:
-            check_time(is_over)
-            *whole, begun = (begun + piece.data).split(b"\n")
-            for line in whole:
-                if skipped >= self.offset:
-                    lines.append(_cut_line(line))
-                    size += min(len(line), _MAX_LINE)
-                skipped += 1
-                if len(lines) == self.limit or size > _MAX_TEXT:
-                    return {**self._describe("text", total, len(lines)), "lines": lines}
-            begun = begun[: 4 * _MAX_LINE] if skipped >= self.offset else b""
-        if skipped < total and skipped >= self.offset:
-            lines.append(_cut_line(begun))
+        for line in islice(_split_lines(pieces, is_over), self.offset - first, total - first):
+            lines.append(_cut_line(line))
+            size += min(len(line), _MAX_LINE)
+            if len(lines) == self.limit or size > _MAX_TEXT:
+                break
         return {**self._describe("text", total, len(lines)), "lines": lines}
 
     def _describe(self, view: str, total: int, shown: int) -> Mapping[str, Any]:
@@ -122,6 +113,17 @@ class PartQuery(msgspec.Struct, frozen=True):
             raise ToolError(f"Offset {self.offset:,} is past the end: there are {total:,}. Begin at 0.")
 
 
+def _split_lines(pieces: Iterable[TextPiece], is_over: IsOver) -> Iterator[bytes]:
+    """Yield the lines of a text, of those that several pieces contain only the beginning."""
+    begun = b""
+    for piece in pieces:
+        check_time(is_over)
+        *whole, begun = (begun + piece.data).split(b"\n")
+        yield from whole
+        begun = begun[: 4 * _MAX_LINE]
+    yield begun
+
+
 def _cut_line(line: bytes) -> str:
     text = str(line[: 4 * _MAX_LINE], "utf-8", "replace").removesuffix("\r")
     return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…"
@@ -129,22 +131,17 @@ def _cut_line(line: bytes) -> str:
 
 def _build_table(blob: Buffer, rows: Sequence[Span]) -> Mapping[str, Any]:
     """The columns and cells of objects; columns are the keys in order of first appearance."""
-    columns: dict[str, int] = {}
-    read = [members(blob, row) for row in rows]
-    hidden = 0
-    for row in read:
-        for key, _ in row:
-            if key not in columns and len(columns) < _MAX_COLUMNS:
-                columns[key] = len(columns)
-            hidden += key not in columns
-    cells: list[list[list[str] | None]] = []
-    for row in read:
-        line: list[list[str] | None] = [None] * len(columns)
-        for key, span in row:
-            if key in columns:
-                line[columns[key]] = [kind_at(blob, span.start), _read_cell(blob, span)]
-        cells.append(line)
-    return {"columns": [_clean(key[:_MAX_KEY]) for key in columns], "rows": cells, "hidden_columns": bool(hidden)}
+    read: list[dict[str, Span]] = [dict(members(blob, row)) for row in rows]
+    keys = list(dict.fromkeys(key for row in read for key in row))
+    columns = keys[:_MAX_COLUMNS]
+    cells = [[_describe_cell(blob, row.get(key)) for key in columns] for row in read]
+    hidden = len(keys) > len(columns)
+    return {"columns": [_clean(key[:_MAX_KEY]) for key in columns], "rows": cells, "hidden_columns": hidden}
+
+
+def _describe_cell(blob: Buffer, span: Span | None) -> tuple[str, str] | None:
+    """The kind and the beginning of a value; None if the row does not have it."""
+    return None if span is None else (kind_at(blob, span.start), _read_cell(blob, span))
 
 
 def _list_entries(blob: Buffer, entries: Iterable[tuple[str, Span]]) -> Iterator[Mapping[str, Any]]:

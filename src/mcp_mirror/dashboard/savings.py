@@ -7,7 +7,7 @@ tool is an extra step: it costs the tokens that it shows, and the whole context 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from operator import add, attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -46,6 +46,9 @@ _MILLION: Final = 1_000_000
 _OTHERS: Final = "(others)"
 _Counts = tuple[int, ...]
 """The members of `Sums`."""
+_Group = dict[tuple[str, bool], _Counts]
+"""By a name, and whether the tools are the gateway's own."""
+_Key = TypeVar("_Key")
 _read_counts: Final = attrgetter(*(one.name for one in msgspec.structs.fields(Sums)))
 
 
@@ -84,40 +87,44 @@ def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumption
 
     It takes up to a second, so it must run in a thread: 90 days of a busy gateway have tens of thousands of sums.
     """
-    days: dict[Any, _Counts] = {}
-    sources: dict[Any, _Counts] = {}
-    for name, each in sums.items():
+    # There are few days and sources, so the sums of hours are added only twice.
+    of_days: dict[tuple[int, str], _Counts] = {}
+    of_sources: dict[tuple[str, str, str], _Counts] = {}
+    for principal, each in sums.items():
         for (hour, upstream, tool), one in each.items():
             counts = _read_counts(one)
-            _add(days, (hour // HOURS_PER_DAY, upstream), counts)
-            _add(sources, (name, upstream, tool), counts)
-    groups: dict[str, dict[Any, _Counts]] = {"day": {}, "upstream": {}, "tool": {}, "principal": {}, "total": {}}
-    for (day, upstream), counts in days.items():
-        _add(groups["day"], (f"{datetime.fromtimestamp(day * DAY, UTC):%Y-%m-%d}", upstream == OWN), counts)
-    for (name, upstream, tool), counts in sources.items():
-        labels = {"upstream": upstream or OWN_NAME, "tool": tool, "principal": name, "total": "total"}
-        for group, label in labels.items():
-            _add(groups[group], (label, upstream == OWN), counts)
-    rows = {
-        group: [_build_row(name, groups[group], assumed) for name in dict.fromkeys(name for name, _ in groups[group])]
-        for group in ("day", "upstream", "tool", "principal")
+            _add(of_days, (hour // HOURS_PER_DAY, upstream), counts)
+            _add(of_sources, (principal, upstream, tool), counts)
+    days, upstreams, tools, principals, total = (_Group({}) for _ in range(5))
+    for (day, upstream), counts in of_days.items():
+        _add(days, (f"{datetime.fromtimestamp(day * DAY, UTC):%Y-%m-%d}", upstream == OWN), counts)
+    for (principal, upstream, tool), counts in of_sources.items():
+        is_own = upstream == OWN
+        _add(upstreams, (upstream or OWN_NAME, is_own), counts)
+        _add(tools, (tool, is_own), counts)
+        _add(principals, (principal, is_own), counts)
+        _add(total, ("total", is_own), counts)
+    return {
+        "total": _build_row("total", total, assumed),
+        "by_day": sorted(_build_rows(days, assumed), key=lambda row: row["name"]),
+        "by_upstream": _rank_rows(upstreams, assumed),
+        "by_tool": _rank_rows(tools, assumed),
+        "by_principal": _rank_rows(principals, assumed),
     }
-    rows["day"].sort(key=lambda row: row["name"])
-    for group in ("upstream", "tool", "principal"):
-        rows[group].sort(key=lambda row: (-row["kept_out"], -row["calls"], row["name"]))
-        rows[group] = _cut_rows(rows[group])
-    total = _build_row("total", groups["total"], assumed)
-    return {"total": total, **{f"by_{group}": found for group, found in rows.items()}}
 
 
-def _add(found: dict[Any, _Counts], key: Any, counts: _Counts) -> None:
+def _add(found: dict[_Key, _Counts], key: _Key, counts: _Counts) -> None:
     known = found.get(key)
     found[key] = counts if known is None else tuple(map(add, known, counts))
 
 
-def _build_row(name: str, found: Mapping[Any, _Counts], assumed: Assumptions) -> dict[str, Any]:
+def _build_rows(group: _Group, assumed: Assumptions) -> list[dict[str, Any]]:
+    return [_build_row(name, group, assumed) for name in dict.fromkeys(name for name, _ in group)]
+
+
+def _build_row(name: str, group: _Group, assumed: Assumptions) -> dict[str, Any]:
     """Return the figures of a name; each call of the gateway's own tools is an extra step."""
-    own, others = (Sums(*found.get((name, is_own), ())) for is_own in (True, False))
+    own, others = Sums(*group.get((name, True), ())), Sums(*group.get((name, False), ()))
     both = own.plus(others)
     avoided, shown = both.kept_out * assumed.per_token, own.sent * assumed.per_token
     step_cost = own.calls * assumed.per_step
@@ -133,8 +140,10 @@ def _build_row(name: str, found: Mapping[Any, _Counts], assumed: Assumptions) ->
     }
 
 
-def _cut_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first rows, and one with the sums of the others."""
+def _rank_rows(group: _Group, assumed: Assumptions) -> list[dict[str, Any]]:
+    """Return the rows that saved most, and one with the sums of the others."""
+    rows = _build_rows(group, assumed)
+    rows.sort(key=lambda row: (-row["kept_out"], -row["calls"], row["name"]))
     if len(rows) <= MAX_ROWS:
         return rows
     rest = rows[MAX_ROWS - 1 :]

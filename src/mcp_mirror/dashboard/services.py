@@ -1,8 +1,8 @@
 """The objects that the dashboard works on, and viewers: the people behind requests, and what each of them may see."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -52,12 +52,6 @@ class Viewer(msgspec.Struct, frozen=True):
     def may_read(self, namespace: str) -> bool:
         """Whether the viewer may read values, arguments and notices of a namespace."""
         return namespace == self.namespace or (self.is_operator and self.reads_others)
-
-
-def read_viewer(scope: Mapping[str, Any]) -> Viewer:
-    """Return the viewer of a request."""
-    viewer: Viewer = scope[KEY]
-    return viewer
 
 
 def describe_principal(namespace: str) -> str:

@@ -5,7 +5,7 @@ Foreign, unknown and deleted paths give the same error. Each read of a value wri
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 import anyio.to_thread
@@ -76,16 +76,22 @@ class ValueFilter(msgspec.Struct, frozen=True):
         """Whether every value passes."""
         return not (self.search or self.kind) and self.smallest is None and self.largest is None
 
-    def admits(self, one: Descriptor) -> bool:
+    def admits(self, value: Descriptor) -> bool:
         """Whether a value passes; the store applies `tool`."""
-        if self.kind and one.kind != self.kind:
+        if self.kind and value.kind != self.kind:
             return False
-        size = one.shown_size
+        size = value.shown_size
         if (self.smallest is not None and size < self.smallest) or (self.largest is not None and size > self.largest):
             return False
         if not self.search:
             return True
-        texts = (one.base, one.provenance.tool, one.provenance.upstream, one.media_type or "", *one.labels.values())
+        texts = (
+            value.base,
+            value.provenance.tool,
+            value.provenance.upstream,
+            value.media_type or "",
+            *value.labels.values(),
+        )
         wanted = self.search.casefold()
         return any(wanted in text.casefold() for text in texts)
 
@@ -109,30 +115,37 @@ class Values(msgspec.Struct, frozen=True):
         """
         if after is None and (exact := await self._find_exact(wanted.search)):
             return {"values": [self._describe(exact)], "next": None, "searched": 1}
-        at_once = PAGE if wanted.is_empty else _READ_AT_ONCE
-        slug = tool_slug(wanted.tool) if wanted.tool else ""
         shown: list[Descriptor] = []
-        searched, last, has_more = 0, after, True
-        while has_more and len(shown) < PAGE and searched < _SCANNED:
-            found = await self._read_values(last, slug, at_once + 1)
-            for place, one in enumerate(found[:at_once], 1):
-                searched, last, has_more = searched + 1, one.base, place < len(found)
-                if wanted.admits(self._redact(one)):
-                    shown.append(one)
-                if len(shown) == PAGE:
-                    break
-            has_more = has_more and bool(found)
+        searched = 0
+        has_more = False
+        async for value in self._walk(wanted, after):
+            if len(shown) == PAGE or searched == _SCANNED:
+                has_more = True
+                break
+            searched, after = searched + 1, value.base
+            if wanted.admits(self._redact(value)):
+                shown.append(value)
         return {
-            "values": [self._describe(one) for one in shown],
-            "next": last if has_more else None,
+            "values": [self._describe(value) for value in shown],
+            "next": after if has_more else None,
             "searched": searched,
         }
 
-    async def _read_values(self, after: str | None, slug: str, limit: int) -> tuple[Descriptor, ...]:
-        try:
-            return await self.services.store.list(self.namespace, after=after, slug=slug, limit=limit)
-        except LookupError:
-            raise ToolError("The last value of the previous page has been deleted. Begin at the first page.") from None
+    async def _walk(self, wanted: ValueFilter, after: str | None) -> AsyncIterator[Descriptor]:
+        """The values of the filter's tool, the newest first, after the value with a base."""
+        limit = PAGE + 1 if wanted.is_empty else _READ_AT_ONCE
+        slug = tool_slug(wanted.tool) if wanted.tool else ""
+        is_complete = False
+        while not is_complete:
+            try:
+                found = await self.services.store.list(self.namespace, after=after, slug=slug, limit=limit)
+            except LookupError:
+                message = "The last value of the previous page has been deleted. Begin at the first page."
+                raise ToolError(message) from None
+            is_complete = len(found) < limit
+            for value in found:
+                after = value.base
+                yield value
 
     async def _find_exact(self, search: str) -> Descriptor | None:
         """The value that a search names by its whole path."""
@@ -213,41 +226,41 @@ class Values(msgspec.Struct, frozen=True):
         self.services.on_change(self.namespace)
         return path.base
 
-    def _describe(self, one: Descriptor) -> dict[str, Any]:
-        source = one.provenance
+    def _describe(self, value: Descriptor) -> dict[str, Any]:
+        source = value.provenance
         return {
-            "path": one.base,
+            "path": value.base,
             "tool": source.tool,
             "upstream": source.upstream,
             "inputs": list(source.inputs[:_MAX_ITEMS]),
-            "kind": one.kind,
-            "media_type": self._redact(one).media_type,
-            "bytes": one.shown_size,
-            "tokens": one.tokens,
-            "created": one.created,
-            "expires": one.expires,
-            "labels": dict([*one.labels.items()][:_MAX_ITEMS]),
-            "companion": one.companion,
-            "preview": one.preview,
-            "model_sees": self._may_show(one),
+            "kind": value.kind,
+            "media_type": self._redact(value).media_type,
+            "bytes": value.shown_size,
+            "tokens": value.tokens,
+            "created": value.created,
+            "expires": value.expires,
+            "labels": dict([*value.labels.items()][:_MAX_ITEMS]),
+            "companion": value.companion,
+            "preview": value.preview,
+            "model_sees": self._may_show(value),
         }
 
-    def _redact(self, one: Descriptor) -> Descriptor:
+    def _redact(self, value: Descriptor) -> Descriptor:
         """The facts of a value; without its media type, an upstream's text, if the flow policy hides the value."""
-        is_shown = self.viewer.reads_hidden or self._may_show(one)
-        return one if is_shown else msgspec.structs.replace(one, media_type=None)
+        is_shown = self.viewer.reads_hidden or self._may_show(value)
+        return value if is_shown else msgspec.structs.replace(value, media_type=None)
 
-    def _may_show(self, one: Descriptor) -> bool:
+    def _may_show(self, value: Descriptor) -> bool:
         flows = self.services.read_flows()
-        return flows.may_show(flows.read_labels(one))
+        return flows.may_show(flows.read_labels(value))
 
-    def _explain_hidden(self, one: Descriptor) -> str | None:
+    def _explain_hidden(self, value: Descriptor) -> str | None:
         """Why the viewer may not read a value; None if the viewer may."""
         if not self.viewer.may_read(self.namespace):
             return (
                 "The value belongs to another principal. `dashboard.operators_read_values` would let operators read it."
             )
-        if not self.viewer.reads_hidden and not self._may_show(one):
+        if not self.viewer.reads_hidden and not self._may_show(value):
             return (
                 "The flow policy hides this value from the model, and a model could read this page with the same "
                 "token. `mcp-mirror dashboard` or `mcp-mirror values show`, on the gateway's machine, shows it."

@@ -159,12 +159,13 @@ def turn_columns(rows: list[list[Field]]) -> list[list[Field]]:
     """Return the rows of a table that was read column by column, with one cell per line and columns of equal length."""
     if any(len(row) > 1 for row in rows):
         return rows
-    kinds = [_SLOTS[row[0].kind] for row in rows]
-    columns = [len(list(run)) for _, run in groupby(kinds)]
-    if len(set(columns)) != 1 or len(set(kinds)) < len(columns) or min(len(columns), columns[0]) < _SMALLEST_TABLE:
+    cells = [row[0] for row in rows]
+    columns = [list(run) for _, run in groupby(cells, key=lambda cell: _SLOTS[cell.kind])]
+    slots = {_SLOTS[cell.kind] for cell in cells}
+    heights = {len(column) for column in columns}
+    if len(heights) != 1 or len(slots) < len(columns) or min(len(columns), *heights) < _SMALLEST_TABLE:
         return rows
-    height = columns[0]
-    return [[rows[column * height + i][0] for column in range(len(columns))] for i in range(height)]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def fill_groups(rows: list[list[Field]]) -> list[Group]:
@@ -231,12 +232,6 @@ def merge_duplicates(ingredients: Iterable[Ingredient]) -> list[Ingredient]:
             formula=first.formula or later.formula,
         )
     return list(merged.values())
-
-
-def read_ingredients(lines: Iterable[str]) -> list[Ingredient]:
-    """Return the ingredients of a composition section in the order of the sheet."""
-    groups = group_fields(turn_columns(read_lines(lines)))
-    return merge_duplicates(found for group in groups if (found := to_ingredient(group)))
 
 
 @dataclass(frozen=True)
@@ -345,7 +340,8 @@ def extract(content: str) -> SafetyDataSheet:
     """
     others, composition = split_composition(split_lines(content))
     name = product_name(others) or product_name(composition)
-    ingredients = read_ingredients(line for line in composition if line != name)
+    groups = group_fields(turn_columns(read_lines(line for line in composition if line != name)))
+    ingredients = merge_duplicates(filter(None, map(to_ingredient, groups)))
     if len(ingredients) == 1 and ingredients[0].name is None:
         ingredients = [replace(ingredients[0], name=name)]
     return SafetyDataSheet(product_name=name, ingredients=tuple(ingredients))

@@ -303,15 +303,14 @@ def _concentrations(line: str) -> list[re.Match[str]]:
 
     A bare number is a concentration only beside a CAS number or as the only text of its line.
     """
-    blocked = [m.span() for m in CAS_SHAPE.finditer(line)]
-    found = [
-        m
-        for m in CONCENTRATION.finditer(line)
-        if not any(m.start() < end and start < m.end() for start, end in blocked)
-        and not _OTHER_UNIT.match(line, m.end())
-        and (blocked or not re.fullmatch(NUMBER, m[0].rstrip("*")) or m[0] == line.strip())
-    ]
-    return found or list(_NUMBER_BEFORE_CAS.finditer(line))
+    cas_numbers = [found.span() for found in CAS_SHAPE.finditer(line)]
+    concentrations: list[re.Match[str]] = []
+    for found in CONCENTRATION.finditer(line):
+        is_in_cas = any(found.start() < end and start < found.end() for start, end in cas_numbers)
+        is_bare = re.fullmatch(NUMBER, found[0].rstrip("*")) and not cas_numbers and found[0] != line.strip()
+        if not (is_in_cas or is_bare or _OTHER_UNIT.match(line, found.end())):
+            concentrations.append(found)
+    return concentrations or list(_NUMBER_BEFORE_CAS.finditer(line))
 
 
 def _name_fields(text: str) -> list[Field]:

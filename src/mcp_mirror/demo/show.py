@@ -7,7 +7,6 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,15 +27,6 @@ Next:
   mcp-mirror install                    put it before the servers of your client
   mcp-mirror wrap -- npx -y SERVER      or before one server
   mcp-mirror check                      connect to every server and list its tools"""
-
-
-@dataclass(slots=True)
-class _Tokens:
-    log: int
-    """Tokens of the large result."""
-    read: int = 0
-    """Tokens that a model reads through the gateway."""
-    read_directly: int = 0
 
 
 def show() -> None:
@@ -62,20 +52,18 @@ async def _run(console: Console) -> None:
         )
         direct = StdioServerParameters(command=sys.executable, args=["-m", _SERVER])
         async with Client(stdio_client(gateway)) as mirrored, Client(stdio_client(direct)) as plain:
-            tokens = await _make_calls(console, mirrored, plain)
-    console.print(
-        f"The model reads {tokens.read:,} tokens. Without the gateway it reads {tokens.read_directly:,} and writes "
-        f"{tokens.log:,} to pass the log on. Time: {time.monotonic() - began:.1f} s.\n",
-        highlight=False,
-    )
+            summary = await _make_calls(console, mirrored, plain)
+    console.print(f"{summary} Time: {time.monotonic() - began:.1f} s.\n", highlight=False)
     console.print(_NEXT, highlight=False, markup=False)
 
 
-async def _make_calls(console: Console, mirrored: Client, plain: Client) -> _Tokens:
+async def _make_calls(console: Console, mirrored: Client, plain: Client) -> str:
+    """Make and show the calls; return what a model reads of them, and what it would read without the gateway."""
     count = expected_estimator("default")
     day = {"day": "monday"}
     log = _text_of(await plain.call_tool("read_log", day))
-    tokens = _Tokens(count(log.encode()))
+    tokens: list[int] = []
+    direct_tokens: list[int] = []
 
     async def show_call(title: str, tool: str, arguments: dict[str, Any], direct: dict[str, Any]) -> str:
         text = _text_of(await mirrored.call_tool(f"{tool}_mirrored", arguments))
@@ -84,8 +72,8 @@ async def _make_calls(console: Console, mirrored: Client, plain: Client) -> _Tok
         console.print(f"  call  {tool}_mirrored({json.dumps(arguments)})", highlight=False, markup=False)
         console.print(Panel(Text(text), title="the model reads", title_align="left", expand=False), soft_wrap=False)
         console.print(f"  {own:,} tokens; the server's result has {whole:,}\n", style="dim", highlight=False)
-        tokens.read += own
-        tokens.read_directly += whole
+        tokens.append(own)
+        direct_tokens.append(whole)
         return text
 
     await show_call("1  A small result comes as it is", "list_days", {}, {})
@@ -94,7 +82,10 @@ async def _make_calls(console: Console, mirrored: Client, plain: Client) -> _Tok
     await show_call(
         "3  The path goes to another tool, which gets the whole log", "count_errors", {"log": path}, {"log": log}
     )
-    return tokens
+    return (
+        f"The model reads {sum(tokens):,} tokens. Without the gateway it reads {sum(direct_tokens):,} and writes "
+        f"{count(log.encode()):,} to pass the log on."
+    )
 
 
 def _text_of(result: CallToolResult) -> str:

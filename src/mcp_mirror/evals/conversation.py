@@ -4,7 +4,8 @@ Only data. This module must not know how messages are sent or which calls are co
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Any, Final, Literal
 
 CALL_TOOL: Final = "call_tool"
@@ -85,12 +86,7 @@ class Usage:
     """Requests."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.prompt + other.prompt,
-            self.completion + other.completion,
-            self.cached + other.cached,
-            self.steps + other.steps,
-        )
+        return Usage(*map(add, astuple(self), astuple(other)))
 
     @property
     def total(self) -> int:

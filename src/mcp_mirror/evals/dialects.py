@@ -88,10 +88,15 @@ def _text_part(text: str) -> Message:
 
 def _join_contents(contents: Sequence[str | list[Message]]) -> str | list[Message]:
     """Join texts to a text; with images, a list of all parts."""
-    texts = [content for content in contents if isinstance(content, str)]
-    if len(texts) == len(contents):
-        return "\n\n".join(texts)
-    return [part for content in contents for part in ([_text_part(content)] if isinstance(content, str) else content)]
+    texts: list[str] = []
+    parts: list[Message] = []
+    for content in contents:
+        if isinstance(content, str):
+            texts.append(content)
+            parts.append(_text_part(content))
+        else:
+            parts += content
+    return "\n\n".join(texts) if len(texts) == len(contents) else parts
 
 
 def _write(dialect: Dialect, entry: Entry) -> Message:

@@ -6,18 +6,20 @@ Pure. Paths in examples are well-formed but do not name stored values.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.evals.cases import Turn
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, User
 from mcp_mirror.evals.pointers import value_at
-from mcp_mirror.paths import new_base, parse_path
+from mcp_mirror.paths import new_base
 
 _PATH_VARIABLE: Final = re.compile(r"\$\{PATH_(?P<number>[1-9][0-9]*)\}(?P<pointer>(?:/[^\s\"'`]*)?)")
 """A variable in a text: the path of the n-th stored result, and a pointer after it."""
 _MANGLED: Final = re.compile(r"\$\{MANGLED_(?P<number>[1-9][0-9]*)\}")
+T = TypeVar("T")
+
 _UUID: Final = "5f3a9c{:02x}-71d4-4e0b-8a26-{:012x}"
 
 
@@ -55,36 +57,44 @@ def path_of(turn: Turn, number: int) -> str:
 
 def with_paths(value: Any, paths: list[str]) -> Any:
     """Replace `${PATH_1}` in the texts of a JSON value with the path, and `${MANGLED_1}` with the path mistyped."""
+
+    def replace(text: str) -> str:
+        text = _PATH_VARIABLE.sub(lambda match: _choose(paths, match) + match["pointer"], text)
+        return _MANGLED.sub(lambda match: _mangle(_choose(paths, match)), text)
+
+    return _map_texts(value, replace)
+
+
+def with_values(value: Any, values: list[Any]) -> Any:
+    """Replace each text of a JSON value that is `${PATH_1}`, with or without a pointer, with the value itself."""
+
+    def replace(text: str) -> Any:
+        match = _PATH_VARIABLE.fullmatch(text)
+        return value_at(_choose(values, match), match["pointer"]) if match else text
+
+    return _map_texts(value, replace)
+
+
+def _map_texts(value: Any, replace: Callable[[str], Any]) -> Any:
+    """Return a JSON value with each text replaced by what the function returns for the text."""
     if isinstance(value, Mapping):
-        return {key: with_paths(part, paths) for key, part in value.items()}
+        return {key: _map_texts(part, replace) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [with_paths(part, paths) for part in value]
-    if not isinstance(value, str):
-        return value
-    replaced = _PATH_VARIABLE.sub(lambda match: _path(paths, match) + match["pointer"], value)
-    return _MANGLED.sub(lambda match: _mangle(_path(paths, match)), replaced)
+        return [_map_texts(part, replace) for part in value]
+    return replace(value) if isinstance(value, str) else value
 
 
-def _path(paths: list[str], match: re.Match[str]) -> str:
+def _choose(stored: list[T], match: re.Match[str]) -> T:
+    """Return the path or the value of the stored result that a variable names."""
     number = int(match["number"])
-    if number > len(paths):
-        raise ConfigError(f"{match[0]}: only {len(paths)} results are stored before it. Numbers start at 1.")
-    return paths[number - 1]
+    if number > len(stored):
+        raise ConfigError(f"{match[0]}: only {len(stored)} results are stored before it. Numbers start at 1.")
+    return stored[number - 1]
 
 
 def _mangle(path: str) -> str:
     """Mistype a path: swap its last two digits, or change the last digit if they are equal."""
     head, one, two = path[:-2], path[-2], path[-1]
-    return head + (two + one if one != two else one + ("0" if two != "0" else "1"))
-
-
-def with_values(value: Any, values: list[Any]) -> Any:
-    """Replace each text of a JSON value that is `${PATH_1}`, with or without a pointer, with the value itself."""
-    if isinstance(value, Mapping):
-        return {key: with_values(part, values) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [with_values(part, values) for part in value]
-    if isinstance(value, str) and (match := _PATH_VARIABLE.fullmatch(value)):
-        path = parse_path(_path([new_base("value", UUID(int=0, version=4))] * len(values), match) + match["pointer"])
-        return value_at(values[int(match["number"]) - 1], map(str, path.tokens) if path else ())
-    return value
+    if one != two:
+        return head + two + one
+    return head + one + ("1" if two == "0" else "0")

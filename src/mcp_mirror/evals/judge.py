@@ -101,28 +101,24 @@ def judge(case: Case, run: Run) -> Verdict:
     # Without the gateway, calls of its own tools are not expected.
     expected_calls = [one for one in case.calls if run.gateway or not OWN_TOOLS.issuperset(one.tool)]
     matches = [_match(expected, run) for expected in expected_calls]
+    checks = [_check_end(run.transcript)]
+    checks += [_check_count(match, run) for match in matches]
+    if case.order and len(matches) > 1:
+        checks.append(_check_order(matches))
     pointers = [pointer for match in matches for pointer in _judge_pointers(match, run)] if run.gateway else []
-    checks = (
-        _check_end(run.transcript),
-        *(_check_count(match, run) for match in matches),
-        *((_check_order(matches),) if case.order and len(matches) > 1 else ()),
-        *(
-            Check(f"path for {_title(match.expected)}.{name}", judged.path is not None, judged.reason)
-            for match, name, judged in pointers
-        ),
-        *(_check_stored(match, run) for match in matches if run.gateway and match.expected.pointer_result is not None),
-        *(_check_forbidden(glob, run) for glob in case.forbid),
-        *_check_answer(case, run.transcript.answer),
-        *(_check_file(name, wanted, run) for name, wanted in case.files.expected.items()),
-    )
-    exact = all(judged.form == "exact" for _, _, judged in pointers) if pointers else None
-    judged_arguments = [
+    checks += [Check(f"path for {title}", judged.path is not None, judged.reason) for title, judged in pointers]
+    if run.gateway:
+        checks += [_check_stored(match, run) for match in matches if match.expected.pointer_result is not None]
+    checks += [_check_forbidden(glob, run) for glob in case.forbid]
+    checks += _check_answer(case, run.transcript.answer)
+    checks += [_check_file(name, wanted, run) for name, wanted in case.files.expected.items()]
+    exact = [judged.form == "exact" for _, judged in pointers]
+    received = [
         match.judged_call is not None and _is_received(run, match.judged_call, name, source)
         for match in matches
         for name, source in match.expected.pointers.items()
     ]
-    received = all(judged_arguments) if judged_arguments else None
-    return Verdict(checks, exact, received)
+    return Verdict(tuple(checks), all(exact) if exact else None, all(received) if received else None)
 
 
 def _match(expected: ExpectedCall, run: Run) -> _Match:
@@ -175,22 +171,28 @@ def _check_count(match: _Match, run: Run) -> Check:
 def _check_order(matches: Iterable[_Match]) -> Check:
     """Compare the order of the first successes with the case. Other checks report missing calls."""
     firsts = [(match.successes[0], _title(match.expected)) for match in matches if match.successes]
-    late = next((names for names in pairwise(firsts) if names[0][0] >= names[1][0]), None)
-    reason = f"{late[1][1]} came before {late[0][1]}" if late else ""
-    return Check("order", not reason, reason)
+    for (index, title), (following, following_title) in pairwise(firsts):
+        if index >= following:
+            return Check("order", passed=False, reason=f"{following_title} came before {title}")
+    return Check("order", passed=True)
 
 
-def _judge_pointers(match: _Match, run: Run) -> list[tuple[_Match, str, JudgedPointer]]:
-    names = match.expected.pointers
-    if (index := match.judged_call) is None:
-        return [(match, name, JudgedPointer("missing", "the call was not made")) for name in names]
+def _judge_pointers(match: _Match, run: Run) -> Iterable[tuple[str, JudgedPointer]]:
+    """Yield the title and the judgement of each argument that must be a path."""
+    index, call = match.judged_call, _title(match.expected)
+    for name, source in match.expected.pointers.items():
+        if index is None:
+            judged = JudgedPointer("missing", "the call was not made")
+        else:
+            judged = _judge_argument(run, index, name, source)
+        yield f"{call}.{name}", judged
+
+
+def _judge_argument(run: Run, index: int, name: str, source: str) -> JudgedPointer:
     arguments = run.transcript.made_calls[index].named_call.arguments
-    known = run.known_before(index)
-    missing = JudgedPointer("missing", "the argument is missing")
-    return [
-        (match, name, judge_pointer(arguments[name], known, source, name) if name in arguments else missing)
-        for name, source in names.items()
-    ]
+    if name not in arguments:
+        return JudgedPointer("missing", "the argument is missing")
+    return judge_pointer(arguments[name], run.known_before(index), source, name)
 
 
 def _check_stored(match: _Match, run: Run) -> Check:
@@ -247,10 +249,9 @@ def _check_file(name: str, wanted: str | ResultOf, run: Run) -> Check:
 
 
 def _values_of(wanted: ResultOf, run: Run) -> Iterable[Any]:
-    tokens = [token.replace("~1", "/").replace("~0", "~") for token in wanted.at.split("/")[1:]]
     for result in run.results_of(wanted):
         with suppress(LookupError):
-            yield _replaced(value_at(result, tokens), wanted.replace)
+            yield _replaced(value_at(result, wanted.at), wanted.replace)
 
 
 def _replaced(value: Any, replace: Mapping[str, str]) -> Any:
@@ -264,7 +265,7 @@ def _is_received(run: Run, index: int, name: str, source: str) -> bool:
     made = run.transcript.made_calls[index]
     if made.result.is_error:
         return False
-    judged = judge_pointer(made.named_call.arguments.get(name), run.known_before(index), source, name)
+    judged = _judge_argument(run, index, name, source)
     received = next((call.arguments[name] for call in made.received_calls if name in call.arguments), None)
     expected = [*_expected_values(run, judged, source)]
     if received is None or not expected:

@@ -19,6 +19,7 @@ from mcp_mirror.paths import (
     read_notice_path,
     slug_of,
     tool_slug,
+    unescape_token,
     unwrap_result,
 )
 
@@ -88,9 +89,9 @@ def _wrong_source(path: MemoryPath, source: str) -> str:
     return ""
 
 
-def value_at(value: Any, tokens: Iterable[str]) -> Any:
-    """Follow the tokens of a JSON Pointer from a value; LookupError if one does not exist."""
-    for token in tokens:
+def value_at(value: Any, pointer: str) -> Any:
+    """Return the part of a value at a JSON Pointer; LookupError if it does not exist."""
+    for token in map(unescape_token, pointer.split("/")[1:]):
         match value:
             case list() if token.isdecimal():
                 value = value[int(token)]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -144,18 +144,26 @@ def _share(count: int, runs: int) -> str:
     return f"{count}/{runs}" if runs else "-"
 
 
-def _cells(rows: Sequence[Row]) -> list[tuple[str, list[str], bool]]:
-    """The columns that are not empty: name, cells, and whether they are numbers.
+class _Column(NamedTuple):
+    name: str
+    cells: list[str]
+    is_number: bool = False
 
-    Columns of settings are left out if all rows have the same value.
-    """
-    columns: list[tuple[str, list[str], bool]] = []
+
+def _list_columns(rows: Sequence[Row]) -> list[_Column]:
+    """The columns that are not empty. Those of settings are left out if all rows have the same value."""
+    columns: list[_Column] = []
     for label in ("case", *_SETTING):
         cells = [_write_label(row.labels[label]) for row in rows]
         if label == "case" or len({*cells} - {""}) > 1:
-            columns.append((label.replace("_", "-"), cells, False))
-    columns += [(name, [_cell(name, write, row) for row in rows], True) for name, write in _FIGURES]
-    return [column for column in columns if any(column[1])]
+            columns.append(_Column(label.replace("_", "-"), cells))
+    for name, write in _FIGURES:
+        columns.append(_Column(name, [_cell(name, write, row) for row in rows], is_number=True))
+    return [column for column in columns if any(column.cells)]
+
+
+def _list_lines(columns: Sequence[_Column]) -> Iterable[Sequence[str]]:
+    return zip(*(column.cells for column in columns), strict=True)
 
 
 def _cell(name: str, write: Callable[[Row], str], row: Row) -> str:
@@ -168,23 +176,20 @@ def _cell(name: str, write: Callable[[Row], str], row: Row) -> str:
 def as_table(rows: Sequence[Row]) -> Table:
     """Write a table for a terminal."""
     table = Table(box=box.SIMPLE, pad_edge=False)
-    columns = _cells(rows)
-    for name, _, is_number in columns:
-        table.add_column(name, justify="right" if is_number else "left")
-    for cells in zip(*(cells for _, cells, _ in columns), strict=True):
+    columns = _list_columns(rows)
+    for column in columns:
+        table.add_column(column.name, justify="right" if column.is_number else "left")
+    for cells in _list_lines(columns):
         table.add_row(*cells)
     return table
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """Write a table in Markdown."""
-    columns = _cells(rows)
-    lines = [
-        [name for name, _, _ in columns],
-        ["---:" if is_number else "---" for _, _, is_number in columns],
-        *map(list, zip(*(cells for _, cells, _ in columns), strict=True)),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    columns = _list_columns(rows)
+    names = [column.name for column in columns]
+    rules = ["---:" if column.is_number else "---" for column in columns]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, rules, *_list_lines(columns)))
 
 
 def as_json(rows: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,11 +129,12 @@ class Servers:
     user: User
     suffix: str = ""
     """The suffix of twins; empty without the gateway."""
-    _read: int = field(default=0)
+    _read: int = 0
+    """Bytes of the record of calls that were read."""
 
     def name_of(self, name: str) -> str:
         """The upstream's name of a tool with this listed name."""
-        return name.removesuffix(self.suffix) if self.suffix else name
+        return name.removesuffix(self.suffix)
 
     def listed_as(self, name: str) -> str:
         """The name under which a tool is listed: its twin's if the list has it, else its own."""
@@ -201,61 +202,53 @@ async def start_servers(
     Raises:
         UpstreamError: A server does not start or does not list its tools; the message quotes its standard error.
     """
+    command = ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config))
+    itself = UpstreamPolicy("gateway", StdioEndpoint(sys.executable, command), timeout=_LONGEST)
+    upstreams = (itself,) if gateway else config.upstreams
+    user = User(elicitation)
+    tools: dict[str, Tool] = {}
+    clients: dict[str, Client] = {}
+    instructions: list[str] = []
     async with AsyncExitStack() as stack:
         log = stack.enter_context(run_folder.log.open("w"))
-        connector = _Connector(stack, run_folder, log, User(elicitation))
         try:
-            program = StdioEndpoint(sys.executable, ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config)))
-            itself = UpstreamPolicy("gateway", program, timeout=_LONGEST)
-            upstreams, suffix = ((itself,), config.mirror.suffix) if gateway else (config.upstreams, "")
-            servers = await connector.connect_all(upstreams, suffix)
+            for upstream in upstreams:
+                transport = await _open_transport(upstream, run_folder, log, stack)
+                client = Client(
+                    transport,
+                    read_timeout_seconds=upstream.timeout,
+                    elicitation_callback=user.elicitation_callback,
+                )
+                await stack.enter_async_context(client)
+                instructions.append(client.instructions or "")
+                for tool in await _tools_of(client):
+                    if upstream.admits(tool.name) and tool.name not in tools:
+                        tools[tool.name], clients[tool.name] = tool, client
         except (MCPError, OSError, BaseExceptionGroup, anyio.ClosedResourceError) as error:
             message = f"The servers do not start ({type(error).__name__}). {run_folder.server_output}"
             raise UpstreamError(message) from error
-        yield servers
-
-
-@dataclass(frozen=True, slots=True)
-class _Connector:
-    """Connects to the servers of a run, and disconnects with the stack."""
-
-    stack: AsyncExitStack
-    run_folder: RunFolder
-    log: TextIO
-    user: User
-
-    async def connect_all(self, upstreams: Iterable[UpstreamPolicy], suffix: str) -> Servers:
-        tools: dict[str, Tool] = {}
-        clients: dict[str, Client] = {}
-        instructions: list[str] = []
-        answer = self.user.elicitation_callback
-        for upstream in upstreams:
-            transport = await self._open_transport(upstream)
-            client = Client(transport, read_timeout_seconds=upstream.timeout, elicitation_callback=answer)
-            await self.stack.enter_async_context(client)
-            instructions.append(client.instructions or "")
-            for tool in await _tools_of(client):
-                if upstream.admits(tool.name) and tool.name not in tools:
-                    tools[tool.name], clients[tool.name] = tool, client
         text = "\n\n".join(filter(None, instructions))
-        return Servers(self.run_folder, tuple(tools.values()), text, clients, self.user, suffix)
+        yield Servers(run_folder, tuple(tools.values()), text, clients, user, config.mirror.suffix if gateway else "")
 
-    async def _open_transport(self, upstream: UpstreamPolicy) -> Transport:
-        endpoint = upstream.endpoint
-        if isinstance(endpoint, HttpEndpoint):
-            headers = dict(endpoint.headers)
-            if endpoint.legacy_sse:
-                return sse_client(endpoint.url, headers=headers)
-            http = await self.stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=upstream.timeout))
-            return streamable_http_client(endpoint.url, http_client=http)
-        assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # no configuration has local functions
-        command = StdioServerParameters(
-            command=endpoint.command,
-            args=list(endpoint.args),
-            env={**self.run_folder.environ, **endpoint.env},
-            cwd=endpoint.cwd or str(self.run_folder.files),
-        )
-        return stdio_client(command, errlog=self.log)
+
+async def _open_transport(
+    upstream: UpstreamPolicy, run_folder: RunFolder, log: TextIO, stack: AsyncExitStack
+) -> Transport:
+    endpoint = upstream.endpoint
+    if isinstance(endpoint, HttpEndpoint):
+        headers = dict(endpoint.headers)
+        if endpoint.legacy_sse:
+            return sse_client(endpoint.url, headers=headers)
+        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=upstream.timeout))
+        return streamable_http_client(endpoint.url, http_client=http)
+    assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # no configuration has local functions
+    command = StdioServerParameters(
+        command=endpoint.command,
+        args=list(endpoint.args),
+        env={**run_folder.environ, **endpoint.env},
+        cwd=endpoint.cwd or str(run_folder.files),
+    )
+    return stdio_client(command, errlog=log)
 
 
 async def _tools_of(client: Client) -> tuple[Tool, ...]:

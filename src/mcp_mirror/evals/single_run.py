@@ -191,9 +191,11 @@ def _shorten(value: Any) -> Any:
     """A JSON value with long texts cut, because copied values can have many megabytes."""
     if isinstance(value, Mapping):
         return {key: _shorten(part) for key, part in value.items()}
-    if isinstance(value, str):
-        return value if len(value) <= _KEPT else f"{value[:_KEPT]}... ({len(value):,} characters)"
+    if isinstance(value, str) and len(value) > _KEPT:
+        return f"{value[:_KEPT]}... ({len(value):,} characters)"
     if isinstance(value, list):
         text = json.dumps(value)
-        return [_shorten(part) for part in value] if len(text) <= _KEPT else f"{text[:_KEPT]}... ({len(text):,})"
+        if len(text) > _KEPT:
+            return f"{text[:_KEPT]}... ({len(text):,})"
+        return [_shorten(part) for part in value]
     return value

@@ -23,7 +23,6 @@ Block = tuple[str, ...]
 _STANDARD: Final = EntryShape()
 _MCP_SERVERS: Final[tuple[Block, ...]] = (("mcpServers",),)
 _SUFFIXES: Final = frozenset({".json", ".jsonc", ".yaml", ".yml", ".toml"})
-_EDITORS: Final = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -102,6 +101,12 @@ class Client(msgspec.Struct, frozen=True):
     """Whether the client replaces variables such as `${VAR}` in entries; otherwise they are plain text."""
     expands_bare_variables: bool = False
     """Whether the client also replaces `$VAR`."""
+
+
+def _list_extension_places(path: str) -> Iterator[Place]:
+    """Yield the places of an extension in each editor of the family of VS Code."""
+    for editor in ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf"):
+        yield Place("config", f"{editor}/User/globalStorage/{path}")
 
 
 _OPENCODE_BLOCKS: Final[tuple[Block, ...]] = (("mcp", "servers"), ("mcp",))
@@ -189,10 +194,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         "https://docs.cline.bot/mcp/mcp-overview",
         (
             Place("home", ".cline/data/settings/cline_mcp_settings.json"),
-            *(
-                Place("config", f"{editor}/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json")
-                for editor in _EDITORS
-            ),
+            *_list_extension_places("saoudrizwan.claude-dev/settings/cline_mcp_settings.json"),
         ),
         EntryShape(remote_type="streamableHttp", is_sse_by_default=True),
     ),
@@ -201,10 +203,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         "Roo Code",
         "https://docs.roocode.com/features/mcp/using-mcp-in-roo",
         (
-            *(
-                Place("config", f"{editor}/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json")
-                for editor in _EDITORS
-            ),
+            *_list_extension_places("rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
             Place("project", ".roo/mcp.json"),
         ),
         EntryShape(remote_type="streamable-http"),
@@ -223,6 +222,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
             remote_type="streamable_http",
             has_header_variables=True,
             builtin_types=("builtin", "platform", "frontend", "inline_python"),
+            has_enabled_entries=True,
         ),
         expands_variables=False,
     ),

@@ -108,21 +108,24 @@ def _check_options(client: str | None, config: Path | None, server: Sequence[str
 
 def _plan_client(client: str, servers: Sequence[str], *, with_memory: bool) -> list[Plan]:
     """Return the plans for the files of a client."""
-    targets, program = find_named(client, current_machine()), find_program()
-    plans: list[Plan] = []
-    for target in targets:
-        chosen = servers
-        if servers and len(targets) > 1:  # each has only some of them
-            names = {entry.name for entry in target.list_entries()}
-            chosen = [name for name in servers if name in names]
-        if chosen or not servers:
-            plans.append(plan_wrapping(target, program, chosen, with_memory=with_memory))
-    if not plans:
-        raise ConfigError(f"No file of {client} has a server {servers[0]!r}. `mcp-mirror status` lists the servers.")
+    targets = find_named(client, current_machine())
+    chosen = [(target, servers) for target in targets]
+    if servers and len(targets) > 1:
+        chosen = _find_files(client, targets, servers)
+    plans = [plan_wrapping(target, find_program(), names, with_memory=with_memory) for target, names in chosen]
     for plan in plans:
         if not plan.changed and not plan.left:
             raise ConfigError(f"{plan.target.file} contains no servers. Add a server in the client first.")
     return plans
+
+
+def _find_files(client: str, targets: Sequence[Target], servers: Sequence[str]) -> list[tuple[Target, Sequence[str]]]:
+    """Return the files of a client with some of the servers, and which of them each has."""
+    entries = [(target, {entry.name for entry in target.list_entries()}) for target in targets]
+    for name in servers:
+        if not any(name in names for _, names in entries):
+            raise ConfigError(f"No file of {client} has a server {name!r}. `mcp-mirror status` lists the servers.")
+    return [(target, [*names.intersection(servers)]) for target, names in entries if names.intersection(servers)]
 
 
 def _plan_all(*, is_everything: bool, with_memory: bool) -> tuple[list[Plan], bool]:
@@ -296,7 +299,9 @@ def uninstall(
     targets = _find_all_installed(is_everything=every) if client is None else _find_installed(client)
 
     def carry_out(target: Target) -> None:
-        plan = _plan_removal(target)
+        # A file that `--merge` made has a backup, but no wrapped server.
+        is_wrapped = any(entry.is_wrapped for entry in target.list_entries())
+        plan = plan_unmerging(target) if has_file(target.backup) and not is_wrapped else plan_unwrapping(target)
         if dry_run:
             _print_diff(plan)
             return
@@ -335,12 +340,6 @@ def _find_all_installed(*, is_everything: bool) -> list[Target]:
             command = describe_command("uninstall", target.word)
             print_note(f"{target.title} stays as it is: it is a file of a project. To restore it: {command}")
     return [target for target in installed if target.place.scope == "user"]
-
-
-def _plan_removal(target: Target) -> Plan:
-    """Return the plan for a file: that of `--merge` has a backup, but no wrapped server."""
-    is_wrapped = any(entry.is_wrapped for entry in target.list_entries())
-    return plan_unmerging(target) if has_file(target.backup) and not is_wrapped else plan_unwrapping(target)
 
 
 def _is_installed(target: Target) -> bool:

@@ -77,12 +77,10 @@ def doctor(
         print_note(
             "No server is wrapped. `mcp-mirror install` wraps them; `mcp-mirror check` examines a configuration."
         )
-    outcomes: list[_Outcome] = []
     running: set[int] = set()
-    if servers:
-        # A server that starts has seconds to end, since an npx that is killed while it installs breaks its cache.
-        leave = partial(end_programs, running)
-        run_until_signal(_start_all(servers, timeout, outcomes, running), leave=leave)
+    # A server that starts has seconds to end, since an npx that is killed while it installs breaks its cache.
+    leave = partial(end_programs, running)
+    outcomes = run_until_signal(_start_all(servers, timeout, running), leave=leave) if servers else []
     problems += (problem for one in outcomes for problem in one.problems)
     print_problems(problems)
     if servers:
@@ -91,14 +89,10 @@ def doctor(
     raise typer.Exit(1 if problems else 0)
 
 
-async def _start_all(
-    servers: Sequence[ServerStart],
-    timeout: float,  # noqa: ASYNC109
-    outcomes: list[_Outcome],
-    running: set[int],
-) -> None:
-    """Start servers, a few at once, and add an outcome for each."""
+async def _start_all(servers: Sequence[ServerStart], timeout: float, running: set[int]) -> list[_Outcome]:  # noqa: ASYNC109
+    """Start servers, a few at once, and return an outcome for each."""
     limiter = anyio.CapacityLimiter(_AT_ONCE)
+    outcomes: list[_Outcome] = []
 
     async def follow(server: ServerStart) -> None:
         outcome = _find_obstacle(server)
@@ -114,6 +108,7 @@ async def _start_all(
     async with anyio.create_task_group() as tasks:
         for server in servers:
             tasks.start_soon(follow, server)
+    return outcomes
 
 
 def _find_servers(client: str | None, problems: list[str]) -> Iterator[ServerStart]:
@@ -181,7 +176,7 @@ def _describe_start(server: ServerStart, problem: str) -> Iterator[str]:
     if not words or shutil.which(words[0]) is None or problem.startswith(IS_GATEWAY):
         return
     command = " ".join((shlex.quote(words[0]), *(_show_word(word, server.redactor) for word in words[1:])))
-    variables = ", with the variables of its entry" if server.has_variables else ""
+    variables = ", with the variables of its entry" if server.variables else ""
     yield f"To run it without mcp-mirror{variables}: {sanitize_to_lines(command)}"
 
 
@@ -246,11 +241,13 @@ def _find_output(lines: Sequence[str], problem: str) -> list[str]:
     kept: list[str] = []
     for line in lines:
         own = _OWN_LINE.match(line)
-        is_repeated = kept[-1:] == [line] or (own is not None and line[own.end() :] in problem)
-        if not is_repeated:
+        repeats_problem = own is not None and line[own.end() :] in problem
+        if not repeats_problem and kept[-1:] != [line]:
             kept.append(line)
     if all(line.strip() in problem for line in kept):
         return []
-    longest = len(kept) // 2
-    repeated = next((count for count in range(longest, 0, -1) if kept[-count:] == kept[-2 * count : -count]), 0)
-    return kept[: len(kept) - repeated][-_MAX_LINES:]
+    for count in range(len(kept) // 2, 0, -1):
+        if kept[-count:] == kept[-2 * count : -count]:
+            kept = kept[:-count]
+            break
+    return kept[-_MAX_LINES:]

@@ -65,6 +65,13 @@ class EntryShape(msgspec.Struct, frozen=True):
     """Whether the client replaces variables in headers, but not in the environment of a server."""
     builtin_types: tuple[str, ...] = ()
     """Values of `type` for servers that are part of the client."""
+    has_enabled_entries: bool = False
+    """Whether the client starts only entries with a name and `enabled: true`."""
+
+    def write_command(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the members of an entry for a command with its arguments."""
+        program, *args = words
+        return {self.command: [program, *args]} if self.has_command_list else {self.command: program, "args": args}
 
 
 class RemoteServer(msgspec.Struct, frozen=True):
@@ -88,16 +95,35 @@ def flatten(entry: Any) -> Any:
     return {**entry, **inner} if isinstance(inner, dict) else entry
 
 
+class _Command(NamedTuple):
+    """The command of a local server as its entry contains it."""
+
+    at: Location
+    """Where the mapping with the program and its arguments is in the entry."""
+    mapping: Mapping[str, Any]
+    key: str
+    """The key of the program, or of a list with the program and its arguments."""
+    program: Any
+
+
+def _find_command(entry: Mapping[str, Any]) -> _Command | None:
+    """Return the command of an entry; None for a server at an address."""
+    key = next((key for key in _COMMANDS if entry.get(key)), None)
+    if key is None:
+        return None
+    if isinstance(entry[key], dict):  # Zed's older form
+        return _Command((key,), entry[key], "path", entry[key].get("path"))
+    return _Command((), entry, key, entry[key])
+
+
 def read_words(entry: Any) -> list[str]:
     """Return the command of an entry with its arguments; empty for other servers."""
     entry = flatten(entry)
-    if not isinstance(entry, dict):
+    command = _find_command(entry) if isinstance(entry, dict) else None
+    if command is None:
         return []
-    command: Any = _first(entry, _COMMANDS)
-    args: Any = entry.get("args")
-    if isinstance(command, dict):  # Zed's older form
-        command, args = command.get("path"), command.get("args")
-    words = command if isinstance(command, list) else [command]
+    args = command.mapping.get("args")
+    words = command.program if isinstance(command.program, list) else [command.program]
     return [str(word) for word in (*words, *(args if isinstance(args, list) else ())) if word is not None]
 
 
@@ -172,7 +198,20 @@ class Entry(msgspec.Struct, frozen=True):
 
     def find_reason(self, *, is_chosen: bool = False) -> str | None:
         """Return why the entry is left as it is; None if it can be wrapped. `is_chosen`: the user named the server."""
-        return _find_reason(flatten(self.settings or self.value), self.shape, is_chosen=is_chosen) or self.problem
+        entry = flatten(self.settings or self.value)
+        if not isinstance(entry, dict):
+            return "it is not an object"
+        if subcommand := read_own_command(entry).subcommand:
+            return "it is wrapped already" if subcommand == "wrap" else f"it is mcp-mirror itself ({subcommand})"
+        if reason := _find_unusable_kind(entry, self.shape):
+            return reason
+        try:
+            server = _read_server(entry, self.shape)
+        except _UnwrappableError as error:
+            return str(error)
+        if isinstance(server, RemoteServer):
+            reason = _find_remote_reason(entry, server, self.shape, is_chosen=is_chosen)
+        return reason or self.problem
 
     def describe_state(self, reason: str) -> str:
         """Return a line about an entry that `install` leaves as it is for this reason."""
@@ -186,16 +225,16 @@ class Entry(msgspec.Struct, frozen=True):
         options = ["wrap", *(["--name", self.name] if UPSTREAM_NAME.fullmatch(self.name) else [])]
         if isinstance(server, RemoteServer):
             return [Put(self.at, _wrap_remote(entry, server, self.shape, [*program, *options]))]
-        own, key = [*program[1:], *options, "--"], _find_command_key(entry)
-        if isinstance(entry[key], list):
-            return [Prepend((*self.at, key), (program[0], *own))]
-        place, inner, owner = self._locate_command(key)
-        replaced = Put((*place, inner), program[0])
-        if isinstance(owner.get("args"), list):
-            return [replaced, Prepend((*place, "args"), (*own, server))]
-        if "args" in owner:
-            return [replaced, Put((*place, "args"), [*own, server])]
-        return [replaced, Add(place, "args", [*own, server], inner)]
+        own, command = [*program[1:], *options, "--"], server
+        at = (*self.at, *command.at)
+        if isinstance(command.program, list):
+            return [Prepend((*at, command.key), (program[0], *own))]
+        replaced, args = Put((*at, command.key), program[0]), [*own, command.program]
+        if isinstance(command.mapping.get("args"), list):
+            return [replaced, Prepend((*at, "args"), tuple(args))]
+        if "args" in command.mapping:
+            return [replaced, Put((*at, "args"), args)]
+        return [replaced, Add(at, "args", args, command.key)]
 
     def unwrap(self) -> list[Edit]:
         """Return the edits that unwrap a wrapped entry, as well as the entry itself shows its original.
@@ -207,36 +246,12 @@ class Entry(msgspec.Struct, frozen=True):
         if not server:
             restored = _unwrap_remote(self.value, _read_options(own.options), self.shape)
             return [Put(self.at, restored)] if restored else []
-        key, count = _find_command_key(self.value), len(read_words(self.value)) - len(server)
-        if isinstance(self.value[key], list):
-            return [DropFirst((*self.at, key), count)]
-        place, inner, _ = self._locate_command(key)
-        return [Put((*place, inner), server[0]), DropFirst((*place, "args"), count)]
-
-    def _locate_command(self, key: str) -> tuple[Location, str, Mapping[str, Any]]:
-        """Return the mapping with the program and its arguments: where it is, the program's key, and the mapping."""
-        command = self.value[key]
-        if isinstance(command, dict):  # Zed's older form
-            return (*self.at, key), "path", command
-        return self.at, key, self.value
-
-
-def _find_command_key(entry: Mapping[str, Any]) -> str:
-    return next(key for key in _COMMANDS if entry.get(key))
-
-
-def _find_reason(entry: Any, shape: EntryShape, *, is_chosen: bool) -> str | None:
-    if not isinstance(entry, dict):
-        return "it is not an object"
-    if subcommand := read_own_command(entry).subcommand:
-        return "it is wrapped already" if subcommand == "wrap" else f"it is mcp-mirror itself ({subcommand})"
-    if reason := _find_unusable_kind(entry, shape):
-        return reason
-    try:
-        server = _read_server(entry, shape)
-    except _UnwrappableError as error:
-        return str(error)
-    return None if isinstance(server, str) else _find_remote_reason(entry, server, shape, is_chosen=is_chosen)
+        command, count = _find_command(self.value), len(read_words(self.value)) - len(server)
+        assert command is not None  # noqa: S101  # it has words
+        at = (*self.at, *command.at)
+        if isinstance(command.program, list):
+            return [DropFirst((*at, command.key), count)]
+        return [Put((*at, command.key), server[0]), DropFirst((*at, "args"), count)]
 
 
 def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | None:
@@ -254,16 +269,18 @@ def _read_type(entry: Mapping[str, Any]) -> str:
     return str(next((entry[key] for key in _TYPES if key in entry), "")).lower()
 
 
-def _read_server(entry: Mapping[str, Any], shape: EntryShape) -> str | RemoteServer:
-    """Return the program of a local server, or a remote server."""
-    command = _first(entry, _COMMANDS)
-    if command is not None:
-        return _read_local(command, entry.get("args"))
+def _read_server(entry: Mapping[str, Any], shape: EntryShape) -> _Command | RemoteServer:
+    """Return the command of a local server, or a remote server; an error if it has an unknown form."""
+    if command := _find_command(entry):
+        _check_command(command)
+        return command
     url = _first(entry, _URLS)
     if not isinstance(url, str):
         raise _UnwrappableError("it has neither a command nor an address")
-    if not _can_split(url):
-        raise _UnwrappableError("its address has an unknown form")
+    try:
+        urlsplit(url)
+    except ValueError:  # such as http://[HOST]/
+        raise _UnwrappableError("its address has an unknown form") from None
     if not isinstance(_first(entry, ENVIRONMENTS) or {}, dict):
         raise _UnwrappableError("its environment has an unknown form")
     kind = _read_type(entry)
@@ -271,23 +288,15 @@ def _read_server(entry: Mapping[str, Any], shape: EntryShape) -> str | RemoteSer
     return RemoteServer(url, _read_headers(entry), _read_variables(entry), is_sse)
 
 
-def _can_split(url: str) -> bool:
-    try:
-        return bool(urlsplit(url))
-    except ValueError:  # such as http://[HOST]/
-        return False
-
-
-def _read_local(command: Any, args: Any) -> str:
-    if isinstance(command, dict):
-        command, args = command.get("path"), command.get("args")
-    if isinstance(command, list):
-        command, args = (command[0] if command else None), command[1:]
-    if not isinstance(command, str) or not isinstance(args, list | None):
+def _check_command(command: _Command) -> None:
+    program: Any = command.program
+    args: Any = command.mapping.get("args")
+    if isinstance(program, list):
+        program, args = next(iter(program), None), program[1:]
+    if not isinstance(program, str) or not isinstance(args, list | None):
         raise _UnwrappableError("its command has an unknown form")
-    if not args and " " in command.strip() and "/" not in command and "\\" not in command:
+    if not args and " " in program.strip() and "/" not in program and "\\" not in program:
         raise _UnwrappableError("its command contains arguments; write them in 'args'")
-    return command
 
 
 def _read_headers(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -341,8 +350,7 @@ def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntrySha
         words += ["--header-env", f"{name}={variable}"]
     for name, value in server.variables.items():
         words += ["--header", f"{name}: {value}"]
-    command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
-    return _replace_keys(entry, server, shape, command, secrets)
+    return _replace_keys(entry, server, shape, shape.write_command(words), secrets)
 
 
 def _replace_keys(
@@ -388,17 +396,19 @@ def _unwrap_remote(entry: Mapping[str, Any], options: Mapping[str, Any], shape: 
     headers = {name: env.pop(variable, "") for name, _, variable in named}
     written = (header.partition(":") for header in options["header"] or ())
     variables = {name: text.strip() for name, _, text in written}
-    has_type = not entry.keys().isdisjoint(_TYPES) or shape.is_type_required
-    restored: dict[str, Any] = {}
-    if has_type:
+    removed = {shape.command, "args", shape.env, *_TYPES}
+    if variables and shape.forwarded:
+        removed.add(shape.forwarded)
+    restored = {key: value for key, value in entry.items() if key not in removed}
+    if shape.is_type_required or not entry.keys().isdisjoint(_TYPES):
         restored["type"] = _SSE if is_sse and shape.remote_type != "remote" else shape.remote_type or "http"
     restored[shape.sse_url if is_sse else shape.url] = url
     if headers:
         restored[shape.headers] = {"headers": headers} if shape.headers == "requestOptions" else headers
     restored |= _restore_variables(variables)
-    gone = {shape.command, "args", shape.env, *_TYPES, *([shape.forwarded] if variables and shape.forwarded else [])}
-    kept = {key: value for key, value in entry.items() if key not in gone}
-    return {**kept, **restored, **({shape.env: env} if env else {})}
+    if env:
+        restored[shape.env] = env
+    return restored
 
 
 def _restore_variables(variables: Mapping[str, str]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ writes the backup; otherwise it restores the text of each wrapped entry from the
 backup does not have.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain, count
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -114,16 +115,19 @@ def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> 
 def _add_memory(document: Document, target: Target, program: Sequence[str]) -> Document:
     """Return the document with the memory tools: once for the whole client, else in each of its projects."""
     entries = target.list_entries(document)
-    blocks = dict.fromkeys(entry.server_at[:-1] for entry in entries if entry.is_wrapped)
-    blocks = {at: None for at in blocks if at[0] != "projects"} or blocks
+    blocks = [entry.server_at[:-1] for entry in entries if entry.is_wrapped]
+    blocks = [at for at in blocks if at[0] != "projects"] or blocks
     present = {entry.server_at[:-1] for entry in entries if entry.is_memory}
-    shape, words = target.client.shape, [*program, "memory"]
-    command = {shape.command: words} if shape.has_command_list else {shape.command: words[0], "args": words[1:]}
-    kind = {"type": shape.local_type} if shape.is_type_required else {}
-    name = {"name": MEMORY_NAME} if isinstance(entries[0].at[-1], int) or shape.env == "envs" else {}
-    enabled = {"enabled": True} if shape.env == "envs" else {}
-    entry = {**name, **enabled, **kind, **command}
-    return document.edit([Add(block, MEMORY_NAME, entry) for block in blocks if block not in present])
+    shape, is_list = target.client.shape, isinstance(entries[0].at[-1], int)
+    added: dict[str, Any] = {}
+    if is_list or shape.has_enabled_entries:
+        added["name"] = MEMORY_NAME
+    if shape.has_enabled_entries:
+        added["enabled"] = True
+    if shape.is_type_required:
+        added["type"] = shape.local_type
+    added |= shape.write_command([*program, "memory"])
+    return document.edit([Add(block, MEMORY_NAME, added) for block in dict.fromkeys(blocks) if block not in present])
 
 
 def _restore(target: Target, document: Document) -> Document:
@@ -184,10 +188,11 @@ def _wrap_like(backup: Document, document: Document, target: Target) -> bytes | 
 def _by_key(entries: Iterable[Entry]) -> dict[tuple[Location, str, int], Entry]:
     """Return entries by their block, name, and number among those of the same name: indices of a list change."""
     found: dict[tuple[Location, str, int], Entry] = {}
+    numbers: Counter[tuple[Location, str]] = Counter()
     for entry in entries:
-        block = entry.server_at[:-1]
-        number = next(number for number in count() if (block, entry.name, number) not in found)
-        found[block, entry.name, number] = entry
+        named = (entry.server_at[:-1], entry.name)
+        found[*named, numbers[named]] = entry
+        numbers[named] += 1
     return found
 
 

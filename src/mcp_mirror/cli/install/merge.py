@@ -211,7 +211,9 @@ def _build_entry(target: Target, block: str, config: Path, text: str) -> dict[st
     servers refer to, because the client may know variables that it does not pass on otherwise.
     """
     program = find_program()
-    kind = {"type": "stdio"} if block == "servers" else {}
-    named = {found[1]: found[0] for found in _VARIABLE.finditer(text)} if target.client.expands_variables else {}
-    env = {"env": named} if named else {}
-    return {**kind, "command": program[0], "args": [*program[1:], "serve", "--config", str(config)], **env}
+    entry: dict[str, Any] = {"type": "stdio"} if block == "servers" else {}
+    entry |= {"command": program[0], "args": [*program[1:], "serve", "--config", str(config)]}
+    variables = {found[1]: found[0] for found in _VARIABLE.finditer(text)}
+    if variables and target.client.expands_variables:
+        entry["env"] = variables
+    return entry

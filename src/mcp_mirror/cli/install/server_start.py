@@ -52,18 +52,13 @@ class ServerStart(msgspec.Struct, frozen=True):
     @property
     def environment(self) -> dict[str, str]:
         """The environment, with the variables of the entry."""
-        return {**os.environ, **self._read_variables()}
+        return {**os.environ, **self.variables}
 
     @property
     def redactor(self) -> Redactor:
         """Redacts what may be secret in the server's arguments and variables."""
         program, *args = self.expand(self.entry.own.wrapped) or [""]
-        return Redactor(StdioEndpoint(program, tuple(args), self._read_variables()))
-
-    @property
-    def has_variables(self) -> bool:
-        """Whether the entry has variables for its server."""
-        return bool(_read_environment(self.entry.value))
+        return Redactor(StdioEndpoint(program, tuple(args), self.variables))
 
     def find_unset_variables(self) -> list[str]:
         """Return the references to variables that are not set here, each once; the client may know them."""
@@ -82,8 +77,8 @@ class ServerStart(msgspec.Struct, frozen=True):
         Raises:
             ConfigError: The configuration was not found, or is unusable.
         """
-        named = find_config_option(self.words)
-        path = self.folder / find_config(Path(named) if named else None, self.environment).path
+        named, folder = find_config_option(self.words), self.folder
+        path = folder / find_config(Path(named) if named else None, self.environment, folder).path
         return path, load_config(path, self.environment)
 
     def expand(self, words: list[str]) -> list[str]:
@@ -103,7 +98,9 @@ class ServerStart(msgspec.Struct, frozen=True):
 
         return [_VARIABLE.sub(replace, word) for word in words]
 
-    def _read_variables(self) -> dict[str, str]:
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of the entry."""
         variables = _read_environment(self.entry.value)
         return dict(zip(variables, self.expand(list(variables.values())), strict=True))
 

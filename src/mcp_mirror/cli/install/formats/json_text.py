@@ -52,7 +52,7 @@ class JsonDocument(Document):
         try:
             self.value: Any = json.loads(text)
         except ValueError:
-            self._json = blank_comments(self._text)
+            self._json = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, self._text))
             self.value = json.loads(self._json.decode()) if self._json.strip() else {}
 
     def find_problem(self, at: Location) -> str | None:
@@ -169,13 +169,8 @@ class JsonDocument(Document):
         return start, start, text
 
 
-def blank_comments(text: bytes) -> bytes:
-    """Return JSON of the same length without comments and trailing commas; line breaks stay."""
-    plain = _COMMENT.sub(_blank, text)
-    return _TRAILING_COMMA.sub(_blank, plain)
-
-
 def _blank(match: re.Match[bytes]) -> bytes:
+    """Return spaces in place of a comment or a comma; line breaks and strings stay."""
     return match[0] if match[0].startswith(b'"') else _VISIBLE.sub(b" ", match[0])
 
 

@@ -56,36 +56,20 @@ class TomlDocument(Document):
             return UNSAFE
 
     def _write(self, edits: Iterable[Edit]) -> bytes:
-        text, remaining, comments = self._prepare(edits)
-        tail = ""
+        text, new_tables = self._text, ""
         try:
-            for edit in remaining:
-                text, added = _apply(text, edit)
-                tail += added
+            for edit in edits:
+                if isinstance(edit, Add) and edit.after is None:
+                    new_tables += "\n" + _render_table((*edit.at, edit.key), edit.value)
+                else:
+                    text = _apply(text, edit)
         except (TOMLKitError, LookupError, TypeError, AttributeError):
             raise ConfigError(UNSAFE) from None
-        for at, comment in comments.items():
-            text = _paste_comments(text, at, comment)
-        if tail:
-            text = text.rstrip("\r\n") + "\n" + tail
+        if new_tables:
+            text = text.rstrip("\r\n") + "\n" + new_tables
         if "\r\n" in self._text and "\n" not in self._text.replace("\r\n", ""):
             text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         return text.encode()
-
-    def _prepare(self, edits: Iterable[Edit]) -> tuple[str, list[Edit], dict[Location, _Comments]]:
-        """Return the text after the edits that need no `tomlkit`, the other edits, and the comments to paste later."""
-        text, remaining, comments = self._text, list[Edit](), dict[Location, _Comments]()
-        for edit in edits:
-            if isinstance(edit, Remove) and (removed := _remove_table(text, edit.at)) != text:
-                text = removed
-                continue
-            if isinstance(edit, Put) and isinstance(edit.value, dict):
-                text, comments[edit.at] = _cut_comments(text, edit.at)
-            elif isinstance(edit, Restore) and (restored := _restore_tables(text, edit)):
-                text = restored
-                continue
-            remaining.append(edit)
-        return text, remaining, comments
 
     def read_tables(self, at: Location) -> str:
         """Return the text of a table with the tables below it; empty if it has no header of its own."""
@@ -105,17 +89,23 @@ def _locate(text: str, at: Location) -> tuple[int, int]:
     return 0, len(text)
 
 
-def _apply(text: str, edit: Edit) -> tuple[str, str]:
-    """Return the text with an edit, and text for its end. `tomlkit` would move other tables, so it reads only some."""
+def _apply(text: str, edit: Edit) -> str:
+    """Return the text with an edit, of which `tomlkit` does not get the comments and tables that it would move."""
+    if isinstance(edit, Remove) and (place := _find_tables(text, edit.at).get(edit.at)):
+        empty = _EMPTY_LINE.search(text, 0, place.start)
+        return text[: empty.start() if empty else place.start] + text[place.end :]
+    if isinstance(edit, Restore) and (restored := _restore_tables(text, edit)):
+        return restored
+    if isinstance(edit, Put) and isinstance(edit.value, dict):
+        text, comments = _cut_comments(text, edit.at)
+        return _paste_comments(_edit_tables(text, edit), edit.at, comments)
+    return _edit_tables(text, edit)
+
+
+def _edit_tables(text: str, edit: Edit) -> str:
+    """Return the text with an edit by `tomlkit`, which would move other tables, so it reads only some."""
     start, stop = _locate(text, edit.at)
     root = tomlkit.parse(text[start:stop])
-    if added := _edit(root, edit):
-        return text, added
-    return text[:start] + tomlkit.dumps(root) + text[stop:], ""
-
-
-def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
-    """Change the document, or return text for its end."""
     match edit:
         case Put(at, value):
             _put(root, at, value)
@@ -124,20 +114,15 @@ def _edit(root: Any, edit: Edit) -> str:  # noqa: C901  # one case for each kind
             _restore(root, at, source.read_table(source_at))
         case Add(at, key, value, str(after)):
             _add(_walk(root, at), key, value, after)
-        case Add(at, key, value):
-            if isinstance(_walk(root, at), InlineTable):
-                raise ConfigError(UNSAFE)
-            return "\n" + tomlkit.dumps(_nest((*at, key), value))
         case Remove(at):
-            if at[-1] in _walk(root, at[:-1]):
-                del _walk(root, at[:-1])[at[-1]]
+            del _walk(root, at[:-1])[at[-1]]
         case Prepend(at, new):
             _walk(root, at[:-1])[at[-1]] = tomlkit.value(_prepend(_walk(root, at).as_string(), new))
         case DropFirst(at, count):
             array = _walk(root, at)
             for _ in range(count):
                 del array[0]
-    return ""
+    return text[:start] + tomlkit.dumps(root) + text[stop:]
 
 
 class _TableSpan(NamedTuple):
@@ -150,19 +135,15 @@ class _TableSpan(NamedTuple):
     """The next header, or the end of the text."""
 
 
-def _find_table(text: str, at: Location) -> _TableSpan | None:
-    headers = (header for header in _HEADER.finditer(text) if _read_header(header[0]) == at)
-    return next((_measure_table(text, header) for header in headers), None)
-
-
 def _find_tables(text: str, at: Location) -> dict[Location, _TableSpan]:
     """Return a table and the tables below it that follow."""
     found: dict[Location, _TableSpan] = {}
-    place = _find_table(text, at)
-    if place:
-        found[at] = place
-    while place and (header := _HEADER.match(text, place.next)) and (keys := _read_header(header[0]))[: len(at)] == at:
-        found[keys] = place = _measure_table(text, header)
+    for header in _HEADER.finditer(text):
+        keys = _read_header(header[0])
+        if keys == at or (found and keys[: len(at)] == at):
+            found[keys] = _measure_table(text, header)
+        elif found:
+            break
     return found
 
 
@@ -171,18 +152,6 @@ def _measure_table(text: str, header: re.Match[str]) -> _TableSpan:
     stop = following.start() if following else len(text)
     rest = _COMMENTS.search(text, header.end(), stop)
     return _TableSpan(header.start(), rest.start() if rest else stop, stop)
-
-
-def _remove_table(text: str, at: Location) -> str:
-    """Return the text without a table and the empty line before it.
-
-    `tomlkit` would also remove the comments after it.
-    """
-    place = _find_table(text, at)
-    if place is None:
-        return text
-    empty = _EMPTY_LINE.search(text, 0, place.start)
-    return text[: empty.start() if empty else place.start] + text[place.end :]
 
 
 def _cut_comments(text: str, at: Location) -> tuple[str, _Comments]:
@@ -279,17 +248,11 @@ def _replace_members(table: Any, members: Mapping[str, Any]) -> None:
             table[key] = copy.deepcopy(member)
 
 
-def _nest(at: Location, value: Any) -> tomlkit.TOMLDocument:
-    document = tomlkit.document()
-    inner: Any = document
-    for step in at[:-1]:
-        table = tomlkit.table(is_super_table=True)
-        inner.add(str(step), table)
-        inner = table
-    table = tomlkit.table()
-    table.update(value)
-    inner.add(str(at[-1]), table)
-    return document
+def _render_table(at: Location, value: Any) -> str:
+    """Return the text of a table with its header."""
+    for step in reversed(at):
+        value = {str(step): value}
+    return tomlkit.dumps(value)
 
 
 def _prepend(text: str, new: tuple[str, ...]) -> str:
