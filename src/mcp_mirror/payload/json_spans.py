@@ -58,8 +58,7 @@ _ALL: Final = 1 << 62
 INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 """A token that names an item of an array."""
 _FAST: Final = 1 << 16
-"""Bytes above which the C scanner measures an object's values. It does not detect repeated keys."""
-
+"""Bytes of an object in which one key is found without a step for each member, and of pieces that are compared."""
 
 _LISTED: Final = 1 << 26
 """Bytes up to which `count_items` builds a list of all items of an array."""
@@ -187,10 +186,10 @@ def members(blob: Buffer, span: Span, stops: Mapping[int, int] = _UNMEASURED) ->
 
     `stops` has the offsets after containers that are measured already, by their first offsets.
     """
-    if span.length > _FAST and not stops:
-        with suppress(RecursionError):
-            if (measured := _measure_members(blob, span)) is not None:
-                return measured
+    if not stops:
+        with suppress(RecursionError, msgspec.DecodeError):  # the scan reports where the text is not JSON
+            raws, origin = _decode_members(blob, span), find_address(blob)
+            return tuple(Member(key, _locate_raw(raw, origin)) for key, raw in raws.items())
     found = dict(member for _, member in members_with_offsets(blob, span, stops))
     return tuple(Member(key, value) for key, value in found.items())
 
@@ -348,12 +347,26 @@ def _locate_child(
 
 def _find_member(blob: Buffer, span: Span, key: JsonToken) -> Span | None:
     """The value of a key in the object at `span`, without a step for each member; None if it is not found so."""
-    view = memoryview(blob)
+    if not isinstance(key, str):
+        return None
     with suppress(RecursionError):
-        raws = msgspec.json.decode(view[span.start : span.stop], type=dict[str, msgspec.Raw])
-        if isinstance(key, str) and (raw := raws.get(key)) is not None:
-            return Span(find_address(raw) - find_address(view), len(memoryview(raw)))
+        if (raw := _decode_members(blob, span).get(key)) is not None:
+            return _locate_raw(raw, find_address(blob))
     return None
+
+
+def _decode_members(blob: Buffer, span: Span) -> dict[str, msgspec.Raw]:
+    """The members of the object at `span`, whose values are parts of the text in memory.
+
+    Raises:
+        RecursionError: The object is nested too deep.
+    """
+    return _MEMBERS.decode(memoryview(blob)[span.start : span.stop])
+
+
+def _locate_raw(raw: msgspec.Raw, origin: int) -> Span:
+    """The span of a value in the text that begins at the address `origin`."""
+    return Span(find_address(raw) - origin, len(memoryview(raw)))
 
 
 def members_with_offsets(
@@ -369,27 +382,6 @@ def members_with_offsets(
         position = skip_space(blob, stop)
         if blob[position] == ord(","):
             position = skip_space(blob, position + 1)
-
-
-def _measure_members(blob: Buffer, span: Span) -> tuple[Member, ...] | None:
-    """As `members`, with the values measured by msgspec (2 GB/s); None if a key is repeated.
-
-    Of a repeated key, msgspec returns only the last value, so the members do not cover the object's text.
-    """
-    view = memoryview(blob)
-    raws = msgspec.json.decode(view[span.start : span.stop], type=dict[str, msgspec.Raw])
-    found: list[Member] = []
-    position = span.start
-    for key, raw in raws.items():
-        match = _KEY.match(blob, position + 1, span.stop)
-        if match is None or msgspec.json.decode(match[1], type=str) != key:
-            return None
-        start, value = match.end(), memoryview(raw)
-        if not are_equal(view[start : start + len(value)], value):
-            return None
-        found.append(Member(key, Span(start, len(value))))
-        position = skip_space(blob, start + len(value))
-    return tuple(found) if position == span.stop - 1 else None
 
 
 def are_equal(one: Buffer, other: Buffer) -> bool:
