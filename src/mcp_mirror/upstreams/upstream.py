@@ -15,13 +15,11 @@ import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.payload.json_bounds import estimate_memory
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
-from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.client_backlog import BacklogPart, ClientBacklog
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.content_filter import (
@@ -34,17 +32,12 @@ from mcp_mirror.upstreams.dedicated import ConnectionKey, ConnectionSlots, Dedic
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
+    InputRounds,
     SuspendedCalls,
-    check_capabilities,
-    check_conformity,
-    complete_live,
-    count_round,
-    hide_input_required,
-    read_input_required,
     restore_keys,
 )
 from mcp_mirror.upstreams.listing import Listing
-from mcp_mirror.upstreams.notifications import REQUEST_COPIES, ConnectionOwner
+from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.session import Mode, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -120,6 +113,7 @@ class ServerUpstream:
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
         self._tasks = anyio.create_task_group()
+        self._input_rounds = InputRounds(policy.name, policy.bounds.max_input_requests_per_call, self._settings.backlog)
         self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
         self._refuses_handshakes = False
         """The server rejects the handshake of protocol version 2025-11-25, so all callers use the shared connection."""
@@ -222,66 +216,28 @@ class ServerUpstream:
                 request = request.with_params(requestState=answered.state.get("state"))
                 params = {**request.params, "inputResponses": (answered.answers,)}
                 request = msgspec.structs.replace(request, params=params)
+            is_hidden = is_filtered(filtered)
             is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
             if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
-                is_hidden = is_filtered(filtered)
                 return await self._suspended.begin(
                     channel,
                     lambda later: connection.request(request, filter_content(later) if is_hidden else later),
                 )
             response = await connection.request(request, filtered)
-            required = read_input_required(response, self.policy.name) if is_upstream_stateless else None
+            required = self._input_rounds.read(response) if is_upstream_stateless else None
             if required is None:
                 return response
-            return await self._pass_on(required, request, filtered, connection, answered)
+            if is_hidden:
+                refuse_sampling(required.requests.values())
+            if filtered.caller.is_stateless:
+                return self._input_rounds.return_to_client(
+                    required, answered, filtered.caller, is_content_hidden=is_hidden
+                )
+            return await self._input_rounds.complete(
+                required, request, filtered, lambda following: connection.request(following, filtered)
+            )
         finally:
             self._waiting -= 1
-
-    async def _pass_on(
-        self,
-        required: InputRequired,
-        request: UpstreamRequest,
-        filtered: ClientChannel,
-        connection: ReconnectingConnection,
-        answered: InputRound | None,
-    ) -> RawResponse | InputRequired:
-        """Return the input that a server requires, or ask a 2025-11-25 client for it and repeat the request."""
-        name, limit = self.policy.name, self.policy.bounds.max_input_requests_per_call
-        is_hidden = is_filtered(filtered)
-        if is_hidden:
-            refuse_sampling(required.requests.values())
-        if filtered.caller.is_stateless:
-            check_capabilities(filtered.caller, required)
-            counted = count_round(required, answered, limit, name)
-            shown = hide_input_required(counted) if is_hidden else counted
-            check_conformity(shown, name)
-            return shown
-        waiting = self._settings.backlog.new_part()
-
-        async def send(following: UpstreamRequest) -> RawResponse:
-            waiting.clear()
-            response = await connection.request(following, filtered)
-            if isinstance(response, dict):
-                self._take_memory(waiting, response.get("inputRequests", b""))
-            return response
-
-        try:
-            self._take_memory(waiting, required.raw or b"")
-            return await complete_live(required, request, filtered, send, limit, name)
-        finally:
-            waiting.clear()
-
-    def _take_memory(self, waiting: BacklogPart, requests: Buffer) -> None:
-        """Count the input requests of a result, which wait for a client's answers.
-
-        Raises:
-            UpstreamError: They take too much memory.
-        """
-        if not waiting.take(REQUEST_COPIES * estimate_memory(requests)):
-            raise UpstreamError(
-                f"Requests of upstream {self.policy.name!r} that wait for answers take all of "
-                f"`limits.max_queued_notification_bytes` ({waiting.backlog.limit:,}). Answer them, or try again later."
-            )
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""
