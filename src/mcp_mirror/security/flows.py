@@ -93,8 +93,11 @@ class Flows:
         """
         if name == MODEL:
             return None
+        if zone := self.place(name).zone:
+            return zone
         is_gone = name not in {*self.upstreams, FILES, FUNCTIONS}
-        return self.place(name).zone or (name if self.is_isolated or (is_gone and self._has_zones) else DEFAULT_ZONE)
+        is_own_zone = self.is_isolated or (is_gone and self._has_zones)
+        return name if is_own_zone else DEFAULT_ZONE
 
     @property
     def _has_zones(self) -> bool:
@@ -179,10 +182,10 @@ class Flows:
         return self.policy.levels[self._rank(level)]
 
     def _find_rule(self, rules: Iterable[FlowRule], source: str, to: str) -> FlowRule | None:
-        return next(
-            (rule for rule in rules if self._matches_side(rule.source, source) and self._matches_side(rule.target, to)),
-            None,
-        )
+        for rule in rules:
+            if self._matches_side(rule.source, source) and self._matches_side(rule.target, to):
+                return rule
+        return None
 
     def _matches_side(self, side: str, name: str) -> bool:
         if side.startswith(ZONE):
@@ -198,9 +201,11 @@ class Flows:
 
     def _check_accepted_sources(self, labels: Labels, to: str) -> Refusal | None:
         globs = self.place(to).accepts.sources
-        for source in sorted(labels.sources - {to, MODEL}) if globs is not None else ():
-            if not any(self._matches_side(glob, source) for glob in globs or ()):
-                key = f"{find_config_key(to)}.accepts.sources"
+        if globs is None:
+            return None
+        key = f"{find_config_key(to)}.accepts.sources"
+        for source in sorted(labels.sources - {to, MODEL}):
+            if not any(self._matches_side(glob, source) for glob in globs):
                 return Refusal(key, f"it contains data of {describe_place(source)}, and `{key}` does not name that")
         return None
 
@@ -222,7 +227,9 @@ class Flows:
     def _check_zones(self, labels: Labels, to: str) -> Refusal | None:
         """Why a source in another zone may not flow to this place."""
         target = self.find_zone(to)
-        for source in sorted(labels.sources) if self.policy.default == "deny" and target is not None else ():
+        if self.policy.default != "deny" or target is None:
+            return None
+        for source in sorted(labels.sources):
             zone = self.find_zone(source)
             if zone not in (None, target) and not self._find_rule(self.policy.allow, source, to):
                 why = (

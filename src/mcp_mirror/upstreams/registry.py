@@ -92,11 +92,7 @@ class UpstreamRegistry:
     def replace(self, policies: Iterable[UpstreamPolicy], drain: float) -> None:
         """Use other upstreams: stop those that are not among `policies`, start new ones, restart changed ones.
 
-        Local functions stay.
-
-        Args:
-            policies: The upstreams of the new configuration.
-            drain: Seconds that calls in flight to a stopped upstream get to end.
+        Local functions stay. Calls in flight to a stopped upstream get `drain` seconds to end.
         """
         before, self._all = self._all, dict(self._local)
         for name in self._local:
@@ -192,16 +188,23 @@ class UpstreamRegistry:
 
 def explain_missing(upstreams: Iterable[Upstream]) -> str:
     """Return a sentence for models about upstreams that are starting, and one about those that are down; or no text."""
-    names: dict[bool, list[str]] = {True: [], False: []}
+    starting: list[str] = []
+    down: list[str] = []
     for one in upstreams:
-        is_down = one.status.state == "down"
-        if is_down or not one.listing:
-            names[is_down].append(one.policy.name)
-    texts = ((names[False], "starting", "appear later"), (names[True], "down", "cannot be called now"))
-    return " ".join(_write_missing(*text) for text in texts if text[0])
+        if one.status.state == "down":
+            down.append(one.policy.name)
+        elif not one.listing:
+            starting.append(one.policy.name)
+    sentences = (
+        _write_missing(starting, "starting", "appear later"),
+        _write_missing(down, "down", "cannot be called now"),
+    )
+    return " ".join(filter(None, sentences))
 
 
 def _write_missing(names: Sequence[str], state: str, effect: str) -> str:
+    if not names:
+        return ""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     servers, verb, whose = ("Server", "is", "its") if len(names) == 1 else ("Servers", "are", "their")
     return f"{servers} {', '.join(names[:_MAX_NAMED])}{more} {verb} {state}: {whose} tools {effect}."
