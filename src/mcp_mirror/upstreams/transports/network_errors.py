@@ -111,10 +111,6 @@ _SET_AUTHORITIES: Final = (
     "authority"
 )
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
-_OK: Final = 200
-_BAD_REQUEST: Final = 400
-_UNAUTHORIZED: Final = 401
-_NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
 
@@ -122,13 +118,7 @@ class AuthorizationError(httpx2.TransportError):
     """A request has no token that the server accepts; the message is a sentence with the reason and the next step."""
 
     def __init__(self, message: str, *, reason: str = "", kind: FailureKind = FailureKind.NO_TOKEN) -> None:
-        """Create an error.
-
-        Args:
-            message: The message.
-            reason: Why the authorization server gave no token, without a capital; default: the message.
-            kind: `NO_TOKEN` or `NO_SIGN_IN`.
-        """
+        """Create an error; `reason` is why the authorization server gave no token, if the message says more."""
         super().__init__(message)
         self.reason = reason or message.rstrip(".")
         self.kind: FailureKind = kind
@@ -142,9 +132,18 @@ def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> 
 
 def explain_response(response: httpx2.Response) -> str:
     """Return a sentence with the HTTP response that is not MCP, and one with what to try."""
-    status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    shown = f"HTTP status {status}" if status != _OK else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
+    if response.status_code != httpx2.codes.OK:
+        shown = f"HTTP status {response.status_code}"
+    else:
+        kind = read_media_type(response)
+        shown = kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
     return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {_advise(response)}."
+
+
+def read_media_type(response: httpx2.Response) -> str:
+    """Return the media type of a response, in lower case; empty if it names none."""
+    media_type, _, _ = response.headers.get("content-type", "").partition(";")
+    return media_type.strip().lower()
 
 
 def explain_large_message(url: httpx2.URL, size: int) -> str:
@@ -159,11 +158,15 @@ def _advise(response: httpx2.Response) -> str:
     status, request = response.status_code, response.request
     if response.has_redirect_location:
         return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
-    if status == _NOT_ALLOWED and request.method == "GET":  # only the older transport opens its stream before a session
+    if (
+        status == httpx2.codes.METHOD_NOT_ALLOWED and request.method == "GET"
+    ):  # only the older transport opens its stream before a session
         return _NOT_SSE
-    if status == _BAD_REQUEST and request.url.scheme == "http":  # such as that of a TLS server without a handshake
+    if (
+        status == httpx2.codes.BAD_REQUEST and request.url.scheme == "http"
+    ):  # such as that of a TLS server without a handshake
         return _NOT_TLS
-    if status == _UNAUTHORIZED and "authorization" in request.headers:
+    if status == httpx2.codes.UNAUTHORIZED and "authorization" in request.headers:
         return _CREDENTIALS_ADVICE
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
     delay = response.headers.get("retry-after", "")
