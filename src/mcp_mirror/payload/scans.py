@@ -342,11 +342,7 @@ class Scans:
     """
 
     def __init__(self, keep: Keep = b"".join) -> None:
-        """Start without scans.
-
-        Args:
-            keep: Keeps texts that are decoded, because they may contain JSON.
-        """
+        """Start without scans; `keep` keeps texts that are decoded, because they may contain JSON."""
         self._keep = keep
         self._known: dict[int, ScannedText] = {}
 

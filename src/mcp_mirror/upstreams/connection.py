@@ -344,11 +344,7 @@ class ReconnectingConnection:
             task_status.started(explain_end(error, output, settings.policy, settings.redactor, is_starting=is_starting))
 
     async def _follow(self, session: UpstreamSession) -> None:
-        """Serve requests in a session, and follow list changes, until it ends.
-
-        Raises:
-            FloodError: The server sent too many messages that were not requested.
-        """
+        """Serve requests in a session, and follow list changes, until it ends."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._save_listing)

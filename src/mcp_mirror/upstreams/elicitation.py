@@ -161,12 +161,6 @@ class InputRounds:
     ) -> RawResponse:
         """Send input requests to a 2025-11-25 client and repeat the call with the answers, until the call completes.
 
-        Args:
-            required: The input that the server requires first.
-            request: The call.
-            channel: The client's channel.
-            send: Sends the call again.
-
         Raises:
             RefusedError: The client lacks a capability, or answered with an error.
             UpstreamError: The upstream makes too many input requests, or they take too much memory.

@@ -407,11 +407,7 @@ class NotificationDispatcher:
         return types.JSONRPCError(jsonrpc="2.0", id=identity, error=data)
 
     async def _request_client(self, request: _AcceptedRequest) -> Mapping[str, Any]:
-        """Relay a request of the server to the client, and return the client's result.
-
-        Raises:
-            RefusedError: The request cannot be relayed, exceeds a limit, or the client answered with an error.
-        """
+        """Relay a request of the server to the client, and return the client's result."""
         message = request.message
         if message.method == "ping":
             return {}
@@ -461,9 +457,6 @@ class NotificationDispatcher:
         If the server does not name the call, the request counts against the call with the fewest requests, of those
         that a client waits for if there are any: calls that clients abandoned do not lend their limit to others.
         A request over the limit is refused after its call was cancelled, because the server would continue otherwise.
-
-        Raises:
-            RefusedError: The limit is exceeded; the call ends.
         """
         if inflight is None:
             try:

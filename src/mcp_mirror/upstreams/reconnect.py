@@ -142,14 +142,9 @@ class EndedEarlyError(UpstreamError):
 def explain_end(
     error: BaseException, output: ServerOutput, policy: UpstreamPolicy, redactor: Redactor, *, is_starting: bool
 ) -> UpstreamError:
-    """Return the error for a connection that failed or ended.
+    """Return the error for a connection that an exception ended; without `preview`, only with the gateway's own words.
 
-    Args:
-        error: The exception that ended it.
-        output: The output of the server that is not MCP.
-        policy: The upstream's; without `preview`, the error has only the gateway's own words.
-        redactor: Removes secrets from quoted text.
-        is_starting: The connection was never ready, so the printed output may say why.
+    `is_starting`: the connection was never ready, so the printed output may say why.
     """
     cause = unwrap_error_group(error)
     reason, logged = (_shorten(text, policy.name) for text in _explain_cause(cause, redactor))

@@ -194,11 +194,7 @@ class UpstreamSession:
     async def _add_page(
         self, listed: PagedList, response: RawResponse, method: str, member: str
     ) -> Mapping[str, Buffer]:
-        """Add the items of a page, and return its other members.
-
-        Raises:
-            UpstreamError: The page cannot be read.
-        """
+        """Add the items of a page, and return its other members."""
         limit = self.policy.bounds.max_listing_bytes
         try:
             if isinstance(response, Mapping):

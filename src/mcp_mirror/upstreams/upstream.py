@@ -80,10 +80,7 @@ class ServerUpstream:
     ) -> None:
         """Create an upstream that is not started.
 
-        Args:
-            policy: Its name and settings.
-            dependencies: The objects that all upstreams share.
-            client: The only client of the gateway, which then owns the one connection; None if there may be several.
+        `client` is the only client of the gateway, which then owns the one connection; None if there may be several.
         """
         redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
@@ -216,9 +213,9 @@ class ServerUpstream:
                 request = request.with_params(requestState=answered.state.get("state"))
                 params = {**request.params, "inputResponses": (answered.answers,)}
                 request = msgspec.structs.replace(request, params=params)
-            is_hidden = is_filtered(filtered)
             is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
             if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
+                is_hidden = is_filtered(filtered)
                 return await self._suspended.begin(
                     channel,
                     lambda later: connection.request(request, filter_content(later) if is_hidden else later),
@@ -227,7 +224,7 @@ class ServerUpstream:
             required = self._input_rounds.read(response) if is_upstream_stateless else None
             if required is None:
                 return response
-            if is_hidden:
+            if is_hidden := is_filtered(filtered):
                 refuse_sampling(required.requests.values())
             if filtered.caller.is_stateless:
                 return self._input_rounds.return_to_client(
@@ -260,11 +257,7 @@ class ServerUpstream:
         return self._shared if key is None else await self._get_dedicated(key, channel)
 
     async def _get_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> ReconnectingConnection:
-        """Return the dedicated connection of an owner, or the shared one if the server refuses the other handshake.
-
-        Raises:
-            UpstreamError: A limit on connections is reached.
-        """
+        """Return the dedicated connection of an owner, or the shared one if the server refuses the other handshake."""
         dedicated = self._dedicated.get(key) or await self._open_dedicated(key, channel)
         connection = dedicated.connection
         await connection.settled.wait()
@@ -308,11 +301,7 @@ class ServerUpstream:
         return caller.connection_key if scope is None else caller.sharing_key
 
     async def _open_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> DedicatedConnection:
-        """Open a dedicated connection.
-
-        Raises:
-            UpstreamError: A limit is reached, or the upstream was stopped.
-        """
+        """Open a dedicated connection; an UpstreamError if a limit is reached, or the upstream was stopped."""
         name, namespace = self.policy.name, channel.caller.namespace
         await self._slots.wait_for_slot(name, namespace, self.policy.bounds.connections_per_upstream)
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
