@@ -163,8 +163,6 @@ def explain_end(
         printed = [_NOT_MCP]
         logged = f"{logged} {_NOT_MCP}"
     message = " ".join((reason, *printed)) if policy.preview else logged
-    if isinstance(cause, ExpiredSessionError):
-        return cause
     if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] is None:
         return RefusedError(message, cause.error.code).with_log_message(logged)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped
