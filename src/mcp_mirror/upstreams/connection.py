@@ -304,11 +304,12 @@ class ReconnectingConnection:
         if self.status.state == "ready":
             return False  # the mode has worked before
         mode, following = self._mode, self._modes.index(self._mode) + 1
-        self._mode = self._modes[following % len(self._modes)]
+        is_last = following == len(self._modes)
+        self._mode = self._modes[0 if is_last else following]
         # A server of the newer version refuses this mode where an attempt during an outage has led to it.
-        refused_legacy = mode == "legacy" != self._mode and isinstance(error, RefusedError)
-        exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since and following < len(self._modes)
-        self._has_switched_at_once = (exited_at_first or refused_legacy) and not self._has_switched_at_once
+        is_refused = isinstance(error, RefusedError) and mode == "legacy" and self._mode != "legacy"
+        has_exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since and not is_last
+        self._has_switched_at_once = (is_refused or has_exited_at_first) and not self._has_switched_at_once
         return self._has_switched_at_once
 
     async def _serve(self, *, task_status: TaskStatus[UpstreamError]) -> None:
@@ -400,13 +401,15 @@ class ReconnectingConnection:
     def _set_down(self, error: UpstreamError) -> float:
         """Note that an attempt failed or the connection ended; return the seconds that the connection was usable."""
         was_ready = self.status.state == "ready"
-        self._failed_attempts += not was_ready
+        if not was_ready:
+            self._failed_attempts += 1
         if self._may_be_refused and isinstance(error, RefusedError):
             self._settle(Status("down", str(error)))
             return 0.0
-        counts = self.settings.counts
-        counts.lost += was_ready
-        counts.failed += not was_ready
+        if was_ready:
+            self.settings.counts.lost += 1
+        else:
+            self.settings.counts.failed += 1
         is_usable = was_ready and not isinstance(error, FloodError)
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
         is_expired = isinstance(error, ExpiredSessionError)
@@ -414,16 +417,19 @@ class ReconnectingConnection:
         self._settle(describe_failure(error, self._output))
         if is_expired:
             _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
-            return lasted
-        _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
-        self._is_logged_down = True
+        else:
+            self._log_outage(error)
+        return lasted
+
+    def _log_outage(self, error: UpstreamError) -> None:
         policy = self.settings.policy
+        _logger.warning("upstream %s is down: %s", policy.name, error.log_message)
+        self._is_logged_down = True
         if self._output != self._logged_output and policy.preview and not policy.is_wrapped:
             # It cannot contain stored values: a server that fails at its start received none.
             self._logged_output = self._output
             for line in self._output:
                 _logger.warning("upstream %s printed: %s", policy.name, line)
-        return lasted
 
     def _settle(self, status: Status) -> None:
         """Set the state after an attempt to connect, and wake the requests that wait for it."""

@@ -172,15 +172,15 @@ class InputRounds:
                 self._take_memory(waiting, required)
                 number = self._count(required, number)
                 check_capabilities(channel.caller, required)
-                answers: dict[str, Any] | None = None
+                answers: bytes | None = None
                 if required.requests:
-                    answers = await _collect_answers(required.requests, channel)
+                    answers = msgspec.json.encode(await _collect_answers(required.requests, channel))
                 else:
                     await anyio.sleep(delay)
                     delay = min(2 * delay, _LONGEST_DELAY)
                 waiting.clear()
                 state = (required.state or {}).get("state")
-                response = await send(request.with_params(inputResponses=answers, requestState=state))
+                response = await send(request.with_answers(answers, state))
                 if (following := self.read(response)) is None:
                     return response
                 required = following

@@ -192,14 +192,8 @@ class ServerUpstream:
         Raises:
             UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
         """
-        if self._request_limit is not None and (size := request.size) > self._request_limit:
-            # Some servers exit at a message that is too large for them.
-            how = ": `mcp-mirror wrap --set max_request_bytes=BYTES`" if self.policy.is_wrapped else ""
-            raise UpstreamError(
-                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {self._request_limit:,} "
-                f"(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting"
-                f"{how}."
-            )
+        if self._request_limit is not None and request.size > self._request_limit:
+            raise self._build_size_error(request.size, self._request_limit)
         self._waiting += 1
         try:
             self._check_scopes(channel)
@@ -210,9 +204,7 @@ class ServerUpstream:
             filtered = channel if self.policy.preview else filter_content(channel)
             if answered is not None:
                 answered = restore_keys(answered)
-                request = request.with_params(requestState=answered.state.get("state"))
-                params = {**request.params, "inputResponses": (answered.answers,)}
-                request = msgspec.structs.replace(request, params=params)
+                request = request.with_answers(answered.answers, answered.state.get("state"))
             is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
             if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
                 is_hidden = is_filtered(filtered)
@@ -235,6 +227,15 @@ class ServerUpstream:
             )
         finally:
             self._waiting -= 1
+
+    def _build_size_error(self, size: int, limit: int) -> UpstreamError:
+        """Return the error for a request that is too large: some servers exit at a message that they do not take."""
+        how = ": `mcp-mirror wrap --set max_request_bytes=BYTES`" if self.policy.is_wrapped else ""
+        return UpstreamError(
+            f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
+            "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the "
+            f"setting{how}."
+        )
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""
