@@ -65,11 +65,9 @@ _FALLBACK_WAIT: Final = 3.0
 """Seconds that an upstream has to list its tools before a listing for clients without capabilities is used."""
 _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
-_LONGEST_SUBSCRIPTION_DELAY: Final = 4.0
-"""Seconds between two attempts to subscribe to list changes, at most."""
+_SUBSCRIPTION_DELAYS: Final = (1.0, 4.0)
+"""Seconds between two attempts to subscribe to list changes: at first, and at most."""
 NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
-_RELIST_INTERVAL: Final = 1.0
-"""Seconds between two listings of an upstream that keeps announcing changes."""
 
 _logger = logging.getLogger(__name__)
 
@@ -353,7 +351,7 @@ class ReconnectingConnection:
                 self._set_session(session)
                 tasks.start_soon(self._announce_differences, session)
                 tasks.start_soon(self._subscribe_to_changes, session)
-                tasks.start_soon(self._relist, session)
+                tasks.start_soon(self.list_changes.follow, partial(self._read_changes, session))
                 await session.ended.wait()
                 tasks.cancel_scope.cancel()
         finally:
@@ -462,7 +460,7 @@ class ReconnectingConnection:
             for kind in ("tools", "resources", "prompts")
             if session.offers(kind, "list_changed")
         }
-        backoff = Backoff(_RELIST_INTERVAL, _LONGEST_SUBSCRIPTION_DELAY)
+        backoff = Backoff(*_SUBSCRIPTION_DELAYS)
         while session.is_stateless and wanted:
             began = anyio.current_time()
             try:
@@ -473,18 +471,14 @@ class ReconnectingConnection:
                     return
             await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
 
-    async def _relist(self, session: UpstreamSession) -> None:
-        """Read changed lists again, at most once a second."""
-        self.list_changes.note_listing()
-        while True:
-            async with self.list_changes.reading() as changed:
-                try:
-                    if "tools" in changed:
-                        self.listing = await session.list_tools()
-                        await self._save_listing()
-                except UpstreamError as error:
-                    _logger.warning("%s", error.log_message)
-                    changed.discard("tools")
-                for kind in sorted(changed):
-                    await self._announce_change(kind)
-            await self.list_changes.pause(_RELIST_INTERVAL)
+    async def _read_changes(self, session: UpstreamSession, changed: set[str]) -> None:
+        """Read the tools again if they have changed, and announce the changed lists."""
+        try:
+            if "tools" in changed:
+                self.listing = await session.list_tools()
+                await self._save_listing()
+        except UpstreamError as error:
+            _logger.warning("%s", error.log_message)
+            changed.discard("tools")
+        for kind in sorted(changed):
+            await self._announce_change(kind)
