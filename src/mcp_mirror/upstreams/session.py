@@ -206,8 +206,7 @@ class UpstreamSession:
         except WireError as error:
             raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
         if isinstance(opened, RejectedFrame):
-            refused = types.ErrorData(code=opened.code, message=opened.message)
-            raise build_refusal(self._settings, method, refused, is_content_hidden=False)
+            raise build_refusal(self._settings, method, opened.code, opened.message, is_content_hidden=False)
         text, offsets = memoryview(opened.whole), iter(opened.bounds)
         items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
         await take_sliced(listed.add(items, limit))
@@ -393,12 +392,13 @@ class UpstreamSession:
         elif is_closed(error):
             self.ended.set()
         else:
-            return build_refusal(self._settings, request.what, error.error, is_content_hidden=is_content_hidden)
+            code, message, data = error.error.code, error.error.message, error.error.data
+            return build_refusal(self._settings, request.what, code, message, data, is_content_hidden=is_content_hidden)
         return ConnectionLostError(f"Upstream {self.name!r} closed the connection during {request.what}; {advice}.")
 
 
 def build_refusal(
-    settings: ConnectionSettings, what: str, error: types.ErrorData, *, is_content_hidden: bool
+    settings: ConnectionSettings, what: str, code: int, message: str, data: Any = None, *, is_content_hidden: bool
 ) -> RefusedError:
     """Return a JSON-RPC error of an upstream as an exception: with its message, without secrets, or without its text.
 
@@ -406,9 +406,9 @@ def build_refusal(
     """
     name = settings.policy.name
     if is_content_hidden or not settings.policy.preview:
-        return build_hidden_refusal(name, what, error.code, error.data)
-    code, data = rebuild_code(error.code), rebuild_data(error.code, error.data, is_content_hidden=False)
-    quoted = settings.redactor.quote(error.message)
+        return build_hidden_refusal(name, what, code, data)
+    code, data = rebuild_code(code), rebuild_data(code, data, is_content_hidden=False)
+    quoted = settings.redactor.quote(message)
     text = f"Upstream {name!r} refused {what}: {quoted.rstrip().rstrip('.')} (error {code})."
     refusal = RefusedError(text, code, quoted, settings.redactor.clean_tree(data))
     return refusal.with_log_message(refusal_log_line(name, code))

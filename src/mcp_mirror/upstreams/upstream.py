@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
-import mcp_types as types
 import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
@@ -166,9 +165,7 @@ class ServerUpstream:
 
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file."""
-        return build_refusal(
-            self._settings, what, types.ErrorData(code=code, message=message), is_content_hidden=is_content_hidden
-        )
+        return build_refusal(self._settings, what, code, message, is_content_hidden=is_content_hidden)
 
     async def run(self) -> None:
         """Keep the upstream connected; until cancelled."""

@@ -102,7 +102,7 @@ class BodyReader:
                 collector.add(chunk)
             yield self._read_message(collector.take(), response, identity)
         except httpx2.TransportError as error:
-            reason = explain_failure(error, response.request.url)
+            reason = mark_failure(error, response.request.url)
             self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
             yield encode_error(identity, reason)
         finally:
@@ -118,7 +118,7 @@ class BodyReader:
                     async for event in self._read_paced(reader, chunk[at : at + _EVENT_SLICE], identity):
                         yield event
         except BodyError as error:  # to resume the stream would not help
-            self._bypass.fail(identity, types.INTERNAL_ERROR, explain_failure(error, response.request.url))
+            self._bypass.fail(identity, types.INTERNAL_ERROR, mark_failure(error, response.request.url))
             raise
         finally:
             self._log.close()
@@ -254,7 +254,7 @@ def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
     return b"\n".join((*fields, *lines, b"", b""))
 
 
-def explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
+def mark_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
     """Return the message of the JSON-RPC error for a request that failed."""
     if isinstance(error, AuthorizationError):
         return mark(error.kind, str(error))

@@ -33,7 +33,7 @@ from mcp_mirror.upstreams.transports.http_bodies import (
     RewrittenBody,
     encode_error,
     encode_event,
-    explain_failure,
+    mark_failure,
     read_request_id,
 )
 from mcp_mirror.upstreams.transports.network_errors import (
@@ -287,7 +287,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             try:
                 response = await self._send(request)
             except httpx2.TransportError as error:
-                self._bypass.fail(own.id, types.INTERNAL_ERROR, explain_failure(error, request.url))
+                self._bypass.fail(own.id, types.INTERNAL_ERROR, mark_failure(error, request.url))
                 return True
             response.request, self._bypass.unreachable = request, None
             if "set-cookie" in response.headers:
@@ -484,7 +484,7 @@ def _build_failure_response(
     """Return the response to a request that failed; a failed notification is dropped."""
     if identity is None:
         return httpx2.Response(httpx2.codes.ACCEPTED, extensions=_REPLACED)
-    return _answer(identity, explain_failure(error, url))
+    return _answer(identity, mark_failure(error, url))
 
 
 def _build_end(request: httpx2.Request, identity: RequestId) -> httpx2.Response:
