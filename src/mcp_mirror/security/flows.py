@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import ClassVar, Final
 
 import msgspec
@@ -44,7 +45,7 @@ class Refusal(msgspec.Struct, frozen=True):
     """The reason as a clause: the property of the value, and the requirement of the place."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flows:
     """The flow policy of a configuration."""
 
@@ -52,24 +53,25 @@ class Flows:
     upstreams: Mapping[str, PlacePolicy] = field(default_factory=dict)
     is_isolated: bool = False
     """Several principals use the gateway, so each place without a zone is its own zone."""
-    lowest: Labels = field(init=False, compare=False, repr=False)
-    """The labels of something without a source."""
-    can_hide: bool = field(init=False, compare=False, repr=False)
-    """Whether the policy can hide any value from the model."""
-    can_refuse: bool = field(init=False, compare=False, repr=False)
-    """Whether the policy can refuse any flow."""
     _labels: dict[str, Labels] = field(init=False, default_factory=dict, compare=False, repr=False)
     """The labels of results of calls without input values, by upstream."""
 
-    def __post_init__(self) -> None:
-        """Evaluate once what every call needs."""
-        policy = self.policy
-        can_hide = bool(policy.deny) or policy.model.accepts != _PLAIN.accepts
-        accepts = any(place.accepts != _PLAIN.accepts for place in (policy.files, *self.upstreams.values()))
-        has_zones = policy.default == "deny" and (self.is_isolated or self._has_zones)
-        object.__setattr__(self, "lowest", Labels(frozenset(), "trusted", policy.levels[0]))
-        object.__setattr__(self, "can_hide", can_hide)
-        object.__setattr__(self, "can_refuse", can_hide or accepts or has_zones)
+    @cached_property
+    def lowest(self) -> Labels:
+        """The labels of something without a source."""
+        return Labels(frozenset(), "trusted", self.policy.levels[0])
+
+    @cached_property
+    def can_hide(self) -> bool:
+        """Whether the policy can hide any value from the model."""
+        return bool(self.policy.deny) or self.policy.model.accepts != _PLAIN.accepts
+
+    @cached_property
+    def can_refuse(self) -> bool:
+        """Whether the policy can refuse any flow."""
+        is_selective = any(one.accepts != _PLAIN.accepts for one in (self.policy.files, *self.upstreams.values()))
+        separates_zones = self.policy.default == "deny" and (self.is_isolated or self._has_zones)
+        return self.can_hide or is_selective or separates_zones
 
     def join(self, *labels: Labels) -> Labels:
         """The labels of a value that was made of others; the lowest labels without others."""
