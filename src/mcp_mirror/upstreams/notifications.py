@@ -228,8 +228,8 @@ class NotificationDispatcher:
         """Those that the server may still cancel; a server may use an id twice."""
         self._unstarted: deque[_AcceptedRequest] = deque()
         """Those that no task answers yet."""
-        self._refused: deque[tuple[RequestId, str]] = deque()
-        """The ids of refused requests, and the reasons."""
+        self._refusals: deque[types.JSONRPCError] = deque()
+        """The responses to requests over a limit, to be sent."""
         self._is_subscribed = False
         self.task_changes: dict[str, anyio.Event] = {}  # by the id of a task that `run_as_task` waits for
 
@@ -356,17 +356,17 @@ class NotificationDispatcher:
     def _refuse(self, message: ServerMessage, identity: RequestId, limit: str) -> None:
         """Queue an error response to a request over a limit; drop it if that queue is full too."""
         self._log.warning(f"%s is refused: {limit} requests wait for answers", _log_name(message.method))
-        if not self._refused:
+        if not self._refusals:
             self._tasks.start_soon(self._send_refusals)
-        if len(self._refused) < _MAX_QUEUED_REFUSALS:
-            self._refused.append((identity, f"{limit} requests wait for their answers. Wait for one."))
+        if len(self._refusals) < _MAX_QUEUED_REFUSALS:
+            reason = f"{limit} requests wait for their answers. Wait for one."
+            error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
+            self._refusals.append(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
 
     async def _send_refusals(self) -> None:
-        while self._refused:
-            identity, reason = self._refused[0]
-            error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
-            await self._send(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
-            self._refused.popleft()
+        while self._refusals:
+            await self._send(self._refusals[0])
+            self._refusals.popleft()
 
     async def _send(self, response: types.JSONRPCResponse | types.JSONRPCError) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
