@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -51,11 +51,7 @@ from mcp_mirror.upstreams.session import (
 )
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
-from mcp_mirror.upstreams.transports.stdio import StdioTransport
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
-
-if TYPE_CHECKING:
-    from mcp_mirror.upstreams.transports.http import HttpTransport
 
 _FIRST_DELAY: Final = 0.25
 """Seconds before each attempt to reconnect, to which the backoff adds its delay, this one at first."""
@@ -318,7 +314,7 @@ class ReconnectingConnection:
         settings, is_reported = self.settings, False
         output = ServerOutput(settings.redactor)
         try:
-            async with self._open_session(settings.transport(output, self._accepts_cookies)) as session:
+            async with self._open_session(output) as session:
                 await self._follow(session)
                 if session.is_unknown:
                     is_reported = True
@@ -360,8 +356,8 @@ class ReconnectingConnection:
             raise FloodError(reason)
 
     @asynccontextmanager
-    async def _open_session(self, transport: "StdioTransport | HttpTransport") -> AsyncIterator[UpstreamSession]:
-        policy = self.settings.policy
+    async def _open_session(self, output: ServerOutput) -> AsyncIterator[UpstreamSession]:
+        policy, transport = self.settings.policy, self.settings.transport(output, self._accepts_cookies)
         with anyio.CancelScope() as scope:
             scope.deadline = anyio.current_time() + policy.startup_timeout
             async with open_session(self.settings, transport.open, self.owner, self._mode) as session:
