@@ -198,9 +198,7 @@ def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], i
 
     The separators may be between items. `item_size` is the number of bytes of an item before.
     """
-    if not separators:
-        return None
-    for size in _PIECES:
+    for size in _PIECES if separators else ():
         if size <= item_size:
             continue
         window = _bracket(blob[position : position + size])
