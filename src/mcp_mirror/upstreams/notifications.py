@@ -130,6 +130,8 @@ class InflightRequest(msgspec.Struct):
     _make_queue: Callable[[ClientChannel], NotificationQueue]
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
+    is_over: bool = False
+    """The request has ended."""
     _queue: NotificationQueue | None = None
     _end: asyncio.Event | None = None
     """None while nothing waits for the end: for most requests, the server sends only the response."""
@@ -146,11 +148,6 @@ class InflightRequest(msgspec.Struct):
         """Whether messages about the request wait for the caller."""
         return self._queue is not None and self._queue.is_delivering
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the request has ended."""
-        return self._tracked.get(self._token) is not self
-
     async def wait_until_over(self) -> None:
         """Wait until the request has ended, and the gateway has sent its cancellation to the server."""
         if not self.is_over:
@@ -162,6 +159,7 @@ class InflightRequest(msgspec.Struct):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.is_over = True
         del self._tracked[self._token]
         if self._queue is not None:
             self._queue.close()
