@@ -434,7 +434,8 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
     """A JSON array in pieces, without copying its values."""
     pieces: list[Buffer] = []
     for value in values:
-        pieces += (b"," if pieces else b"[", *(value if isinstance(value, tuple) else (value,)))
+        pieces.append(b"," if pieces else b"[")
+        pieces += value if isinstance(value, tuple) else (value,)
     return (*pieces, b"]") if pieces else (b"[]",)
 
 

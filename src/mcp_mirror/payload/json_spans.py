@@ -354,11 +354,7 @@ def _find_member(blob: Buffer, span: Span, key: str) -> Span | None:
 
 
 def _decode_members(blob: Buffer, span: Span) -> dict[str, msgspec.Raw]:
-    """The members of the object at `span`, whose values are parts of the text in memory.
-
-    Raises:
-        RecursionError: The object is nested too deep.
-    """
+    """The members of the object at `span`, whose values are parts of the text in memory."""
     return _MEMBERS.decode(memoryview(blob)[span.start : span.stop])
 
 

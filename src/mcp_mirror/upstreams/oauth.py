@@ -283,8 +283,11 @@ class Authorizer:
             code = ""
         status = answer.status_code
         self._is_undecided = status in _TRANSIENT or not (code or status in _DECIDED)
-        is_error = bool(code) or not answer.is_success
-        self._server_error = f" (HTTP status {status}{', ' if code else ''}{code})" if is_error else ""
+        self._server_error = ""
+        if code:
+            self._server_error = f" (HTTP status {status}, {code})"
+        elif not answer.is_success:
+            self._server_error = f" (HTTP status {status})"
 
     def _with_scopes(self, refusal: httpx2.Response) -> httpx2.Response:
         """Return the response with the scopes of the configuration added to its challenge."""

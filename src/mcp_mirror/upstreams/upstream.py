@@ -81,20 +81,20 @@ class ServerUpstream:
 
         `client` is the only client of the gateway, which then owns the one connection; None if there may be several.
         """
-        redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
-        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
+        redactor, authorizer = Redactor(policy.endpoint), None
+        if isinstance(policy.endpoint, HttpEndpoint) and policy.endpoint.oauth:
             from mcp_mirror.upstreams.oauth import Authorizer  # noqa: PLC0415  # takes long to import
 
-            authorizer = Authorizer(policy.name, endpoint, redactor)
+            authorizer = Authorizer(policy.name, policy.endpoint, redactor)
         self.policy: UpstreamPolicy = policy
         self._request_limit = find_request_limit(policy)
         self._settings = ConnectionSettings(
             policy,
-            dependencies,
-            redactor,
-            UpstreamLimiter(policy.name, policy.bounds),
-            ClientBacklog(policy.bounds.max_queued_notification_bytes),
-            authorizer,
+            services=dependencies,
+            redactor=redactor,
+            limiter=UpstreamLimiter(policy.name, policy.bounds),
+            backlog=ClientBacklog(policy.bounds.max_queued_notification_bytes),
+            authorizer=authorizer,
             timer=SharedTimer(policy.timeout),
         )
         self._listeners = dependencies.listeners
@@ -332,11 +332,11 @@ class ServerUpstream:
             lasting = ContentFilteredChannel(lasting, lambda: not listeners.may_show(upstream), required)
         name = key or (lasting.caller.session if lasting else None)
         return ConnectionOwner(
-            lambda kind: listeners.on_change(kind, name, upstream),
-            partial(listeners.on_update, upstream, name),
-            lasting,
-            channel.caller.capabilities if channel else {},
-            name,
+            on_change=lambda kind: listeners.on_change(kind, name, upstream),
+            on_update=partial(listeners.on_update, upstream, name),
+            channel=lasting,
+            capabilities=channel.caller.capabilities if channel else {},
+            name=name,
             is_shared=channel is None,
         )
 
