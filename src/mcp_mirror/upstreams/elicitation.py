@@ -27,6 +27,7 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.rate_limits import explain_too_many_requests
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.client_backlog import REQUEST_COPIES, BacklogPart, ClientBacklog
+from mcp_mirror.upstreams.content_filter import is_filtered, refuse_sampling
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_request
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
@@ -132,7 +133,7 @@ class InputRounds:
         return InputRequired(requests, None if state is None else {"state": state}, raw)
 
     def return_to_client(
-        self, required: InputRequired, answered: InputRound | None, caller: Caller, *, is_content_hidden: bool
+        self, required: InputRequired, answered: InputRound | None, channel: ClientChannel
     ) -> InputRequired:
         """Return the requests for a 2026-07-28 client, which may have `answered` others in this call.
 
@@ -142,11 +143,11 @@ class InputRounds:
             RefusedError: The client lacks a capability, or its model would read a request with hidden content.
             UpstreamError: The upstream makes too many requests, or one does not conform to MCP.
         """
-        check_capabilities(caller, required)
+        _check_client(channel, required)
         before = answered.state.get(_ROUND) if answered else None
         number = self._count(required, int(before or 0))
         counted = msgspec.structs.replace(required, state={**(required.state or {}), _ROUND: str(number)})
-        shown = hide_input_required(counted) if is_content_hidden else counted
+        shown = hide_input_required(counted) if is_filtered(channel) else counted
         for request in shown.requests.values():
             if not _conforms(request):
                 raise UpstreamError(f"Upstream {self._upstream!r} {_NOT_CONFORMING}: `{request['method']}`.")
@@ -169,9 +170,9 @@ class InputRounds:
         delay, number = _FIRST_DELAY, 0
         try:
             while True:
+                _check_client(channel, required)
                 self._take_memory(waiting, required)
                 number = self._count(required, number)
-                check_capabilities(channel.caller, required)
                 answers: bytes | None = None
                 if required.requests:
                     answers = msgspec.json.encode(await _collect_answers(required.requests, channel))
@@ -232,14 +233,16 @@ async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) 
     return answers
 
 
-def check_capabilities(caller: Caller, required: InputRequired) -> None:
-    """Check that the client has declared the capabilities that the input requests need.
+def _check_client(channel: ClientChannel, required: InputRequired) -> None:
+    """Check that a client may get the input requests, and has declared the capabilities that they need.
 
     Raises:
-        RefusedError: It lacks one.
+        RefusedError: It lacks a capability, or its model would read a request with hidden content.
     """
+    if is_filtered(channel):
+        refuse_sampling(required.requests.values())
     for request in required.requests.values():
-        if not caller.can_answer(method := request["method"]):
+        if not channel.caller.can_answer(method := request["method"]):
             needed = CAPABILITY_OF.get(method, method)
             message = f"The tool needs a client that has the capability `{needed}`."
             data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}

@@ -73,7 +73,10 @@ class Authorizer:
     def __init__(
         self, name: str, endpoint: HttpEndpoint, redactor: Redactor, browser: BrowserSignIn | None = None
     ) -> None:
-        """Create an authorizer; it reads its token file later. Without a browser, no person can sign in."""
+        """Create an authorizer; it reads the token file at the first request.
+
+        Without `browser`, no person can sign in.
+        """
         assert endpoint.oauth is not None  # noqa: S101  # the caller's condition
         self._name = name
         self._is_wrapped = endpoint.is_wrapped

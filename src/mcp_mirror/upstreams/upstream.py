@@ -21,12 +21,7 @@ from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
-from mcp_mirror.upstreams.content_filter import (
-    ContentFilteredChannel,
-    filter_content,
-    is_filtered,
-    refuse_sampling,
-)
+from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, filter_content, is_filtered
 from mcp_mirror.upstreams.dedicated import ConnectionKey, ConnectionSlots, DedicatedConnection
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
@@ -213,12 +208,8 @@ class ServerUpstream:
             required = self._input_rounds.read(response) if is_upstream_stateless else None
             if required is None:
                 return response
-            if is_hidden := is_filtered(filtered):
-                refuse_sampling(required.requests.values())
             if filtered.caller.is_stateless:
-                return self._input_rounds.return_to_client(
-                    required, answered, filtered.caller, is_content_hidden=is_hidden
-                )
+                return self._input_rounds.return_to_client(required, answered, filtered)
             return await self._input_rounds.complete(
                 required, request, filtered, lambda following: connection.request(following, filtered)
             )
