@@ -413,7 +413,7 @@ async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> Non
     with Spool(WirePolicy(spool_bytes=MIB), tmp_path) as spool:
         url = "http://127.0.0.1"
         output = ServerOutput(Redactor(HttpEndpoint(url)))
-        bodies = BodyReader(url, PayloadBypass(), spool, output, ends_with_stream=False)
+        bodies = BodyReader(HttpEndpoint(url), PayloadBypass(), spool, output)
         assert [event async for event in bodies.read_events(response, None)] == [b"id: 1\n\n"] * 2
         wait_until_left(spool.directory, 0, 0)
 

@@ -17,17 +17,18 @@ from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
+    InputRounds,
     SuspendedCalls,
-    complete_live,
-    read_input_required,
 )
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 LIMIT = 10
+ROUNDS = InputRounds("up", LIMIT, ClientBacklog(1 << 20))
 """Input rounds that a call may have."""
 BOUND = 60
 DONE: Mapping[str, Buffer] = {"content": b"[1e400]"}
@@ -96,7 +97,7 @@ def input_required(requests: Any = None, state: Any = None) -> Mapping[str, Buff
 
 
 def required_by(arrival: RawResponse) -> InputRequired:
-    required = read_input_required(arrival, "up")
+    required = ROUNDS.read(arrival)
     assert required is not None
     return required
 
@@ -111,7 +112,7 @@ def required_by(arrival: RawResponse) -> InputRequired:
     ],
 )
 def test_a_complete_result_requires_no_input(arrival: RawResponse) -> None:
-    assert read_input_required(arrival, "up") is None
+    assert ROUNDS.read(arrival) is None
 
 
 def test_input_requests_are_read_and_kept_as_the_server_wrote_them() -> None:
@@ -129,7 +130,7 @@ def test_input_requests_are_read_and_kept_as_the_server_wrote_them() -> None:
 @pytest.mark.parametrize("requests", [None, {}])
 def test_a_result_that_requires_nothing_is_an_error(requests: Any) -> None:
     with pytest.raises(UpstreamError, match=r"Upstream 'up' requests input .* neither `inputRequests` nor"):
-        read_input_required(input_required(requests), "up")
+        ROUNDS.read(input_required(requests))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_a_result_that_requires_nothing_is_an_error(requests: Any) -> None:
 )
 def test_malformed_input_requests_are_an_upstream_error(member: str, raw: bytes) -> None:
     with pytest.raises(UpstreamError, match="does not conform to MCP"):
-        read_input_required({"resultType": b'"input_required"', member: raw}, "up")
+        ROUNDS.read({"resultType": b'"input_required"', member: raw})
 
 
 async def test_a_2025_client_gets_input_requests_until_the_call_completes() -> None:
@@ -153,7 +154,7 @@ async def test_a_2025_client_gets_input_requests_until_the_call_completes() -> N
     server = Server([input_required({"c": elicitation("sure?")}), DONE])
     client = Client(answers={"name?": {"action": "accept", "content": {"n": 1.5}}, "age?": {"x": None}}, together=2)
     with anyio.fail_after(BOUND):
-        assert await complete_live(required_by(first), REQUEST, client, server.answer, LIMIT, "up") == DONE
+        assert await ROUNDS.complete(required_by(first), REQUEST, client, server.answer) == DONE
     assert sorted(params["message"] for _, params in client.requests) == ["age?", "name?", "sure?"]
     assert server.sent == [
         {
@@ -168,10 +169,7 @@ async def test_a_result_without_input_requests_only_repeats_the_call() -> None:
     server = Server([input_required(state="two"), DONE])
     client = Client()
     with anyio.fail_after(BOUND):
-        assert (
-            await complete_live(required_by(input_required({}, "one")), REQUEST, client, server.answer, LIMIT, "up")
-            == DONE
-        )
+        assert await ROUNDS.complete(required_by(input_required({}, "one")), REQUEST, client, server.answer) == DONE
     assert server.sent == [{"requestState": "one"}, {"requestState": "two"}]
     assert client.requests == []
 
@@ -182,13 +180,11 @@ async def test_too_many_input_rounds_end_the_call() -> None:
         anyio.fail_after(BOUND),
         pytest.raises(UpstreamError, match=rf"more than `limits.max_input_requests_per_call` \({LIMIT}\) times"),
     ):
-        await complete_live(
+        await ROUNDS.complete(
             required_by(input_required({"a": elicitation("?")})),
             REQUEST,
             Client(),
             server.answer,
-            LIMIT,
-            "up",
         )
     assert len(server.sent) == LIMIT
 
@@ -199,7 +195,7 @@ async def test_a_clients_error_ends_the_call_and_its_other_requests() -> None:
     client = Client(answers={"no?": refused}, together=2)
     server = Server([])
     with anyio.fail_after(BOUND), pytest.raises(RefusedError) as raised:
-        await complete_live(required, REQUEST, client, server.answer, LIMIT, "up")
+        await ROUNDS.complete(required, REQUEST, client, server.answer)
     assert raised.value is refused
     assert server.sent == []
 
@@ -208,13 +204,11 @@ async def test_a_clients_error_ends_the_call_and_its_other_requests() -> None:
 async def test_the_error_names_the_capability_that_the_client_lacks(method: str, needed: str) -> None:
     client = Client(Caller("me", capabilities={key: {} for key in ALL if key != needed}))
     with anyio.fail_after(BOUND), pytest.raises(RefusedError, match=f"`{needed}`") as raised:
-        await complete_live(
+        await ROUNDS.complete(
             required_by(input_required({"a": elicitation("?", method)})),
             REQUEST,
             client,
             Server([]).answer,
-            LIMIT,
-            "up",
         )
     assert raised.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
     assert raised.value.data == {"requiredCapabilities": {needed: {}}}

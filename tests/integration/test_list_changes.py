@@ -33,10 +33,30 @@ async def settling(changes: ListChanges) -> AsyncIterator[anyio.Event]:
             yield settled
 
 
+@asynccontextmanager
+async def reading(changes: ListChanges) -> AsyncIterator[set[str]]:
+    """Lists that are being read, until the end of the context."""
+    kinds, begun, may_end = set[str](), anyio.Event(), anyio.Event()
+
+    async def read(changed: set[str]) -> None:
+        kinds.update(changed)
+        begun.set()
+        await may_end.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(changes.follow, read)
+        with anyio.fail_after(BOUND):
+            await begun.wait()
+        yield kinds
+        may_end.set()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_client_waits_until_a_change_is_read() -> None:
     changes = ListChanges()
     changes.note("tools")
-    async with settling(changes) as settled, changes.reading() as kinds:
+    async with settling(changes) as settled, reading(changes) as kinds:
         assert kinds == {"tools"}
         await anyio.wait_all_tasks_blocked()
         assert not settled.is_set()
@@ -47,15 +67,21 @@ async def test_a_client_does_not_wait_for_other_lists_or_without_a_change() -> N
     changes = ListChanges()
     await changes.settle_tools()
     changes.note("resources")
-    async with changes.reading():
+    async with reading(changes):
         await changes.settle_tools()
 
 
 async def test_a_client_does_not_wait_for_the_end_of_a_pause() -> None:
-    changes = ListChanges()
+    changes, read = ListChanges(), list[set[str]]()
+
+    async def note_read(changed: set[str]) -> None:
+        read.append(changed)
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(changes.pause, BOUND)
+        tasks.start_soon(changes.follow, note_read)
+        changes.note("prompts")
         await anyio.wait_all_tasks_blocked()
+        assert read == [{"prompts"}]
         changes.note("tools")
         await changes.settle_tools()
         tasks.cancel_scope.cancel()
@@ -65,7 +91,7 @@ async def test_clients_do_not_wait_for_a_server_that_does_not_answer(monkeypatch
     loop, changes = asyncio.get_running_loop(), ListChanges()
     changes.note("tools")
     read_clock = loop.time
-    async with changes.reading(), settling(changes) as settled:
+    async with reading(changes), settling(changes) as settled:
         assert not settled.is_set()
         monkeypatch.setattr(loop, "time", lambda: read_clock() + 3)
         with anyio.fail_after(1):
@@ -73,16 +99,25 @@ async def test_clients_do_not_wait_for_a_server_that_does_not_answer(monkeypatch
 
 
 async def test_a_client_waits_for_a_listing_if_the_last_one_is_old(pass_time: PassTime) -> None:
-    changes = ListChanges()
-    changes.note_listing()
-    await pass_time(9)
-    await changes.settle_tools()
-    await pass_time(2)
-    async with settling(changes) as settled, changes.reading() as kinds:
-        assert kinds == {"tools"}
-        assert not settled.is_set()
-    assert settled.is_set()
-    await changes.settle_tools()
+    changes, read, may_end = ListChanges(), list[set[str]](), anyio.Event()
+
+    async def read_slowly(changed: set[str]) -> None:
+        read.append(changed)
+        await may_end.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(changes.follow, read_slowly)
+        await anyio.wait_all_tasks_blocked()
+        await pass_time(9)
+        await changes.settle_tools()
+        await pass_time(2)
+        async with settling(changes) as settled:
+            assert read == [{"tools"}]
+            assert not settled.is_set()
+            may_end.set()
+        assert settled.is_set()
+        await changes.settle_tools()
+        tasks.cancel_scope.cancel()
 
 
 async def test_tools_that_a_server_adds_without_notice_are_found(pass_time: PassTime) -> None:

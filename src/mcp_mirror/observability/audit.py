@@ -5,8 +5,10 @@ wait and never fails.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -169,23 +171,24 @@ class CallTrace:
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:
     """A record as a line of ASCII with bounded length."""
+    cut = partial(_cut_text, path_hasher=path_hasher)
     issuer, name = split_namespace(record.principal)
+    labels = islice(record.labels.items(), _MAX_ITEMS)
+    details = islice(record.detail.items(), _MAX_ITEMS)
     members: dict[str, Any] = {
         "time": time,
         "event": record.event,
-        "principal": _cut_text(name, path_hasher),
-        "issuer": _cut_text(issuer, path_hasher),
-        "tool": _cut_text(record.tool, path_hasher),
-        "upstream": _cut_text(record.upstream, path_hasher),
-        "outcome": _cut_text(record.outcome, path_hasher),
+        "principal": cut(name),
+        "issuer": cut(issuer),
+        "tool": cut(record.tool),
+        "upstream": cut(record.upstream),
+        "outcome": cut(record.outcome),
         "path": path_hasher.hash_path(record.path) if record.path else "",
-        "labels": {
-            _cut_text(k, path_hasher): _format_label(v, path_hasher) for k, v in [*record.labels.items()][:_MAX_ITEMS]
-        },
+        "labels": {cut(key): _format_label(label, cut) for key, label in labels},
         "bytes": record.bytes,
         "milliseconds": None if record.milliseconds is None else round(record.milliseconds, 1),
-        "correlation": _cut_text(record.correlation, path_hasher),
-        **{_cut_text(k, path_hasher): _cut_text(v, path_hasher) for k, v in [*record.detail.items()][:_MAX_ITEMS]},
+        "correlation": cut(record.correlation),
+        **{cut(key): cut(text) for key, text in details},
     }
     return json.dumps({key: value for key, value in members.items() if value not in ("", None, {})}).encode() + b"\n"
 
@@ -196,8 +199,8 @@ def _cut_text(text: str, path_hasher: PathHasher) -> str:
     return hidden if len(hidden) <= _LONGEST else f"{hidden[:_LONGEST]}... {path_hasher.hash_text(text)}"
 
 
-def _format_label(value: Any, path_hasher: PathHasher) -> Any:
+def _format_label(label: Any, cut: Callable[[str], str]) -> Any:
     """The value of a label: a text or a list of texts."""
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_cut_text(str(one), path_hasher) for one in sorted(map(str, value))[:_MAX_ITEMS]]
-    return _cut_text(str(value), path_hasher)
+    if isinstance(label, (list, tuple, set, frozenset)):
+        return [cut(text) for text in sorted(map(str, label))[:_MAX_ITEMS]]
+    return cut(str(label))

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
-import msgspec
 
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
@@ -35,16 +35,6 @@ _QUEUE_SIZE: Final = 10_000
 """Records in the queue. Further records are lost and counted."""
 _WRITE_TIMEOUT: Final = 5.0
 """Seconds that a call waits for a required record, and that `close` waits for the queue."""
-
-
-class _Item(msgspec.Struct, frozen=True):
-    line: bytes
-    done: "Future[bool] | None" = None
-    """Receives whether the line was written."""
-
-
-_REOPEN: Final = _Item(b"")
-_END: Final = _Item(b"")
 
 
 def _has_truncated_line(path: str) -> bool:
@@ -73,7 +63,8 @@ class AuditFile:
             MirrorError: The file cannot be opened.
         """
         self._path, self._path_hasher, self._clock = path, path_hasher, clock
-        self._queue: queue.Queue[_Item] = queue.Queue(_QUEUE_SIZE)
+        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(_QUEUE_SIZE)
+        """The work of the thread; None ends it."""
         self._outages = OutageLog(_logger)
         self._dropped = self._failed = 0
         self.written: int = 0
@@ -104,12 +95,12 @@ class AuditFile:
 
     def enqueue(self, record: AuditRecord) -> None:
         """Write a record soon; see `AuditSink.enqueue`."""
-        self._add(_Item(self._format_line(record)))
+        self._add(partial(self._write_line, self._format_line(record)))
 
     async def write(self, record: AuditRecord) -> bool:
         """Write a record and wait for it; see `AuditSink.write`."""
-        done: Future[bool] = Future()
-        if not self._add(_Item(self._format_line(record), done)):
+        line, done = self._format_line(record), Future[bool]()
+        if not self._add(lambda: done.set_result(self._write_line(line))):
             return False
         with anyio.move_on_after(_WRITE_TIMEOUT):
             return await asyncio.shield(asyncio.wrap_future(done))  # shielded: the thread sets the result in any case
@@ -117,12 +108,12 @@ class AuditFile:
 
     def reopen(self) -> None:
         """Open the path again after a log rotation, and continue in the new file."""
-        self._add(_REOPEN)
+        self._add(self._reopen_file)
 
     def close(self) -> None:
         """Write the queued records within a few seconds, and close the file."""
         try:
-            self._queue.put(_END, timeout=_WRITE_TIMEOUT)
+            self._queue.put(None, timeout=_WRITE_TIMEOUT)
         except queue.Full:
             return
         self._thread.join(_WRITE_TIMEOUT)
@@ -131,9 +122,9 @@ class AuditFile:
         now = datetime.fromtimestamp(self._clock(), UTC)
         return format_record(record, f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z", self._path_hasher)
 
-    def _add(self, item: _Item) -> bool:
+    def _add(self, work: Callable[[], object]) -> bool:
         try:
-            self._queue.put_nowait(item)
+            self._queue.put_nowait(work)
         except queue.Full:
             self._dropped += 1
             self._report_loss("the disk is too slow")
@@ -141,13 +132,8 @@ class AuditFile:
         return True
 
     def _write_all(self) -> None:
-        while (item := self._queue.get()) is not _END:
-            if item is _REOPEN:
-                self._reopen_file()
-                continue
-            is_written = self._write_line(item.line)
-            if item.done:
-                item.done.set_result(is_written)
+        while (work := self._queue.get()) is not None:
+            work()
         os.close(self._file)
 
     def _reopen_file(self) -> None:

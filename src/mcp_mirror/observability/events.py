@@ -98,19 +98,25 @@ class FinishedCall(msgspec.Struct):
 class _Batch(msgspec.Struct):
     """The additions of one namespace to the log."""
 
-    entries: deque[bytes] = msgspec.field(default_factory=deque)
+    entries: list[bytes] = msgspec.field(default_factory=list)
     sums: dict[SumKey, Sums] = msgspec.field(default_factory=dict)
 
     def count(self, call: FinishedCall) -> None:
         event = call.event
-        is_failed, is_refused = event.outcome in _FAILED, event.outcome == "refused"
-        duration = round(event.milliseconds)
-        one = Sums(1, int(is_failed), int(is_refused), event.bytes, event.sent, event.kept_out, duration)
-        self._add((int(call.began) // HOUR, event.upstream, event.tool), one)
+        sums = Sums(
+            calls=1,
+            errors=int(event.outcome in _FAILED),
+            refused=int(event.outcome == "refused"),
+            bytes=event.bytes,
+            sent=event.sent,
+            kept_out=event.kept_out,
+            milliseconds=round(event.milliseconds),
+        )
+        self._add((int(call.began) // HOUR, event.upstream, event.tool), sums)
 
-    def prepend(self, earlier: "_Batch") -> None:
-        self.entries.extendleft(reversed(earlier.entries))
-        for key, sums in earlier.sums.items():
+    def extend(self, other: "_Batch") -> None:
+        self.entries.extend(other.entries)
+        for key, sums in other.sums.items():
             self._add(key, sums)
 
     def _add(self, key: SumKey, sums: Sums) -> None:
@@ -125,7 +131,10 @@ class EventRecorder:
 
         The clock returns seconds since the epoch. `pause` is the time between two writes to the log in seconds.
         """
-        self._log, self._policy, self._clock, self._pause = log, policy, clock, pause
+        self._log = log
+        self._policy = policy
+        self._clock = clock
+        self._pause = pause
         self._finished: deque[FinishedCall] = deque()
         self._held_bytes = 0
         self._batches: dict[str, _Batch] = {}
@@ -141,7 +150,7 @@ class EventRecorder:
         call.began = self._clock() - call.event.milliseconds / 1000
         if len(self._finished) >= _MAX_PENDING:
             self.lost += 1
-            self._batches.setdefault(call.namespace, _Batch()).count(call)
+            self._find_batch(call.namespace).count(call)
             return
         if call.arguments is not None:
             self._held_bytes += len(call.arguments)
@@ -159,11 +168,9 @@ class EventRecorder:
                 with anyio.CancelScope(shield=True):  # a cancellation would lose the calls
                     encoded = await anyio.to_thread.run_sync(self._encode, finished)
                 for namespace, batch in encoded.items():
-                    if namespace in self._batches:
-                        batch.prepend(self._batches[namespace])
-                    self._batches[namespace] = batch
+                    self._find_batch(namespace).extend(batch)
             for namespace in tuple(self._batches):
-                batch = self._batches.pop(namespace)
+                batch = self._batches.pop(namespace)  # during the write, `add` may count calls in a new one
                 try:
                     with anyio.CancelScope(shield=True):  # a cancelled write could count calls twice
                         await self._log.append(namespace, tuple(batch.entries), batch.sums, keep=self._policy.max_calls)
@@ -199,6 +206,9 @@ class EventRecorder:
             batch.entries.append(msgspec.msgpack.encode(_build_event(call, with_values=with_values)))
         return batches
 
+    def _find_batch(self, namespace: str) -> _Batch:
+        return self._batches.setdefault(namespace, _Batch())
+
     def _report_recovery(self) -> None:
         lost = self.lost - self._reported_lost
         rest = f" {_count_calls(lost)} counted in its sums and missing among its entries." if lost else ""
@@ -207,10 +217,7 @@ class EventRecorder:
 
     def _keep(self, namespace: str, batch: _Batch, error: StoreError) -> None:
         """Keep a batch that could not be written; without its entries if too many wait."""
-        if later := self._batches.get(namespace):
-            later.prepend(batch)
-        else:
-            self._batches[namespace] = batch
+        self._find_batch(namespace).extend(batch)
         self._outages.fail("store", "Calls could not be added to the event log and are added later. %s", error)
         waiting = sum(len(entry) for one in self._batches.values() for entry in one.entries)
         if waiting > _MAX_UNWRITTEN_BYTES:

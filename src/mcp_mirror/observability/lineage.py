@@ -5,7 +5,7 @@ have any more.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 import anyio.to_thread
@@ -116,9 +116,7 @@ class Graph(msgspec.Struct, frozen=True):
                     continue
                 kept[other] = None
                 waiting.append((other, direction))
-        nodes = {name: self.nodes[name] for name in kept}
-        edges = tuple(edge for edge in self.edges if edge.source in nodes and edge.target in nodes)
-        return Graph(nodes, edges, is_cut)
+        return self._select(kept, is_cut=is_cut)
 
     def select_newest(self, limit: int) -> "Graph":
         """The newest nodes that have edges, at most `limit`, with the neighbours of calls."""
@@ -134,8 +132,11 @@ class Graph(msgspec.Struct, frozen=True):
             for one, other in ((edge.source, edge.target), (edge.target, edge.source)):
                 if one in newest and isinstance(self.nodes[one], CallNode):
                     kept[other] = None
+        return self._select(kept, is_cut=self.is_cut or len(kept) < len(connected))
+
+    def _select(self, kept: Collection[str], *, is_cut: bool) -> "Graph":
         edges = tuple(edge for edge in self.edges if edge.source in kept and edge.target in kept)
-        return Graph({name: self.nodes[name] for name in kept}, edges, self.is_cut or len(kept) < len(connected))
+        return Graph({name: self.nodes[name] for name in kept}, edges, is_cut)
 
     def to_json(self) -> dict[str, Any]:
         """The graph as JSON objects: `nodes` with their `id` and `type`, `edges`, `cut`."""
@@ -216,7 +217,8 @@ def build_graph(calls: Iterable[CallEvent], values: Iterable[Descriptor], *, is_
         if event.path or event.inputs or event.parent or event.id in parents:
             node = CallNode(event.id, event.tool, event.upstream, event.at, event.outcome)
             nodes[node.id] = node
-            makers |= {event.path: node} if event.path else {}
+            if event.path:
+                makers[event.path] = node
             edges |= dict.fromkeys(_connect(node, event.path, event.inputs))
         if event.parent in events:
             result = _value_id(event.path) if event.path else node.id

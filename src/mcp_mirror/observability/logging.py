@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from secrets import token_bytes
 from typing import Final, TextIO
@@ -42,29 +42,17 @@ _CREDENTIALS: Final = (
 """Patterns of credentials; in URLs, user information and queries."""
 
 
-class SecretFilter:
-    """Redacts secrets, credentials and memory paths in log messages."""
-
-    def __init__(self, path_hasher: PathHasher, secrets: Iterable[str] = ()) -> None:
-        """Prepare the filter; `secrets` are redacted in every form in which programs quote them."""
-        self._path_hasher = path_hasher
-        self._secrets = list_secret_forms(secrets, _SHORTEST)
-
-    def clean(self, text: str) -> str:
-        """The redacted text on one line, with bounded length."""
-        text = redact(text[: 4 * _LONGEST], self._secrets)
-        for pattern, instead in _CREDENTIALS:
-            text = pattern.sub(instead, text)
-        return cut(sanitize(self._path_hasher.replace_paths(text)), _LONGEST)
-
-
 class SafeFormatter(logging.Formatter):
-    """Formats the gateway's own messages, and of library messages only the origin and the kind of error."""
+    """Formats the gateway's own messages, and of library messages only the origin and the kind of error.
+
+    Secrets, credentials and memory paths are redacted in every message.
+    """
 
     def __init__(self, config: Config | None, form: LogFormat | None = None) -> None:
         """Prepare the formatting; without `form`, a line is the message without time, level and logger."""
         super().__init__()
-        self._secret_filter = SecretFilter(create_path_hasher(config), _find_secrets(config) if config else ())
+        self._path_hasher = create_path_hasher(config)
+        self._secrets = list_secret_forms(_find_secrets(config) if config else (), _SHORTEST)
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
@@ -72,9 +60,7 @@ class SafeFormatter(logging.Formatter):
         ours = record.name.split(".")[0] == OWN_LOGGER
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({summarize_traceback(error)})" if error else ""
-        message = self._secret_filter.clean(
-            f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error)
-        )
+        message = self.clean(f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error))
         members = {name: self._clean(member) for name, member in getattr(record, MEMBERS, {}).items()} if ours else {}
         level = record.levelname.lower()
         if self._form == "json":
@@ -82,8 +68,15 @@ class SafeFormatter(logging.Formatter):
         message = " ".join((message, *(f"{name}={'-' if one == '' else one}" for name, one in members.items())))
         return message if self._form is None else _format_text(record.created, level, record.name, message)
 
+    def clean(self, text: str) -> str:
+        """Return the redacted text on one line, with bounded length."""
+        text = redact(text[: 4 * _LONGEST], self._secrets)
+        for pattern, instead in _CREDENTIALS:
+            text = pattern.sub(instead, text)
+        return cut(sanitize(self._path_hasher.replace_paths(text)), _LONGEST)
+
     def _clean(self, member: str | int) -> str | int:
-        return self._secret_filter.clean(member) if isinstance(member, str) else member
+        return self.clean(member) if isinstance(member, str) else member
 
 
 def _format_json(created: float, level: str, source: str, message: str, members: Mapping[str, str | int]) -> str:

@@ -200,11 +200,12 @@ def has_more_values(text: Buffer | msgspec.Raw, most: int) -> bool:
     text = memoryview(text)
     if sum(_count_values(bytes(text[at : at + _COUNT_STEP])) for at in range(0, len(text), _COUNT_STEP)) <= most:
         return False  # counted with the marks in strings, which takes a tenth of the time
-    count, inside = 0, False
+    count, is_inside = 0, False
     for unescaped in _remove_escapes(text, _COUNT_STEP):
-        parts = unescaped.split(b'"')
-        count += _count_values(b"".join(parts[inside::2]))
-        inside = inside == (len(parts) % 2 == 1)
+        parts = unescaped.split(b'"')  # in turn outside and inside of strings
+        count += _count_values(b"".join(parts[1::2] if is_inside else parts[::2]))
+        if len(parts) % 2 == 0:
+            is_inside = not is_inside
         if count > most:
             return True
     return False

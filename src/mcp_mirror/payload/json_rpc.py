@@ -171,8 +171,10 @@ def _find_hint(frame: Buffer, error: str) -> str:
     """The cause of a parser's error, if it is one of `_HINTS`, as a sentence after a space."""
     position = _POSITION.search(error)
     at = int(position[1]) if position else len(frame)  # the text ends in the middle of a value
-    found = ((pattern.search(frame, max(0, at - _HINTED), at + _HINTED), cause) for pattern, cause in _HINTS)
-    return next((f" {cause} (byte {match.start():,})." for match, cause in found if match), "")
+    for pattern, cause in _HINTS:
+        if match := pattern.search(frame, max(0, at - _HINTED), at + _HINTED):
+            return f" {cause} (byte {match.start():,})."
+    return ""
 
 
 def check_encoding(frame: Buffer) -> None:
@@ -322,14 +324,13 @@ def read_error(error: Buffer | msgspec.Raw) -> tuple[int, str]:
     Raises:
         WireError: It has neither.
     """
-    read = decode_as(memoryview(error), _Error | str) or ""
-    code, message = (None, read) if isinstance(read, str) else (read.code, read.message)
-    if type(code) is not int and not (message and isinstance(message, str)):
+    read = decode_as(memoryview(error), _Error | str)
+    found = read if isinstance(read, _Error) else _Error(message=read)
+    code = found.code if type(found.code) is int else None
+    message = found.message if isinstance(found.message, str) else ""
+    if code is None and not message:
         raise WireError("The error of the response is not a JSON-RPC error with a code and a message.")
-    return (
-        code if type(code) is int else _INTERNAL_ERROR,
-        bound_error(message) if message and isinstance(message, str) else "It gave no message.",
-    )
+    return _INTERNAL_ERROR if code is None else code, bound_error(message) or "It gave no message."
 
 
 _PASSED_ON: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
@@ -433,7 +434,8 @@ def array_of(values: Iterable[Buffer | Segments]) -> Segments:
     """A JSON array in pieces, without copying its values."""
     pieces: list[Buffer] = []
     for value in values:
-        pieces += (b"," if pieces else b"[", *(value if isinstance(value, tuple) else (value,)))
+        pieces.append(b"," if pieces else b"[")
+        pieces += value if isinstance(value, tuple) else (value,)
     return (*pieces, b"]") if pieces else (b"[]",)
 
 

@@ -144,15 +144,17 @@ def _scan(blob: Buffer, start: int, check: Callable[[], None]) -> ArrayScan | No
         return ArrayScan(Span(start, position + 1 - start), 0, indices, offsets)
     while True:
         check()
-        stop, length = _take_piece(blob, position, separators, item_size)
-        if not length:
+        piece = _take_piece(blob, position, separators, item_size)
+        if piece is None:  # it is one item
             most = _MAX_ITEM if separators else _MAX_FIRST_ITEM
             stop = value_stop(blob, position, min(len(blob), position + most))
-            length, walked = _count_items(_bracket(blob[position:stop]), stop + 1 - position), walked + 1
+            piece = _Piece(stop, _count_items(_bracket(blob[position:stop]), stop + 1 - position))
+            walked += 1
+        stop = piece.stop
         indices.append(count)
         offsets.append(position - start)
-        count += length
-        item_size = (stop - position) // length
+        count += piece.length
+        item_size = (stop - position) // piece.length
         after = skip_space(blob, stop)
         if blob[after] == ord("]"):
             return ArrayScan(Span(start, after + 1 - start), count, indices, offsets)
@@ -183,8 +185,16 @@ def _find_separators(blob: Buffer, position: int, stop: int, following: int) -> 
     return tuple(_Separator(closing + between + text, len(closing)) for text in dict.fromkeys(texts))
 
 
-def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], item_size: int) -> tuple[int, int]:
-    """The end and the number of items of a piece that begins at `position`; 0 items if its end cannot be guessed.
+class _Piece(NamedTuple):
+    """Some items of an array, one after the other."""
+
+    stop: int
+    length: int
+    """The number of the items."""
+
+
+def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], item_size: int) -> _Piece | None:
+    """The piece that begins at `position`; None if its end cannot be guessed.
 
     The separators may be between items. `item_size` is the number of bytes of an item before.
     """
@@ -193,22 +203,26 @@ def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], i
             continue
         window = _bracket(blob[position : position + size])
         for separator in separators:
-            before, was_found = len(window) - 1, False
-            for _ in range(_MAX_GUESSES):
-                at = window.rfind(separator.text, 1, before)
-                stop, before = at + separator.lead, at // 2
-                if at < 0 or stop == 1:
-                    break
-                was_found = True
-                following = window[stop]
-                with suppress(msgspec.DecodeError):
-                    return position + stop - 1, _count_items(window, stop)
-                window[stop] = following
-            if was_found:
-                return position, 0
+            if window.find(separator.text, 1) >= 0:
+                return _guess_end(window, position, separator)
         if len(window) - _EMPTY < size:
             break
-    return position, 0
+    return None
+
+
+def _guess_end(window: bytearray, position: int, separator: _Separator) -> _Piece | None:
+    """The piece at the beginning of a window, up to a separator before which the text is valid."""
+    before = len(window) - 1
+    for _ in range(_MAX_GUESSES):
+        at = window.rfind(separator.text, 1, before)
+        stop = at + separator.lead
+        if at < 0 or stop == 1:
+            return None
+        following = window[stop]
+        with suppress(msgspec.DecodeError):
+            return _Piece(position + stop - 1, _count_items(window, stop))
+        window[stop], before = following, at // 2
+    return None
 
 
 def _bracket(inside: Buffer) -> bytearray:
@@ -342,11 +356,7 @@ class Scans:
     """
 
     def __init__(self, keep: Keep = b"".join) -> None:
-        """Start without scans.
-
-        Args:
-            keep: Keeps texts that are decoded, because they may contain JSON.
-        """
+        """Start without scans; `keep` keeps texts that are decoded, because they may contain JSON."""
         self._keep = keep
         self._known: dict[int, ScannedText] = {}
 

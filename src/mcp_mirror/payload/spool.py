@@ -243,22 +243,26 @@ class SpoolCollector:
         """Append the next bytes. The caller may overwrite them afterwards."""
         self.size += len(piece)
         policy = self._spool.policy
-        if self._is_spooled or self.size > policy.spool_bytes or self.size > policy.max_message_bytes:
-            # The end, where the id may be, is kept whether the message will be written or discarded.
-            is_in_memory = not self._is_spooled and not self.is_dropping
-            self._end = _read_end((*(self._pieces if is_in_memory else (self._end,)), piece))
-        if self.size > policy.max_message_bytes or self.is_dropping:
+        is_discarded = self.is_dropping or self.size > policy.max_message_bytes
+        if not is_discarded and not self._is_spooled and self.size <= policy.spool_bytes:
+            self._keep_in_memory(piece)
+            return
+        # The end, where the id may be, is kept whether the message will be written or discarded.
+        is_in_memory = not self._is_spooled and not self.is_dropping
+        self._end = _read_end((*(self._pieces if is_in_memory else (self._end,)), piece))
+        if is_discarded:
             self._drop(piece)
-        elif self._is_spooled or self.size > policy.spool_bytes:
-            self._write(piece)
         else:
-            # Many small pieces would take a multiple of their bytes, and a write to the file each.
-            if self._written < len(self._pieces) and len(self._pieces[-1]) + len(piece) <= self._joined_bytes:
-                self._pieces[-1] += bytes(piece)
-            else:
-                self._pieces.append(bytes(piece))
-            if self.size > min(_SMALL, policy.spool_bytes // 2):
-                self._limit_memory(len(piece))
+            self._write(piece)
+
+    def _keep_in_memory(self, piece: Buffer) -> None:
+        # Many small pieces would take a multiple of their bytes, and a write to the file each.
+        if self._written < len(self._pieces) and len(self._pieces[-1]) + len(piece) <= self._joined_bytes:
+            self._pieces[-1] += bytes(piece)
+        else:
+            self._pieces.append(bytes(piece))
+        if self.size > min(_SMALL, self._spool.policy.spool_bytes // 2):
+            self._limit_memory(len(piece))
 
     def take(self) -> Frame:
         """Return the message and begin the next one."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import ClassVar, Final
 
 import msgspec
@@ -44,7 +45,7 @@ class Refusal(msgspec.Struct, frozen=True):
     """The reason as a clause: the property of the value, and the requirement of the place."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flows:
     """The flow policy of a configuration."""
 
@@ -52,24 +53,25 @@ class Flows:
     upstreams: Mapping[str, PlacePolicy] = field(default_factory=dict)
     is_isolated: bool = False
     """Several principals use the gateway, so each place without a zone is its own zone."""
-    lowest: Labels = field(init=False, compare=False, repr=False)
-    """The labels of something without a source."""
-    can_hide: bool = field(init=False, compare=False, repr=False)
-    """Whether the policy can hide any value from the model."""
-    can_refuse: bool = field(init=False, compare=False, repr=False)
-    """Whether the policy can refuse any flow."""
     _labels: dict[str, Labels] = field(init=False, default_factory=dict, compare=False, repr=False)
     """The labels of results of calls without input values, by upstream."""
 
-    def __post_init__(self) -> None:
-        """Evaluate once what every call needs."""
-        policy = self.policy
-        can_hide = bool(policy.deny) or policy.model.accepts != _PLAIN.accepts
-        accepts = any(place.accepts != _PLAIN.accepts for place in (policy.files, *self.upstreams.values()))
-        has_zones = policy.default == "deny" and (self.is_isolated or self._has_zones)
-        object.__setattr__(self, "lowest", Labels(frozenset(), "trusted", policy.levels[0]))
-        object.__setattr__(self, "can_hide", can_hide)
-        object.__setattr__(self, "can_refuse", can_hide or accepts or has_zones)
+    @cached_property
+    def lowest(self) -> Labels:
+        """The labels of something without a source."""
+        return Labels(frozenset(), "trusted", self.policy.levels[0])
+
+    @cached_property
+    def can_hide(self) -> bool:
+        """Whether the policy can hide any value from the model."""
+        return bool(self.policy.deny) or self.policy.model.accepts != _PLAIN.accepts
+
+    @cached_property
+    def can_refuse(self) -> bool:
+        """Whether the policy can refuse any flow."""
+        is_selective = any(one.accepts != _PLAIN.accepts for one in (self.policy.files, *self.upstreams.values()))
+        separates_zones = self.policy.default == "deny" and (self.is_isolated or self._has_zones)
+        return self.can_hide or is_selective or separates_zones
 
     def join(self, *labels: Labels) -> Labels:
         """The labels of a value that was made of others; the lowest labels without others."""
@@ -93,8 +95,11 @@ class Flows:
         """
         if name == MODEL:
             return None
+        if zone := self.place(name).zone:
+            return zone
         is_gone = name not in {*self.upstreams, FILES, FUNCTIONS}
-        return self.place(name).zone or (name if self.is_isolated or (is_gone and self._has_zones) else DEFAULT_ZONE)
+        is_own_zone = self.is_isolated or (is_gone and self._has_zones)
+        return name if is_own_zone else DEFAULT_ZONE
 
     @property
     def _has_zones(self) -> bool:
@@ -179,10 +184,10 @@ class Flows:
         return self.policy.levels[self._rank(level)]
 
     def _find_rule(self, rules: Iterable[FlowRule], source: str, to: str) -> FlowRule | None:
-        return next(
-            (rule for rule in rules if self._matches_side(rule.source, source) and self._matches_side(rule.target, to)),
-            None,
-        )
+        for rule in rules:
+            if self._matches_side(rule.source, source) and self._matches_side(rule.target, to):
+                return rule
+        return None
 
     def _matches_side(self, side: str, name: str) -> bool:
         if side.startswith(ZONE):
@@ -198,9 +203,11 @@ class Flows:
 
     def _check_accepted_sources(self, labels: Labels, to: str) -> Refusal | None:
         globs = self.place(to).accepts.sources
-        for source in sorted(labels.sources - {to, MODEL}) if globs is not None else ():
-            if not any(self._matches_side(glob, source) for glob in globs or ()):
-                key = f"{find_config_key(to)}.accepts.sources"
+        if globs is None:
+            return None
+        key = f"{find_config_key(to)}.accepts.sources"
+        for source in sorted(labels.sources - {to, MODEL}):
+            if not any(self._matches_side(glob, source) for glob in globs):
                 return Refusal(key, f"it contains data of {describe_place(source)}, and `{key}` does not name that")
         return None
 
@@ -222,7 +229,9 @@ class Flows:
     def _check_zones(self, labels: Labels, to: str) -> Refusal | None:
         """Why a source in another zone may not flow to this place."""
         target = self.find_zone(to)
-        for source in sorted(labels.sources) if self.policy.default == "deny" and target is not None else ():
+        if self.policy.default != "deny" or target is None:
+            return None
+        for source in sorted(labels.sources):
             zone = self.find_zone(source)
             if zone not in (None, target) and not self._find_rule(self.policy.allow, source, to):
                 why = (

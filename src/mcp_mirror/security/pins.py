@@ -230,13 +230,9 @@ NO_PINS: Final = Pins()
 def pin_upstream(
     policy: UpstreamPolicy, instructions: str | None, tools: Iterable[Definition], problems: list[str]
 ) -> Pinned:
-    """Pin the instructions and the served tools of an upstream; of tools with one name, the first.
+    """Pin the instructions of an upstream, and those of its tools that the policy admits; of one name, the first tool.
 
-    Args:
-        policy: Admits the tools that are served.
-        instructions: The instructions of the upstream.
-        tools: All tools that the upstream lists.
-        problems: Receives a sentence about each tool that cannot be pinned.
+    `problems` receives a sentence about each tool that cannot be pinned.
     """
     pins: dict[str, Pin] = {}
     for tool in tools:

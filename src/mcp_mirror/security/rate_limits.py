@@ -89,13 +89,7 @@ class TokenBucket:
     """A rate limit per minute. A minute's worth of calls may come at once."""
 
     def __init__(self, bound: Limit, owner: str, clock: Callable[[], float]) -> None:
-        """Start with a full bucket.
-
-        Args:
-            bound: The rate limit in calls per minute.
-            owner: The limited object in error messages.
-            clock: Monotonic seconds.
-        """
+        """Start with a full bucket of `bound` calls per minute. Error messages name `owner`, the limited object."""
         self._bound = bound
         self._owner = owner
         self._clock = clock

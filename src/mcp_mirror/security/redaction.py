@@ -116,7 +116,8 @@ def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iter
     if isinstance(endpoint, StdioEndpoint):
         yield from (value for name, value in endpoint.env.items() if not endpoint.is_wrapped or _is_secret(name, value))
         for value in endpoint.env.values():
-            yield from _secrets_of_login(value) if "://" in value else ()
+            if "://" in value:
+                yield from _secrets_of_login(value)
         yield from _secrets_of_arguments(endpoint.args)
     elif isinstance(endpoint, HttpEndpoint):
         for value in endpoint.headers.values():
@@ -138,10 +139,12 @@ def _secrets_of_arguments(args: Iterable[str]) -> Iterator[str]:
     for argument in args:
         flag, equals, value = argument.partition("=")
         if flag.startswith("-"):
-            yield from (value,) if equals else ()
+            if equals:
+                yield value
         elif named and not (_PATH.fullmatch(argument) and "://" not in argument):
             yield argument
-            yield from _secrets_of_url(argument) if "://" in argument else ()
+            if "://" in argument:
+                yield from _secrets_of_url(argument)
         else:
             named = True
 
@@ -155,8 +158,8 @@ def _secrets_of_login(address: str) -> Iterator[str]:
     yield from (login, plain, b64encode(encode_secret(plain)).decode())
     for user, _, password in (login.partition(":"), plain.partition(":")):
         yield password
-        # Without a password, the user name is a token.
-        yield from () if password and not _KEY_IN_URL.fullmatch(user) else (user,)
+        if not password or _KEY_IN_URL.fullmatch(user):  # without a password, the user name is a token
+            yield user
 
 
 def _secrets_of_url(url: str) -> Iterator[str]:

@@ -66,11 +66,7 @@ def sanitize_ends(text: str, limit: int) -> str:
 
 
 def show_characters(json_text: bytes) -> bytes:
-    r"""The same JSON with visible characters in place of their escapes `\uXXXX`, as a model reads it.
-
-    Args:
-        json_text: As for `decode_escapes`.
-    """
+    """JSON text as a model reads it: as of `decode_escapes`, but invisible characters stay escapes."""
     return decode_escapes(json_text, _escape_hidden)
 
 

@@ -69,11 +69,7 @@ class AddressPolicy(msgspec.Struct, frozen=True):
 
 
 async def _connect_guarded(policy: AddressPolicy, host: str, port: int) -> Receiver:
-    """Connect to the first admitted address of a host that accepts.
-
-    Raises:
-        httpx2.ConnectError: No address accepts or is admitted.
-    """
+    """Connect to the first admitted address of a host that accepts."""
     addresses = [one for one in await _find_addresses(host) if policy.admits(host, one)]
     if not addresses:
         raise httpx2.ConnectError(PRIVATE)
@@ -81,11 +77,7 @@ async def _connect_guarded(policy: AddressPolicy, host: str, port: int) -> Recei
 
 
 async def _connect_proxy(policy: AddressPolicy, proxy: ForwardProxy, origin: Origin) -> Receiver:
-    """Connect to a proxy; for HTTPS, return a tunnel to the origin.
-
-    Raises:
-        httpx2.ConnectError: The host is not admitted, or the proxy does not answer, or refuses.
-    """
+    """Connect to a proxy; for HTTPS, return a tunnel to the origin."""
     scheme, host, port = origin
     if not policy.admits_host(host):
         raise httpx2.ConnectError(PRIVATE)
@@ -105,11 +97,7 @@ async def _connect_proxy(policy: AddressPolicy, proxy: ForwardProxy, origin: Ori
 
 
 async def _find_addresses(host: str) -> Sequence[str]:
-    """Return the addresses of a host, each once.
-
-    Raises:
-        httpx2.ConnectError: The host has no address, or the lookup takes too long.
-    """
+    """Return the addresses of a host, each once."""
     with suppress(ValueError):
         return (str(ipaddress.ip_address(host)),)
     try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -51,11 +51,7 @@ from mcp_mirror.upstreams.session import (
 )
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
-from mcp_mirror.upstreams.transports.stdio import StdioTransport
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
-
-if TYPE_CHECKING:
-    from mcp_mirror.upstreams.transports.http import HttpTransport
 
 _FIRST_DELAY: Final = 0.25
 """Seconds before each attempt to reconnect, to which the backoff adds its delay, this one at first."""
@@ -65,11 +61,9 @@ _FALLBACK_WAIT: Final = 3.0
 """Seconds that an upstream has to list its tools before a listing for clients without capabilities is used."""
 _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
-_LONGEST_SUBSCRIPTION_DELAY: Final = 4.0
-"""Seconds between two attempts to subscribe to list changes, at most."""
+_SUBSCRIPTION_DELAYS: Final = (1.0, 4.0)
+"""Seconds between two attempts to subscribe to list changes: at first, and at most."""
 NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
-_RELIST_INTERVAL: Final = 1.0
-"""Seconds between two listings of an upstream that keeps announcing changes."""
 
 _logger = logging.getLogger(__name__)
 
@@ -304,11 +298,12 @@ class ReconnectingConnection:
         if self.status.state == "ready":
             return False  # the mode has worked before
         mode, following = self._mode, self._modes.index(self._mode) + 1
-        self._mode = self._modes[following % len(self._modes)]
+        is_last = following == len(self._modes)
+        self._mode = self._modes[0 if is_last else following]
         # A server of the newer version refuses this mode where an attempt during an outage has led to it.
-        refused_legacy = mode == "legacy" != self._mode and isinstance(error, RefusedError)
-        exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since and following < len(self._modes)
-        self._has_switched_at_once = (exited_at_first or refused_legacy) and not self._has_switched_at_once
+        is_refused = isinstance(error, RefusedError) and mode == "legacy" and self._mode != "legacy"
+        has_exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since and not is_last
+        self._has_switched_at_once = (is_refused or has_exited_at_first) and not self._has_switched_at_once
         return self._has_switched_at_once
 
     async def _serve(self, *, task_status: TaskStatus[UpstreamError]) -> None:
@@ -319,7 +314,7 @@ class ReconnectingConnection:
         settings, is_reported = self.settings, False
         output = ServerOutput(settings.redactor)
         try:
-            async with self._open_session(settings.transport(output, self._accepts_cookies)) as session:
+            async with self._open_session(output) as session:
                 await self._follow(session)
                 if session.is_unknown:
                     is_reported = True
@@ -344,11 +339,7 @@ class ReconnectingConnection:
             task_status.started(explain_end(error, output, settings.policy, settings.redactor, is_starting=is_starting))
 
     async def _follow(self, session: UpstreamSession) -> None:
-        """Serve requests in a session, and follow list changes, until it ends.
-
-        Raises:
-            FloodError: The server sent too many messages that were not requested.
-        """
+        """Serve requests in a session, and follow list changes, until it ends."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._save_listing)
@@ -356,7 +347,7 @@ class ReconnectingConnection:
                 self._set_session(session)
                 tasks.start_soon(self._announce_differences, session)
                 tasks.start_soon(self._subscribe_to_changes, session)
-                tasks.start_soon(self._relist, session)
+                tasks.start_soon(self.list_changes.follow, partial(self._read_changes, session))
                 await session.ended.wait()
                 tasks.cancel_scope.cancel()
         finally:
@@ -365,8 +356,8 @@ class ReconnectingConnection:
             raise FloodError(reason)
 
     @asynccontextmanager
-    async def _open_session(self, transport: "StdioTransport | HttpTransport") -> AsyncIterator[UpstreamSession]:
-        policy = self.settings.policy
+    async def _open_session(self, output: ServerOutput) -> AsyncIterator[UpstreamSession]:
+        policy, transport = self.settings.policy, self.settings.transport(output, self._accepts_cookies)
         with anyio.CancelScope() as scope:
             scope.deadline = anyio.current_time() + policy.startup_timeout
             async with open_session(self.settings, transport.open, self.owner, self._mode) as session:
@@ -404,13 +395,15 @@ class ReconnectingConnection:
     def _set_down(self, error: UpstreamError) -> float:
         """Note that an attempt failed or the connection ended; return the seconds that the connection was usable."""
         was_ready = self.status.state == "ready"
-        self._failed_attempts += not was_ready
+        if not was_ready:
+            self._failed_attempts += 1
         if self._may_be_refused and isinstance(error, RefusedError):
             self._settle(Status("down", str(error)))
             return 0.0
-        counts = self.settings.counts
-        counts.lost += was_ready
-        counts.failed += not was_ready
+        if was_ready:
+            self.settings.counts.lost += 1
+        else:
+            self.settings.counts.failed += 1
         is_usable = was_ready and not isinstance(error, FloodError)
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
         is_expired = isinstance(error, ExpiredSessionError)
@@ -418,16 +411,19 @@ class ReconnectingConnection:
         self._settle(describe_failure(error, self._output))
         if is_expired:
             _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
-            return lasted
-        _logger.warning("upstream %s is down: %s", self.settings.policy.name, error.log_message)
-        self._is_logged_down = True
+        else:
+            self._log_outage(error)
+        return lasted
+
+    def _log_outage(self, error: UpstreamError) -> None:
         policy = self.settings.policy
+        _logger.warning("upstream %s is down: %s", policy.name, error.log_message)
+        self._is_logged_down = True
         if self._output != self._logged_output and policy.preview and not policy.is_wrapped:
             # It cannot contain stored values: a server that fails at its start received none.
             self._logged_output = self._output
             for line in self._output:
                 _logger.warning("upstream %s printed: %s", policy.name, line)
-        return lasted
 
     def _settle(self, status: Status) -> None:
         """Set the state after an attempt to connect, and wake the requests that wait for it."""
@@ -460,7 +456,7 @@ class ReconnectingConnection:
             for kind in ("tools", "resources", "prompts")
             if session.offers(kind, "list_changed")
         }
-        backoff = Backoff(_RELIST_INTERVAL, _LONGEST_SUBSCRIPTION_DELAY)
+        backoff = Backoff(*_SUBSCRIPTION_DELAYS)
         while session.is_stateless and wanted:
             began = anyio.current_time()
             try:
@@ -471,18 +467,14 @@ class ReconnectingConnection:
                     return
             await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
 
-    async def _relist(self, session: UpstreamSession) -> None:
-        """Read changed lists again, at most once a second."""
-        self.list_changes.note_listing()
-        while True:
-            async with self.list_changes.reading() as changed:
-                try:
-                    if "tools" in changed:
-                        self.listing = await session.list_tools()
-                        await self._save_listing()
-                except UpstreamError as error:
-                    _logger.warning("%s", error.log_message)
-                    changed.discard("tools")
-                for kind in sorted(changed):
-                    await self._announce_change(kind)
-            await self.list_changes.pause(_RELIST_INTERVAL)
+    async def _read_changes(self, session: UpstreamSession, changed: set[str]) -> None:
+        """Read the tools again if they have changed, and announce the changed lists."""
+        try:
+            if "tools" in changed:
+                self.listing = await session.list_tools()
+                await self._save_listing()
+        except UpstreamError as error:
+            _logger.warning("%s", error.log_message)
+            changed.discard("tools")
+        for kind in sorted(changed):
+            await self._announce_change(kind)

@@ -21,10 +21,13 @@ from pydantic import ValidationError
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
+from mcp_mirror.payload.json_bounds import estimate_memory
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.rate_limits import explain_too_many_requests
 from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.client_backlog import REQUEST_COPIES, BacklogPart, ClientBacklog
+from mcp_mirror.upstreams.content_filter import is_filtered, refuse_sampling
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_request
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
@@ -71,24 +74,6 @@ class InputRound(msgspec.Struct, frozen=True):
     state: Mapping[str, str]
 
 
-def read_input_required(response: RawResponse, upstream: str) -> InputRequired | None:
-    """Return the input that a result of an upstream requires; None for a complete result.
-
-    Raises:
-        UpstreamError: The input requests cannot be read, or there is neither a request nor a state.
-    """
-    if not isinstance(response, dict) or not is_input_required(response):
-        return None
-    try:
-        requests = msgspec.json.decode(response.get("inputRequests", b"{}"), type=dict[str, _InputRequest])
-        state = msgspec.json.decode(response.get("requestState", b"null"), type=str | None)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UpstreamError(f"Upstream {upstream!r} {_NOT_CONFORMING}.") from None
-    if not requests and state is None:  # a repeated call would be the same one
-        raise UpstreamError(f"Upstream {upstream!r} {_NOT_CONFORMING}: neither `inputRequests` nor `requestState`.")
-    return InputRequired(requests, None if state is None else {"state": state}, response.get("inputRequests"))
-
-
 def hide_input_required(required: InputRequired) -> InputRequired:
     """Rebuild the requests of an upstream whose content is hidden, under the gateway's own keys.
 
@@ -118,78 +103,104 @@ def restore_keys(answered: InputRound) -> InputRound:
     return InputRound(b"".join(object_of(named)), state)
 
 
-async def complete_live(
-    required: InputRequired,
-    request: UpstreamRequest,
-    channel: ClientChannel,
-    send: Callable[[UpstreamRequest], Awaitable[RawResponse]],
-    limit: int,
-    upstream: str,
-) -> RawResponse:
-    """Send input requests to a 2025-11-25 client and repeat the call with the answers, until the call completes.
+class InputRounds:
+    """The input that an upstream with protocol version 2026-07-28 requires, on its way to clients."""
 
-    Args:
-        required: The input that the server requires first.
-        request: The call.
-        channel: The client's channel.
-        send: Sends the call again.
-        limit: Input requests, at most. A round without requests counts as one.
-        upstream: The name of the server.
+    def __init__(self, upstream: str, limit: int, backlog: ClientBacklog) -> None:
+        """Take the name of the upstream, the most input requests in a call, and the memory for those that wait."""
+        self._upstream = upstream
+        self._limit = limit
+        self._backlog = backlog
 
-    Raises:
-        RefusedError: The client lacks a capability, or answered with an error.
-        UpstreamError: The server makes more than `limit` input requests.
-    """
-    delay, count = _FIRST_DELAY, 0
-    while True:
-        count = _count_requests(required, count, limit, upstream)
-        check_capabilities(channel.caller, required)
-        answers: dict[str, Any] | None = None
-        if required.requests:
-            answers = await _collect_answers(required.requests, channel)
-        else:
-            await anyio.sleep(delay)
-            delay = min(2 * delay, _LONGEST_DELAY)
-        state = (required.state or {}).get("state")
-        response = await send(request.with_params(inputResponses=answers, requestState=state))
-        following = read_input_required(response, upstream)
-        if following is None:
-            return response
-        required = following
+    def read(self, response: RawResponse) -> InputRequired | None:
+        """Return the input that a result requires; None for a complete result.
 
+        Raises:
+            UpstreamError: The input requests cannot be read, or there is neither a request nor a state.
+        """
+        if not isinstance(response, dict) or not is_input_required(response):
+            return None
+        raw = response.get("inputRequests")
+        try:
+            requests = msgspec.json.decode(raw or b"{}", type=dict[str, _InputRequest])
+            state = msgspec.json.decode(response.get("requestState", b"null"), type=str | None)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise UpstreamError(f"Upstream {self._upstream!r} {_NOT_CONFORMING}.") from None
+        if not requests and state is None:  # a repeated call would be the same one
+            raise UpstreamError(
+                f"Upstream {self._upstream!r} {_NOT_CONFORMING}: neither `inputRequests` nor `requestState`."
+            )
+        return InputRequired(requests, None if state is None else {"state": state}, raw)
 
-def count_round(required: InputRequired, answered: InputRound | None, limit: int, upstream: str) -> InputRequired:
-    """Return the input that an upstream requires with the number of its requests in this call in the state.
+    def return_to_client(
+        self, required: InputRequired, answered: InputRound | None, channel: ClientChannel
+    ) -> InputRequired:
+        """Return the requests for a 2026-07-28 client, which may have `answered` others in this call.
 
-    Raises:
-        UpstreamError: The upstream makes more than `limit` input requests.
-    """
-    number = int((answered.state.get(_ROUND) if answered else None) or 0)
-    number = _count_requests(required, number, limit, upstream)
-    return msgspec.structs.replace(required, state={**(required.state or {}), _ROUND: str(number)})
+        The state contains the number of requests in this call.
 
+        Raises:
+            RefusedError: The client lacks a capability, or its model would read a request with hidden content.
+            UpstreamError: The upstream makes too many requests, or one does not conform to MCP.
+        """
+        _check_client(channel, required)
+        before = answered.state.get(_ROUND) if answered else None
+        number = self._count(required, int(before or 0))
+        counted = msgspec.structs.replace(required, state={**(required.state or {}), _ROUND: str(number)})
+        shown = hide_input_required(counted) if is_filtered(channel) else counted
+        for request in shown.requests.values():
+            if not _conforms(request):
+                raise UpstreamError(f"Upstream {self._upstream!r} {_NOT_CONFORMING}: `{request['method']}`.")
+        return shown
 
-def _count_requests(required: InputRequired, before: int, limit: int, upstream: str) -> int:
-    """Return the number of input requests in a call, with those made before.
+    async def complete(
+        self,
+        required: InputRequired,
+        request: UpstreamRequest,
+        channel: ClientChannel,
+        send: Callable[[UpstreamRequest], Awaitable[RawResponse]],
+    ) -> RawResponse:
+        """Send input requests to a 2025-11-25 client and repeat the call with the answers, until the call completes.
 
-    Raises:
-        UpstreamError: They are more than `limit`.
-    """
-    number = before + max(1, len(required.requests))
-    if number > limit:
-        raise UpstreamError(f"Upstream {upstream!r} {explain_too_many_requests(limit)}")
-    return number
+        Raises:
+            RefusedError: The client lacks a capability, or answered with an error.
+            UpstreamError: The upstream makes too many input requests, or they take too much memory.
+        """
+        waiting = self._backlog.new_part()
+        delay, number = _FIRST_DELAY, 0
+        try:
+            while True:
+                _check_client(channel, required)
+                self._take_memory(waiting, required)
+                number = self._count(required, number)
+                answers: bytes | None = None
+                if required.requests:
+                    answers = msgspec.json.encode(await _collect_answers(required.requests, channel))
+                else:
+                    await anyio.sleep(delay)
+                    delay = min(2 * delay, _LONGEST_DELAY)
+                waiting.clear()
+                state = (required.state or {}).get("state")
+                response = await send(request.with_answers(answers, state))
+                if (following := self.read(response)) is None:
+                    return response
+                required = following
+        finally:
+            waiting.clear()
 
+    def _count(self, required: InputRequired, before: int) -> int:
+        """Return the number of input requests in a call, with those made before. A round without any counts as one."""
+        number = before + max(1, len(required.requests))
+        if number > self._limit:
+            raise UpstreamError(f"Upstream {self._upstream!r} {explain_too_many_requests(self._limit)}")
+        return number
 
-def check_conformity(required: InputRequired, upstream: str) -> None:
-    """Check that 2026-07-28 clients can read the input requests of an upstream.
-
-    Raises:
-        UpstreamError: One does not conform to MCP.
-    """
-    for request in required.requests.values():
-        if not _conforms(request):
-            raise UpstreamError(f"Upstream {upstream!r} {_NOT_CONFORMING}: `{request['method']}`.")
+    def _take_memory(self, waiting: BacklogPart, required: InputRequired) -> None:
+        if not waiting.take(REQUEST_COPIES * estimate_memory(required.raw or b"")):
+            raise UpstreamError(
+                f"Requests of upstream {self._upstream!r} that wait for answers take all of "
+                f"`limits.max_queued_notification_bytes` ({self._backlog.limit:,}). Answer them, or try again later."
+            )
 
 
 def _conforms(request: Mapping[str, Any]) -> bool:
@@ -222,14 +233,16 @@ async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) 
     return answers
 
 
-def check_capabilities(caller: Caller, required: InputRequired) -> None:
-    """Check that the client has declared the capabilities that the input requests need.
+def _check_client(channel: ClientChannel, required: InputRequired) -> None:
+    """Check that a client may get the input requests, and has declared the capabilities that they need.
 
     Raises:
-        RefusedError: It lacks one.
+        RefusedError: It lacks a capability, or its model would read a request with hidden content.
     """
+    if is_filtered(channel):
+        refuse_sampling(required.requests.values())
     for request in required.requests.values():
-        if not caller.can_answer(method := request["method"]):
+        if not channel.caller.can_answer(method := request["method"]):
             needed = CAPABILITY_OF.get(method, method)
             message = f"The tool needs a client that has the capability `{needed}`."
             data: Mapping[str, Any] = {"requiredCapabilities": {needed: {}}}

@@ -1,13 +1,14 @@
 """Lists that have changed, or may have, until the gateway has read them."""
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
 
 _TOOLS: Final = "tools"
+_INTERVAL: Final = 1.0
+"""Seconds between two readings for a server that keeps announcing changes."""
 _OUTDATED_AFTER: Final = 10.0
 """Seconds after which the tools are read again for a client. A server may change them without an announcement, such as
 a server without sessions that a new version replaces."""
@@ -21,7 +22,7 @@ class ListChanges:
     def __init__(self) -> None:
         self._noted: set[str] = set()
         """Changes that nothing reads yet."""
-        self._reading = frozenset[str]()
+        self._reading: set[str] = set()
         self._began = 0.0
         """When the last reading began."""
         self._listed_at = math.inf
@@ -36,33 +37,30 @@ class ListChanges:
         self._noted.add(kind)
         self._has_noted.set()
 
-    def note_listing(self) -> None:
-        """Note that the tools are being read now."""
+    async def follow(self, read: Callable[[set[str]], Awaitable[None]]) -> None:
+        """Have changed lists read, at most once a second, until cancelled. The tools were read just before.
+
+        Clients that wait for a change wait until `read` has returned, so it also announces the change.
+        """
         self._listed_at = anyio.current_time()
-
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[set[str]]:
-        """Wait for changes, and yield them; they are read at the end of the context."""
-        await self._has_noted.wait()
-        self._has_noted = anyio.Event()
-        kinds, self._noted = self._noted, set()
-        self._reading, self._began = frozenset(kinds), anyio.current_time()
-        if _TOOLS in kinds:
-            self.note_listing()
-        try:
-            yield kinds
-        finally:
-            self._reading = frozenset[str]()
-            self._is_read.set()
-            self._is_read = anyio.Event()
-
-    async def pause(self, seconds: float) -> None:
-        """Wait between two readings."""
-        self._is_pausing = True
-        try:
-            await anyio.sleep(seconds)
-        finally:
-            self._is_pausing = False
+        while True:
+            await self._has_noted.wait()
+            self._has_noted = anyio.Event()
+            self._reading, self._noted = self._noted, set()
+            self._began = anyio.current_time()
+            if _TOOLS in self._reading:
+                self._listed_at = self._began
+            try:
+                await read(self._reading.copy())
+            finally:
+                self._reading = set()
+                self._is_read.set()
+                self._is_read = anyio.Event()
+            self._is_pausing = True
+            try:
+                await anyio.sleep(_INTERVAL)
+            finally:
+                self._is_pausing = False
 
     async def settle_tools(self) -> None:
         """Have the tools read if that was long ago, and wait while they are being read.

@@ -19,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from msgspec.structs import replace
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import ArgumentsError, MirrorError, RefusedError, UpstreamError
 from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure, convert_result, is_small
 from mcp_mirror.functions.signatures import Function
@@ -143,9 +143,6 @@ class LocalUpstream:
         del owner
         return self.listing
 
-    async def settle_changes(self, caller: Caller) -> None:
-        """Return at once: changes are known at once."""
-
     def offers(self, capability: str, detail: str = "") -> bool:
         """Return False: local functions are only tools."""
         del capability, detail
@@ -156,29 +153,15 @@ class LocalUpstream:
         del is_content_hidden
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
-    def release(self, key: str) -> None:
-        """Do nothing: local functions have no connections."""
-
-    async def connect(self) -> None:
-        """Do nothing: local functions have no connections."""
-
     async def settle_for(self, channel: ClientChannel) -> None:
         """Do nothing: all functions are known."""
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Raise an error: local functions have no connections.
-
-        Raises:
-            UpstreamError: Always.
-        """
+        """Raise an error: local functions have no connections."""
         return self.listing_connection(channel)
 
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Raise an error: local functions have no connections.
-
-        Raises:
-            UpstreamError: Always.
-        """
+        """Raise an error: local functions have no connections."""
         del channel
         raise UpstreamError(f"The {NAME} have only tools. Use another upstream for resources and prompts.")
 

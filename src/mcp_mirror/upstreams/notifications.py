@@ -29,7 +29,7 @@ from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.security.rate_limits import Limit, TokenBucket, explain_too_many_requests
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.system.slices import Pacer
-from mcp_mirror.upstreams.client_backlog import ClientBacklog
+from mcp_mirror.upstreams.client_backlog import REQUEST_COPIES, ClientBacklog
 from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
 from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED, rebuild_notification
 from mcp_mirror.upstreams.transports.payloads import ServerMessage
@@ -39,13 +39,10 @@ _DELIVERY_TIMEOUT: Final = 5.0
 """Seconds that the delivery of one notification may take."""
 _QUEUE_OVERHEAD: Final = 500
 """Bytes that a queued notification costs beside its own."""
-REQUEST_COPIES: Final = 2
-"""How often a request that waits for its answer is in memory: as the server sent it, and as the client received it."""
 _MAX_UPDATE_MEMORY: Final = 1 << 18
 """Bytes that an update of a resource may take in memory: a thousand may wait for each client."""
 _MAX_QUEUED_REFUSALS: Final = 1_000
 """Error responses to requests over `limits.max_input_requests` that wait to be sent."""
-_SERVER_REQUESTS: Final = attrgetter("server_requests")
 
 CHANGES: Final[Mapping[str, str]] = {
     "notifications/tools/list_changed": "tools",
@@ -133,6 +130,8 @@ class InflightRequest(msgspec.Struct):
     _make_queue: Callable[[ClientChannel], NotificationQueue]
     server_requests: int = 0
     """Requests that the server has made of the client during this one."""
+    is_over: bool = False
+    """The request has ended."""
     _queue: NotificationQueue | None = None
     _end: asyncio.Event | None = None
     """None while nothing waits for the end: for most requests, the server sends only the response."""
@@ -149,11 +148,6 @@ class InflightRequest(msgspec.Struct):
         """Whether messages about the request wait for the caller."""
         return self._queue is not None and self._queue.is_delivering
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the request has ended."""
-        return self._tracked.get(self._token) is not self
-
     async def wait_until_over(self) -> None:
         """Wait until the request has ended, and the gateway has sent its cancellation to the server."""
         if not self.is_over:
@@ -165,6 +159,7 @@ class InflightRequest(msgspec.Struct):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.is_over = True
         del self._tracked[self._token]
         if self._queue is not None:
             self._queue.close()
@@ -197,6 +192,11 @@ class _AcceptedRequest(msgspec.Struct, eq=False):
     cost: int
     """Bytes that it takes of the backlog; 0 once they are given back."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
+    """Cancelled when the server cancels the request."""
+    call: InflightRequest | None = None
+    """The call that it is about, while the client has it and has not answered."""
+    wait: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
+    """The wait for the answer; cancelled if the call has ended and another request needs the room."""
     ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
@@ -211,7 +211,6 @@ class NotificationDispatcher:
         self._bounds = bounds
         self._backlog = backlog.new_part()
         """The requests that wait for answers."""
-        self._answering = 0
         self._log = RepeatedLog(_logger)
         limit = Limit("max_input_requests_per_call", self._bounds.max_input_requests_per_call)
         self._outside_calls = TokenBucket(limit, "The connection", anyio.current_time)
@@ -221,13 +220,14 @@ class NotificationDispatcher:
         self._owner_queue = NotificationQueue(owner.channel, tasks, backlog) if owner.channel else None
         self._make_queue = partial(NotificationQueue, tasks=tasks, backlog=backlog)
         self._inflight: dict[str, InflightRequest] = {}
-        self._server_requests: dict[RequestId, anyio.CancelScope] = {}
-        self._accepted: deque[_AcceptedRequest] = deque()
-        """Requests that no task answers yet."""
-        self._refused: deque[tuple[RequestId, str]] = deque()
-        """The ids of refused requests, and the reasons."""
-        self._waiting: dict[anyio.CancelScope, tuple[InflightRequest, _AcceptedRequest]] = {}
-        """The requests about calls that wait for the client's answer, with these calls, oldest first."""
+        self._accepted: dict[_AcceptedRequest, None] = {}
+        """The requests of the server that have no response yet, oldest first."""
+        self._by_id: dict[RequestId, _AcceptedRequest] = {}
+        """Those that the server may still cancel; a server may use an id twice."""
+        self._unstarted: deque[_AcceptedRequest] = deque()
+        """Those that no task answers yet."""
+        self._refusals: deque[types.JSONRPCError] = deque()
+        """The responses to requests over a limit, to be sent."""
         self._is_subscribed = False
         self.task_changes: dict[str, anyio.Event] = {}  # by the id of a task that `run_as_task` waits for
 
@@ -258,7 +258,7 @@ class NotificationDispatcher:
 
     def _accept(self, message: ServerMessage, identity: RequestId) -> None:
         """Answer a request in a task; refuse it if too many requests wait, or if they take too much memory."""
-        if self._answering >= self._bounds.max_input_requests and not self._make_room():
+        if len(self._accepted) >= self._bounds.max_input_requests and not self._make_room():
             self._refuse(message, identity, f"`limits.max_input_requests` ({self._bounds.max_input_requests:,})")
             return
         request = _AcceptedRequest(message, identity, REQUEST_COPIES * message.memory + _QUEUE_OVERHEAD)
@@ -267,11 +267,11 @@ class NotificationDispatcher:
                 limit = self._backlog.backlog.limit
                 self._refuse(message, identity, f"`limits.max_queued_notification_bytes` ({limit:,}) of")
                 return
-        self._answering += 1
-        self._server_requests[identity] = request.scope
-        if not self._accepted:
+        self._accepted[request] = None
+        self._by_id[identity] = request
+        if not self._unstarted:
             self._tasks.start_soon(self._start_answers)
-        self._accepted.append(request)
+        self._unstarted.append(request)
 
     def _release(self, request: _AcceptedRequest) -> None:
         """Give back the memory of a request; only the first call has an effect."""
@@ -314,11 +314,10 @@ class NotificationDispatcher:
 
     def _cancel_request(self, message: ServerMessage) -> None:
         identity = as_request_id(message.params.get("requestId"))
-        if identity is not None and (scope := self._server_requests.get(identity)):
-            scope.cancel()
-            for inflight, request in self._waiting.values():
-                if request.scope is scope:
-                    inflight.queue.cancellations.append(request.ended)
+        if identity is not None and (request := self._by_id.get(identity)):
+            request.scope.cancel()
+            if request.call is not None:
+                request.call.queue.cancellations.append(request.ended)
 
     def _confirm_subscription(self, _message: ServerMessage) -> None:
         """Announce the lists that may have changed before this subscription, or since the last one ended."""
@@ -342,7 +341,7 @@ class NotificationDispatcher:
         inflight = list(self._inflight.values())
         if len({one.channel.caller.identity for one in inflight}) != 1:
             return None
-        return min(self._list_awaited(), key=_SERVER_REQUESTS, default=inflight[-1])
+        return min(self._list_awaited(), key=attrgetter("server_requests"), default=inflight[-1])
 
     def _list_awaited(self) -> list[InflightRequest]:
         """Return the requests that their clients wait for, oldest first."""
@@ -355,17 +354,17 @@ class NotificationDispatcher:
     def _refuse(self, message: ServerMessage, identity: RequestId, limit: str) -> None:
         """Queue an error response to a request over a limit; drop it if that queue is full too."""
         self._log.warning(f"%s is refused: {limit} requests wait for answers", _log_name(message.method))
-        if not self._refused:
+        if not self._refusals:
             self._tasks.start_soon(self._send_refusals)
-        if len(self._refused) < _MAX_QUEUED_REFUSALS:
-            self._refused.append((identity, f"{limit} requests wait for their answers. Wait for one."))
+        if len(self._refusals) < _MAX_QUEUED_REFUSALS:
+            reason = f"{limit} requests wait for their answers. Wait for one."
+            error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
+            self._refusals.append(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
 
     async def _send_refusals(self) -> None:
-        while self._refused:
-            identity, reason = self._refused[0]
-            error = types.ErrorData(code=types.INVALID_REQUEST, message=reason)
-            await self._send(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
-            self._refused.popleft()
+        while self._refusals:
+            await self._send(self._refusals[0])
+            self._refusals.popleft()
 
     async def _send(self, response: types.JSONRPCResponse | types.JSONRPCError) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -373,24 +372,23 @@ class NotificationDispatcher:
 
     async def _start_answers(self) -> None:
         """Answer the accepted requests, each in a task, one in each pass of the event loop."""
-        while self._accepted:
-            self._tasks.start_soon(self._answer, self._accepted[0])
+        while self._unstarted:
+            self._tasks.start_soon(self._answer, self._unstarted[0])
             await anyio.lowlevel.checkpoint()
-            self._accepted.popleft()
+            self._unstarted.popleft()
 
     async def _answer(self, request: _AcceptedRequest) -> None:
         """Answer a request of the server with the client's answer, unless the server cancels it."""
         try:
             with request.scope:
-                try:
-                    await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled before this task began
-                    response = await self._build_response(request)
-                finally:
-                    if self._server_requests.get(request.id) is request.scope:  # a server may use an id twice
-                        del self._server_requests[request.id]
+                await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled before this task began
+                response = await self._build_response(request)
+            if not request.scope.cancelled_caught:
                 await self._send(response)
         finally:
-            self._answering -= 1
+            del self._accepted[request]
+            if self._by_id.get(request.id) is request:
+                del self._by_id[request.id]
             self._release(request)
             request.ended.set()
 
@@ -407,11 +405,7 @@ class NotificationDispatcher:
         return types.JSONRPCError(jsonrpc="2.0", id=identity, error=data)
 
     async def _request_client(self, request: _AcceptedRequest) -> Mapping[str, Any]:
-        """Relay a request of the server to the client, and return the client's result.
-
-        Raises:
-            RefusedError: The request cannot be relayed, exceeds a limit, or the client answered with an error.
-        """
+        """Relay a request of the server to the client, and return the client's result."""
         message = request.message
         if message.method == "ping":
             return {}
@@ -433,12 +427,12 @@ class NotificationDispatcher:
         channel = filter_content(queue.channel) if self._may_be_hidden(message) else queue.channel
         if inflight is None:
             return await channel.request(message.method, message.params)
-        with anyio.CancelScope() as scope, inflight.timeout.paused():
-            self._waiting[scope] = inflight, request
+        with request.wait, inflight.timeout.paused():
+            request.call = inflight
             try:
                 return await channel.request(message.method, message.params)
             finally:
-                self._waiting.pop(scope, None)
+                request.call = None
         raise RefusedError("The call that this request was about has ended.", types.INVALID_REQUEST)
 
     def _make_room(self) -> bool:
@@ -447,13 +441,13 @@ class NotificationDispatcher:
         Servers end calls without cancelling what they asked. Until another request needs the room, the client may still
         answer: which call a request is about is not always known.
         """
-        scope = next((scope for scope, (inflight, _) in self._waiting.items() if inflight.is_over), None)
-        if scope is None:
-            return False
-        _, request = self._waiting.pop(scope)
-        self._release(request)
-        scope.cancel()
-        return True
+        for request in self._accepted:
+            if request.call is not None and request.call.is_over:
+                request.call = None
+                request.wait.cancel()
+                self._release(request)
+                return True
+        return False
 
     async def _count(self, message: ServerMessage, inflight: InflightRequest | None) -> None:
         """Count a request to the client against its call.
@@ -461,9 +455,6 @@ class NotificationDispatcher:
         If the server does not name the call, the request counts against the call with the fewest requests, of those
         that a client waits for if there are any: calls that clients abandoned do not lend their limit to others.
         A request over the limit is refused after its call was cancelled, because the server would continue otherwise.
-
-        Raises:
-            RefusedError: The limit is exceeded; the call ends.
         """
         if inflight is None:
             try:
@@ -473,7 +464,7 @@ class NotificationDispatcher:
             return
         if message.about is None:
             candidates = self._list_awaited() or self._inflight.values()
-            inflight = min(candidates, key=_SERVER_REQUESTS, default=inflight)
+            inflight = min(candidates, key=attrgetter("server_requests"), default=inflight)
         inflight.server_requests += 1
         limit = self._bounds.max_input_requests_per_call
         if inflight.server_requests > limit:

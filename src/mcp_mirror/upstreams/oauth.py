@@ -37,8 +37,6 @@ from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, F
 
 _logger = logging.getLogger(__name__)
 
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
 _TRANSIENT: Final = frozenset({408, 429, *range(500, 600)})
 """Statuses of an authorization server that does not decide about the token now."""
 _DECIDED: Final = frozenset({400, 401})
@@ -77,11 +75,7 @@ class Authorizer:
     ) -> None:
         """Create an authorizer; it reads the token file at the first request.
 
-        Args:
-            name: The name of the upstream.
-            endpoint: Its URL and OAuth settings.
-            redactor: Learns every token.
-            browser: The browser of a person who can sign in; None: no person can.
+        Without `browser`, no person can sign in.
         """
         assert endpoint.oauth is not None  # noqa: S101  # the caller's condition
         self._name = name
@@ -148,7 +142,7 @@ class Authorizer:
                 _add_token(request, context)
             if request.headers.get("authorization") != shown:  # another request, gateway or sign-in got one already
                 return
-            if refusal.status_code == _UNAUTHORIZED and context.current_tokens:
+            if refusal.status_code == httpx2.codes.UNAUTHORIZED and context.current_tokens:
                 self._storage.reject(context.current_tokens)
                 await self._refresh(context, request, arrived)
                 _add_token(request, context)
@@ -156,9 +150,11 @@ class Authorizer:
                 return
             if self._needs_sign_in:
                 self._required_scope = extract_field_from_www_auth(refusal, "scope")
-                if refusal.status_code == _UNAUTHORIZED and shown:
+                if refusal.status_code == httpx2.codes.UNAUTHORIZED and shown:
                     self._rejected, self._rejected_at = shown, anyio.current_time()
-                raise self._build_sign_in(self._required_scope, is_step_up=refusal.status_code == _FORBIDDEN)
+                raise self._build_sign_in(
+                    self._required_scope, is_step_up=refusal.status_code == httpx2.codes.FORBIDDEN
+                )
             await self._run_flow(request, self._with_scopes(refusal), arrived)
 
     async def _load_context(self) -> OAuthContext:
@@ -290,8 +286,11 @@ class Authorizer:
             code = ""
         status = answer.status_code
         self._is_undecided = status in _TRANSIENT or not (code or status in _DECIDED)
-        is_error = bool(code) or not answer.is_success
-        self._server_error = f" (HTTP status {status}{', ' if code else ''}{code})" if is_error else ""
+        self._server_error = ""
+        if code:
+            self._server_error = f" (HTTP status {status}, {code})"
+        elif not answer.is_success:
+            self._server_error = f" (HTTP status {status})"
 
     def _with_scopes(self, refusal: httpx2.Response) -> httpx2.Response:
         """Return the response with the scopes of the configuration added to its challenge."""
@@ -453,9 +452,9 @@ def _correct_query(url: str, context: OAuthContext) -> str:
 
 
 def _is_rejected(response: httpx2.Response) -> bool:
-    if response.status_code == _FORBIDDEN:
+    if response.status_code == httpx2.codes.FORBIDDEN:
         return extract_field_from_www_auth(response, "error") == "insufficient_scope"
-    return response.status_code == _UNAUTHORIZED
+    return response.status_code == httpx2.codes.UNAUTHORIZED
 
 
 def _read_refresh_token(context: OAuthContext) -> str:

@@ -142,14 +142,9 @@ class EndedEarlyError(UpstreamError):
 def explain_end(
     error: BaseException, output: ServerOutput, policy: UpstreamPolicy, redactor: Redactor, *, is_starting: bool
 ) -> UpstreamError:
-    """Return the error for a connection that failed or ended.
+    """Return the error for a connection that an exception ended; without `preview`, only with the gateway's own words.
 
-    Args:
-        error: The exception that ended it.
-        output: The output of the server that is not MCP.
-        policy: The upstream's; without `preview`, the error has only the gateway's own words.
-        redactor: Removes secrets from quoted text.
-        is_starting: The connection was never ready, so the printed output may say why.
+    `is_starting`: the connection was never ready, so the printed output may say why.
     """
     cause = unwrap_error_group(error)
     reason, logged = (_shorten(text, policy.name) for text in _explain_cause(cause, redactor))
@@ -168,8 +163,6 @@ def explain_end(
         printed = [_NOT_MCP]
         logged = f"{logged} {_NOT_MCP}"
     message = " ".join((reason, *printed)) if policy.preview else logged
-    if isinstance(cause, ExpiredSessionError):
-        return cause
     if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] is None:
         return RefusedError(message, cause.error.code).with_log_message(logged)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped

@@ -5,7 +5,7 @@ A failing upstream reconnects; the others are not affected.
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import anyio
@@ -37,25 +37,24 @@ class UpstreamRegistry:
         functions: LocalFunctions | None = None,
     ) -> None:
         self._dependencies = dependencies
-        local = LocalUpstream(functions, dependencies.listeners) if functions is not None else None
-        self._local: dict[str, Upstream] = {local.policy.name: local} if local else {}
         self._client: ClientChannel | None = None
-        self._all = self._local | {policy.name: self._create(policy) for policy in policies}
+        self._local = LocalUpstream(functions, dependencies.listeners) if functions is not None else None
+        self._servers = {policy.name: self._create(policy) for policy in policies}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks = anyio.create_task_group()
         self._started = float("inf")
         self._replaced = anyio.Event()
 
     def __iter__(self) -> Iterator[Upstream]:
-        return iter(tuple(self._all.values()))
+        servers = tuple(self._servers.values())
+        return iter((self._local, *servers) if self._local else servers)
 
     def __getitem__(self, name: str) -> Upstream:
-        try:
-            return self._all[name]
-        except KeyError:
-            raise UpstreamError(
-                f"Upstream {name!r} is not in the configuration any more. List the tools again."
-            ) from None
+        if (server := self._servers.get(name)) is not None:
+            return server
+        if self._local and name == self._local.policy.name:
+            return self._local
+        raise UpstreamError(f"Upstream {name!r} is not in the configuration any more. List the tools again.")
 
     def visible_to(self, caller: Caller) -> tuple[Upstream, ...]:
         """Return the upstreams that a caller's endpoint serves and its token gives access to."""
@@ -84,35 +83,26 @@ class UpstreamRegistry:
         self._started = anyio.current_time()
         if client is not None:
             self._client = client
-            policies = [upstream.policy for name, upstream in self._all.items() if name not in self._local]
-            self._all = self._local | {policy.name: self._create(policy) for policy in policies}
+            self._servers = {name: self._create(server.policy) for name, server in self._servers.items()}
         for upstream in self:
             self._start(upstream)
 
     def replace(self, policies: Iterable[UpstreamPolicy], drain: float) -> None:
         """Use other upstreams: stop those that are not among `policies`, start new ones, restart changed ones.
 
-        Local functions stay.
-
-        Args:
-            policies: The upstreams of the new configuration.
-            drain: Seconds that calls in flight to a stopped upstream get to end.
+        Local functions stay. Calls in flight to a stopped upstream get `drain` seconds to end.
         """
-        before, self._all = self._all, dict(self._local)
-        for name in self._local:
-            del before[name]
+        before, self._servers = self._servers, {}
         for policy in policies:
             known = before.get(policy.name)
-            if known is not None and known.policy == policy:
-                self._all[policy.name] = before.pop(policy.name)
-                continue
-            self._all[policy.name] = self._create(policy)
-        for name, upstream in before.items():
+            is_unchanged = known is not None and known.policy == policy
+            self._servers[policy.name] = before.pop(policy.name) if is_unchanged else self._create(policy)
+        for name, server in before.items():
             if (scope := self._scopes.pop(name, None)) is not None:
-                self._tasks.start_soon(_stop_when_drained, upstream, scope, drain)
-        for name, upstream in self._all.items():
+                self._tasks.start_soon(_stop_when_drained, server, scope, drain)
+        for name, server in self._servers.items():
             if self._started != float("inf") and name not in self._scopes:
-                self._start(upstream)
+                self._start(server)
         self._replaced.set()
         self._replaced = anyio.Event()
 
@@ -122,21 +112,21 @@ class UpstreamRegistry:
 
     def end_session(self, session: str) -> None:
         """Close the dedicated connections of a client session that has ended."""
-        for upstream in self:
-            upstream.release(session)
+        for server in self._servers.values():
+            server.release(session)
 
     async def set_level(self, channel: ClientChannel, level: str) -> None:
         """Set the log level of the servers on the dedicated connections of a 2025-11-25 client."""
         async with anyio.create_task_group() as tasks:
-            for upstream in self:
-                for connection in upstream.connections:
+            for server in self._servers.values():
+                for connection in server.connections:
                     if connection.client_session == channel.caller.session and (session := connection.current_session):
                         tasks.start_soon(session.set_level, level)
 
     async def notify(self, session: str | None, method: str) -> None:
         """Forward a client's notification to the 2025-11-25 servers on its dedicated connections."""
-        for upstream in self:
-            for connection in upstream.connections:
+        for server in self._servers.values():
+            for connection in server.connections:
                 current = connection.current_session
                 if connection.client_session == session and current and not current.is_stateless:
                     await current.notify(method)
@@ -145,12 +135,14 @@ class UpstreamRegistry:
         """Reconnect now the upstreams of a caller that have not listed any tools yet, and wait for the attempts."""
         async with anyio.create_task_group() as tasks:
             for upstream in self.visible_to(caller):
-                if upstream.listing is None:
+                if isinstance(upstream, ServerUpstream) and upstream.listing is None:
                     tasks.start_soon(upstream.connect)
 
     def may_show(self, name: str) -> bool:
         """Whether models may see an upstream's text."""
-        return name in self._all and self._all[name].policy.preview
+        with suppress(UpstreamError):  # a reload has removed it
+            return self[name].policy.preview
+        return False
 
     async def settle(self, seconds: float, caller: Caller | None = None) -> None:
         """Wait, until `seconds` after the start, for the first attempts of the upstreams (that `caller` sees)."""
@@ -164,7 +156,8 @@ class UpstreamRegistry:
         """Wait while changes of the tools that a caller sees are being read, for two seconds at most."""
         async with anyio.create_task_group() as tasks:
             for upstream in self.visible_to(caller):
-                tasks.start_soon(upstream.settle_changes, caller)
+                if isinstance(upstream, ServerUpstream):
+                    tasks.start_soon(upstream.settle_changes, caller)
 
     async def settle_one(self, name: str, seconds: float) -> bool:
         """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
@@ -181,7 +174,7 @@ class UpstreamRegistry:
                 for event in pending:
                     await event.wait()
 
-    def _create(self, policy: UpstreamPolicy) -> Upstream:
+    def _create(self, policy: UpstreamPolicy) -> ServerUpstream:
         return ServerUpstream(policy, self._dependencies, self._client)
 
     def _start(self, upstream: Upstream) -> None:
@@ -192,16 +185,23 @@ class UpstreamRegistry:
 
 def explain_missing(upstreams: Iterable[Upstream]) -> str:
     """Return a sentence for models about upstreams that are starting, and one about those that are down; or no text."""
-    names: dict[bool, list[str]] = {True: [], False: []}
+    starting: list[str] = []
+    down: list[str] = []
     for one in upstreams:
-        is_down = one.status.state == "down"
-        if is_down or not one.listing:
-            names[is_down].append(one.policy.name)
-    texts = ((names[False], "starting", "may appear later"), (names[True], "down", "cannot be called now"))
-    return " ".join(_write_missing(*text) for text in texts if text[0])
+        if one.status.state == "down":
+            down.append(one.policy.name)
+        elif not one.listing:
+            starting.append(one.policy.name)
+    sentences = (
+        _write_missing(starting, "starting", "may appear later"),
+        _write_missing(down, "down", "cannot be called now"),
+    )
+    return " ".join(filter(None, sentences))
 
 
 def _write_missing(names: Sequence[str], state: str, effect: str) -> str:
+    if not names:
+        return ""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     servers, verb, whose = ("Server", "is", "its") if len(names) == 1 else ("Servers", "are", "their")
     return f"{servers} {', '.join(names[:_MAX_NAMED])}{more} {verb} {state}: {whose} tools {effect}."

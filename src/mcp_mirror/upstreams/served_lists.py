@@ -18,11 +18,7 @@ class ServedLists:
     """The last list by method, as a hash of its items; None if clients may have got another list, or none."""
 
     def __init__(self, earlier: "ServedLists | None" = None) -> None:
-        """Create an empty record.
-
-        Args:
-            earlier: The lists of the connection that serves the same clients until this one is ready.
-        """
+        """Create an empty record; `earlier` is that of the connection that serves the clients until this one does."""
         self._earlier = earlier
         self._hashes: dict[str, int | None] = {}
 
@@ -31,13 +27,9 @@ class ServedLists:
         self._hashes[method] = _hash_items(page)
 
     def note_failure(self, method: str, error: UpstreamError | None = None) -> None:
-        """Note that a client gets a list without the items of this server.
-
-        Args:
-            method: The method of the list.
-            error: Why; None if the server has not connected yet. A server that refuses the method has an empty list.
-        """
-        self._hashes[method] = _EMPTY if isinstance(error, RefusedError) else None
+        """Note that a client gets a list without the items of this server: for an error, or before it connects."""
+        is_refused = isinstance(error, RefusedError)  # a server that refuses the method has an empty list
+        self._hashes[method] = _EMPTY if is_refused else None
 
     async def find_changed(self, session: UpstreamSession) -> tuple[str, ...]:
         """Read again the lists that clients got, and return `resources` and `prompts` if they differ."""

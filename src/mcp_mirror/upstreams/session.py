@@ -194,11 +194,7 @@ class UpstreamSession:
     async def _add_page(
         self, listed: PagedList, response: RawResponse, method: str, member: str
     ) -> Mapping[str, Buffer]:
-        """Add the items of a page, and return its other members.
-
-        Raises:
-            UpstreamError: The page cannot be read.
-        """
+        """Add the items of a page, and return its other members."""
         limit = self.policy.bounds.max_listing_bytes
         try:
             if isinstance(response, Mapping):
@@ -210,8 +206,7 @@ class UpstreamSession:
         except WireError as error:
             raise UpstreamError(f"Upstream {self.name!r} sent an unreadable answer to {method}. {error}") from None
         if isinstance(opened, RejectedFrame):
-            refused = types.ErrorData(code=opened.code, message=opened.message)
-            raise build_refusal(self._settings, method, refused, is_content_hidden=False)
+            raise build_refusal(self._settings, method, opened.code, opened.message, is_content_hidden=False)
         text, offsets = memoryview(opened.whole), iter(opened.bounds)
         items = (bytes(text[start:stop]) for start, stop in zip(offsets, offsets))  # noqa: B905  # pairs
         await take_sliced(listed.add(items, limit))
@@ -244,7 +239,8 @@ class UpstreamSession:
                         await self.set_level(channel.log_level)
                     await self._send(request, pending, timeout)
                 except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
-                    failure = self._explain(error, request, pending, timeout, is_content_hidden=is_filtered(channel))
+                    is_hidden = is_filtered(channel) or not self.policy.preview
+                    failure = self._explain(error, request, pending, timeout, is_content_hidden=is_hidden)
                 if inflight is not None and inflight.is_delivering:  # its notifications come before its result
                     with anyio.move_on_after(_DRAIN_TIMEOUT):
                         await inflight.queue.drain()
@@ -326,23 +322,6 @@ class UpstreamSession:
             pending.headers = headers.build(request.method, request.shown)
             await self._bypass.exchange(pending, limit)
 
-    def _timeout_error(
-        self, request: UpstreamRequest, timeout: PausableTimeout, pending: PendingRequest
-    ) -> UpstreamError:
-        if timeout.reason:
-            return UpstreamError(f"Upstream {self.name!r} {timeout.reason}")
-        if not pending.is_sent:
-            self._bypass.give_up()
-            return UpstreamError(f"Upstream {self.name!r} does not read its input, so the gateway restarts it.")
-        if self._bypass.is_blocked():
-            self._bypass.give_up()
-            return UpstreamError(
-                f"Upstream {self.name!r} sends a message over `limits.max_message_bytes` that does not end, so the "
-                "gateway restarts it."
-            )
-        reason = f"did not answer {request.what} within {timeout.seconds:g} s (`timeout`); {request.after_loss}"
-        return UpstreamError(f"Upstream {self.name!r} {reason}.")
-
     def _explain(
         self,
         error: Exception,
@@ -353,66 +332,73 @@ class UpstreamSession:
         is_content_hidden: bool,
     ) -> UpstreamError:
         """Return the error of a failed request, whatever the cause."""
-        what = request.what
-        if isinstance(error, UpstreamError):
-            return error
-        if isinstance(error, RequestTimeoutError):
-            return self._timeout_error(request, timeout, pending)
-        if isinstance(error, UnknownSessionError):
-            reason = f"did not know the gateway's session during {what}"
-            return SessionLostError(f"Upstream {self.name!r} {reason}; {LOST_SESSION}.")
-        if isinstance(error, MisdirectedResponseError):
-            return UpstreamError(f"Upstream {self.name!r} answered {what} under another request's id.")
-        if isinstance(error, MCPError):
-            failure = self._explain_response(error, request, is_content_hidden=is_content_hidden)
-            is_unsent = isinstance(failure, ConnectionLostError) and not pending.is_sent
-            return SessionLostError(str(failure)) if is_unsent else failure
-        reason = f"failed during {what} ({type(error).__name__}); {request.after_loss}"
-        return UpstreamError(f"Upstream {self.name!r} {reason}.")
+        upstream, what = f"Upstream {self.name!r}", request.what
+        match error:
+            case UpstreamError():
+                return error
+            case RequestTimeoutError():
+                return UpstreamError(f"{upstream} {self._explain_timeout(request, pending, timeout)}")
+            case UnknownSessionError():
+                return SessionLostError(f"{upstream} did not know the gateway's session during {what}; {LOST_SESSION}.")
+            case MisdirectedResponseError():
+                return UpstreamError(f"{upstream} answered {what} under another request's id.")
+            case MCPError():
+                failure = self._explain_response(error, request, is_content_hidden=is_content_hidden)
+                is_unsent = isinstance(failure, ConnectionLostError) and not pending.is_sent
+                return SessionLostError(str(failure)) if is_unsent else failure
+        return UpstreamError(f"{upstream} failed during {what} ({type(error).__name__}); {request.after_loss}.")
+
+    def _explain_timeout(self, request: UpstreamRequest, pending: PendingRequest, timeout: PausableTimeout) -> str:
+        """Return what the server did instead of an answer; end the connection if it cannot be used any more."""
+        if timeout.reason:
+            return timeout.reason
+        if not pending.is_sent:
+            self._bypass.give_up()
+            return "does not read its input, so the gateway restarts it."
+        if self._bypass.is_blocked():
+            self._bypass.give_up()
+            return "sends a message over `limits.max_message_bytes` that does not end, so the gateway restarts it."
+        return f"did not answer {request.what} within {timeout.seconds:g} s (`timeout`); {request.after_loss}."
 
     def _explain_response(self, error: MCPError, request: UpstreamRequest, *, is_content_hidden: bool) -> UpstreamError:
-        what = request.what
-        if is_closed(error):
+        """Return the error of a request that the server, the SDK or the transport answered with a JSON-RPC error."""
+        upstream, what = f"Upstream {self.name!r}", request.what
+        kind, reason = read_mark(error)
+        match kind:
+            case None:
+                return self._explain_error(error, request, is_content_hidden=is_content_hidden)
+            case FailureKind.LOST:
+                return ConnectionLostError(f"{upstream} did not answer {what}. {reason}")
+            case FailureKind.ANSWERED:
+                return UpstreamError(f"{upstream} failed during {what}: {reason}")
+            case FailureKind.NO_TOKEN | FailureKind.NO_SIGN_IN:
+                shown = omit_scopes(reason) if is_content_hidden else reason
+                advice = "" if kind is FailureKind.NO_SIGN_IN else " Try again in a moment."
+                unauthorized = UpstreamError(f"{upstream} requires authorization for {what}. {shown}{advice}")
+                return unauthorized.with_log_message(omit_scopes(str(unauthorized)))
+        if is_content_hidden:
+            return build_hidden_refusal(self.name, what, types.INTERNAL_ERROR, None)
+        problem = f"{upstream} sent an invalid answer"
+        if kind is FailureKind.DISCARDED:
+            problem = f"The gateway could not keep an answer of upstream {self.name!r}"
+        unread = RefusedError(f"{problem} to {what}. {reason}", types.INTERNAL_ERROR)
+        return unread.with_log_message(f"{problem}. {reason}")
+
+    def _explain_error(self, error: MCPError, request: UpstreamRequest, *, is_content_hidden: bool) -> UpstreamError:
+        """Return the error of a request that ended with an error of the server, or with the connection."""
+        advice = request.after_loss
+        if error.message.startswith("SSE stream "):
+            advice += CUT_STREAM
+        elif is_closed(error):
             self.ended.set()
-        kind, marked = read_mark(error)
-        if kind in (FailureKind.INVALID, FailureKind.DISCARDED):
-            name = repr(self._settings.policy.name)
-            is_invalid = kind is FailureKind.INVALID
-            problem = (
-                f"Upstream {name} sent an invalid answer"
-                if is_invalid
-                else f"The gateway could not keep an answer of upstream {name}"
-            )
-            return _build_unread_answer(self._settings, what, problem, marked, is_content_hidden=is_content_hidden)
-        if kind in (FailureKind.NO_TOKEN, FailureKind.NO_SIGN_IN):
-            is_quoted = self._settings.policy.preview and not is_content_hidden
-            shown = marked if is_quoted else omit_scopes(marked)
-            shown += "" if kind is FailureKind.NO_SIGN_IN else " Try again in a moment."
-            unauthorized = UpstreamError(f"Upstream {self.name!r} requires authorization for {what}. {shown}")
-            return unauthorized.with_log_message(omit_scopes(str(unauthorized)))
-        if kind is FailureKind.ANSWERED:
-            return UpstreamError(f"Upstream {self.name!r} failed during {what}: {marked}")
-        if kind is FailureKind.LOST:
-            return ConnectionLostError(f"Upstream {self.name!r} did not answer {what}. {marked}")
-        is_stream = error.message.startswith("SSE stream ")
-        if is_stream or is_closed(error):
-            advice = f"{request.after_loss}{CUT_STREAM if is_stream else ''}"
-            return ConnectionLostError(f"Upstream {self.name!r} closed the connection during {what}; {advice}.")
-        return build_refusal(self._settings, what, error.error, is_content_hidden=is_content_hidden)
-
-
-def _build_unread_answer(
-    settings: ConnectionSettings, what: str, problem: str, reason: str, *, is_content_hidden: bool
-) -> RefusedError:
-    """Return the exception for an answer that cannot be read: with the reason, or without it if content is hidden."""
-    if is_content_hidden or not settings.policy.preview:
-        return build_hidden_refusal(settings.policy.name, what, types.INTERNAL_ERROR, None)
-    refusal = RefusedError(f"{problem} to {what}. {reason}", types.INTERNAL_ERROR)
-    return refusal.with_log_message(f"{problem}. {reason}")
+        else:
+            code, message, data = error.error.code, error.error.message, error.error.data
+            return build_refusal(self._settings, request.what, code, message, data, is_content_hidden=is_content_hidden)
+        return ConnectionLostError(f"Upstream {self.name!r} closed the connection during {request.what}; {advice}.")
 
 
 def build_refusal(
-    settings: ConnectionSettings, what: str, error: types.ErrorData, *, is_content_hidden: bool
+    settings: ConnectionSettings, what: str, code: int, message: str, data: Any = None, *, is_content_hidden: bool
 ) -> RefusedError:
     """Return a JSON-RPC error of an upstream as an exception: with its message, without secrets, or without its text.
 
@@ -420,9 +406,9 @@ def build_refusal(
     """
     name = settings.policy.name
     if is_content_hidden or not settings.policy.preview:
-        return build_hidden_refusal(name, what, error.code, error.data)
-    code, data = rebuild_code(error.code), rebuild_data(error.code, error.data, is_content_hidden=False)
-    quoted = settings.redactor.quote(error.message)
+        return build_hidden_refusal(name, what, code, data)
+    code, data = rebuild_code(code), rebuild_data(code, data, is_content_hidden=False)
+    quoted = settings.redactor.quote(message)
     text = f"Upstream {name!r} refused {what}: {quoted.rstrip().rstrip('.')} (error {code})."
     refusal = RefusedError(text, code, quoted, settings.redactor.clean_tree(data))
     return refusal.with_log_message(refusal_log_line(name, code))

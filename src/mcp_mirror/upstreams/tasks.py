@@ -56,13 +56,8 @@ async def run_as_task(
 ) -> None:
     """Send a tool call as a task, and wait for the result of the task.
 
-    If the caller is cancelled or the timeout is over, cancel the task.
-
-    Args:
-        bypass: Sends the requests.
-        pending: The call; its outcome is that of the task.
-        limit: The timeout of the whole call.
-        changes: Events by the id of a task, which the connection sets when the server announces a change of the task.
+    The outcome of `pending` is then that of the task. If the caller is cancelled or the timeout is over, cancel the
+    task. `changes` has events by the id of a task, which the connection sets when the server announces a change.
 
     Raises:
         RequestTimeoutError: The timeout is over.

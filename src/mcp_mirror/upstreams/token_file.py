@@ -69,12 +69,8 @@ class TokenFile(TokenStorage):
     ) -> None:
         """Create a storage; it reads the file when the provider asks for tokens.
 
-        Args:
-            path: The file.
-            redactor: Learns every token.
-            client: The client in the configuration; None: the client that was registered.
-            get_context: Returns the context of the provider that uses the storage.
-            is_new: Replace the content of the file without using it.
+        `client` is that of the configuration; None: the one that was registered. `get_context` returns the context of
+        the provider that uses the storage. `is_new`: replace the content of the file without using it.
         """
         self._path = Path(path)
         self._redactor = redactor

@@ -10,41 +10,28 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
-import mcp_types as types
 import msgspec
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
-from mcp_mirror.payload.json_bounds import estimate_memory
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
-from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.client_backlog import BacklogPart, ClientBacklog
+from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
-from mcp_mirror.upstreams.content_filter import (
-    ContentFilteredChannel,
-    filter_content,
-    is_filtered,
-    refuse_sampling,
-)
+from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, filter_content, is_filtered
 from mcp_mirror.upstreams.dedicated import ConnectionKey, ConnectionSlots, DedicatedConnection
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
+    InputRounds,
     SuspendedCalls,
-    check_capabilities,
-    check_conformity,
-    complete_live,
-    count_round,
-    hide_input_required,
-    read_input_required,
     restore_keys,
 )
 from mcp_mirror.upstreams.listing import Listing
-from mcp_mirror.upstreams.notifications import REQUEST_COPIES, ConnectionOwner
+from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.session import Mode, build_refusal
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -87,25 +74,22 @@ class ServerUpstream:
     ) -> None:
         """Create an upstream that is not started.
 
-        Args:
-            policy: Its name and settings.
-            dependencies: The objects that all upstreams share.
-            client: The only client of the gateway, which then owns the one connection; None if there may be several.
+        `client` is the only client of the gateway, which then owns the one connection; None if there may be several.
         """
-        redactor, endpoint, authorizer = Redactor(policy.endpoint), policy.endpoint, None
-        if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
+        redactor, authorizer = Redactor(policy.endpoint), None
+        if isinstance(policy.endpoint, HttpEndpoint) and policy.endpoint.oauth:
             from mcp_mirror.upstreams.oauth import Authorizer  # noqa: PLC0415  # takes long to import
 
-            authorizer = Authorizer(policy.name, endpoint, redactor)
+            authorizer = Authorizer(policy.name, policy.endpoint, redactor)
         self.policy: UpstreamPolicy = policy
         self._request_limit = find_request_limit(policy)
         self._settings = ConnectionSettings(
             policy,
-            dependencies,
-            redactor,
-            UpstreamLimiter(policy.name, policy.bounds),
-            ClientBacklog(policy.bounds.max_queued_notification_bytes),
-            authorizer,
+            services=dependencies,
+            redactor=redactor,
+            limiter=UpstreamLimiter(policy.name, policy.bounds),
+            backlog=ClientBacklog(policy.bounds.max_queued_notification_bytes),
+            authorizer=authorizer,
             timer=SharedTimer(policy.timeout),
         )
         self._listeners = dependencies.listeners
@@ -120,6 +104,7 @@ class ServerUpstream:
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
         self._tasks = anyio.create_task_group()
+        self._input_rounds = InputRounds(policy.name, policy.bounds.max_input_requests_per_call, self._settings.backlog)
         self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
         self._refuses_handshakes = False
         """The server rejects the handshake of protocol version 2025-11-25, so all callers use the shared connection."""
@@ -175,9 +160,7 @@ class ServerUpstream:
 
     def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
         """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file."""
-        return build_refusal(
-            self._settings, what, types.ErrorData(code=code, message=message), is_content_hidden=is_content_hidden
-        )
+        return build_refusal(self._settings, what, code, message, is_content_hidden=is_content_hidden)
 
     async def run(self) -> None:
         """Keep the upstream connected; until cancelled."""
@@ -201,14 +184,8 @@ class ServerUpstream:
         Raises:
             UpstreamError: The upstream is down, the request exceeds a limit, or it failed.
         """
-        if self._request_limit is not None and (size := request.size) > self._request_limit:
-            # Some servers exit at a message that is too large for them.
-            how = ": `mcp-mirror wrap --set max_request_bytes=BYTES`" if self.policy.is_wrapped else ""
-            raise UpstreamError(
-                f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {self._request_limit:,} "
-                f"(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the setting"
-                f"{how}."
-            )
+        if self._request_limit is not None and request.size > self._request_limit:
+            raise self._build_size_error(request.size, self._request_limit)
         self._waiting += 1
         try:
             self._check_scopes(channel)
@@ -219,9 +196,7 @@ class ServerUpstream:
             filtered = channel if self.policy.preview else filter_content(channel)
             if answered is not None:
                 answered = restore_keys(answered)
-                request = request.with_params(requestState=answered.state.get("state"))
-                params = {**request.params, "inputResponses": (answered.answers,)}
-                request = msgspec.structs.replace(request, params=params)
+                request = request.with_answers(answered.answers, answered.state.get("state"))
             is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
             if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
                 is_hidden = is_filtered(filtered)
@@ -230,58 +205,25 @@ class ServerUpstream:
                     lambda later: connection.request(request, filter_content(later) if is_hidden else later),
                 )
             response = await connection.request(request, filtered)
-            required = read_input_required(response, self.policy.name) if is_upstream_stateless else None
+            required = self._input_rounds.read(response) if is_upstream_stateless else None
             if required is None:
                 return response
-            return await self._pass_on(required, request, filtered, connection, answered)
+            if filtered.caller.is_stateless:
+                return self._input_rounds.return_to_client(required, answered, filtered)
+            return await self._input_rounds.complete(
+                required, request, filtered, lambda following: connection.request(following, filtered)
+            )
         finally:
             self._waiting -= 1
 
-    async def _pass_on(
-        self,
-        required: InputRequired,
-        request: UpstreamRequest,
-        filtered: ClientChannel,
-        connection: ReconnectingConnection,
-        answered: InputRound | None,
-    ) -> RawResponse | InputRequired:
-        """Return the input that a server requires, or ask a 2025-11-25 client for it and repeat the request."""
-        name, limit = self.policy.name, self.policy.bounds.max_input_requests_per_call
-        is_hidden = is_filtered(filtered)
-        if is_hidden:
-            refuse_sampling(required.requests.values())
-        if filtered.caller.is_stateless:
-            check_capabilities(filtered.caller, required)
-            counted = count_round(required, answered, limit, name)
-            shown = hide_input_required(counted) if is_hidden else counted
-            check_conformity(shown, name)
-            return shown
-        waiting = self._settings.backlog.new_part()
-
-        async def send(following: UpstreamRequest) -> RawResponse:
-            waiting.clear()
-            response = await connection.request(following, filtered)
-            if isinstance(response, dict):
-                self._take_memory(waiting, response.get("inputRequests", b""))
-            return response
-
-        try:
-            self._take_memory(waiting, required.raw or b"")
-            return await complete_live(required, request, filtered, send, limit, name)
-        finally:
-            waiting.clear()
-
-    def _take_memory(self, waiting: BacklogPart, requests: Buffer) -> None:
-        """Count the input requests of a result, which wait for a client's answers.
-
-        Raises:
-            UpstreamError: They take too much memory.
-        """
-        if not waiting.take(REQUEST_COPIES * estimate_memory(requests)):
-            raise UpstreamError(
-                f"Requests of upstream {self.policy.name!r} that wait for answers take all of "
-                f"`limits.max_queued_notification_bytes` ({waiting.backlog.limit:,}). Answer them, or try again later."
-            )
+    def _build_size_error(self, size: int, limit: int) -> UpstreamError:
+        """Return the error for a request that is too large: some servers exit at a message that they do not take."""
+        how = ": `mcp-mirror wrap --set max_request_bytes=BYTES`" if self.policy.is_wrapped else ""
+        return UpstreamError(
+            f"The arguments are {size:,} bytes and upstream {self.policy.name!r} takes {limit:,} "
+            "(`max_request_bytes`). Pass a smaller part of the value; if the server takes more, raise the "
+            f"setting{how}."
+        )
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""
@@ -304,11 +246,7 @@ class ServerUpstream:
         return self._shared if key is None else await self._get_dedicated(key, channel)
 
     async def _get_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> ReconnectingConnection:
-        """Return the dedicated connection of an owner, or the shared one if the server refuses the other handshake.
-
-        Raises:
-            UpstreamError: A limit on connections is reached.
-        """
+        """Return the dedicated connection of an owner, or the shared one if the server refuses the other handshake."""
         dedicated = self._dedicated.get(key) or await self._open_dedicated(key, channel)
         connection = dedicated.connection
         await connection.settled.wait()
@@ -352,11 +290,7 @@ class ServerUpstream:
         return caller.connection_key if scope is None else caller.sharing_key
 
     async def _open_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> DedicatedConnection:
-        """Open a dedicated connection.
-
-        Raises:
-            UpstreamError: A limit is reached, or the upstream was stopped.
-        """
+        """Open a dedicated connection; an UpstreamError if a limit is reached, or the upstream was stopped."""
         name, namespace = self.policy.name, channel.caller.namespace
         await self._slots.wait_for_slot(name, namespace, self.policy.bounds.connections_per_upstream)
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
@@ -389,11 +323,11 @@ class ServerUpstream:
             lasting = ContentFilteredChannel(lasting, lambda: not listeners.may_show(upstream), required)
         name = key or (lasting.caller.session if lasting else None)
         return ConnectionOwner(
-            lambda kind: listeners.on_change(kind, name, upstream),
-            partial(listeners.on_update, upstream, name),
-            lasting,
-            channel.caller.capabilities if channel else {},
-            name,
+            on_change=lambda kind: listeners.on_change(kind, name, upstream),
+            on_update=partial(listeners.on_update, upstream, name),
+            channel=lasting,
+            capabilities=channel.caller.capabilities if channel else {},
+            name=name,
             is_shared=channel is None,
         )
 

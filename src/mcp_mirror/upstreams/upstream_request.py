@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.types import Segments
+from mcp_mirror.types import Buffer, Segments
 
 TRY_AGAIN: Final = "try again in a moment"
 CHECK_EFFECTS: Final = "it may have had effects: check them before you repeat it"
@@ -42,7 +42,11 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
         """What to do if the server got the request, and its response is lost."""
         return CHECK_EFFECTS if self.method == "tools/call" else TRY_AGAIN
 
-    def with_params(self, **params: Any) -> "UpstreamRequest":
-        """Return a copy with these parameters added; None values are left out."""
-        added = {key: (msgspec.json.encode(value),) for key, value in params.items() if value is not None}
-        return msgspec.structs.replace(self, params={**self.params, **added})
+    def with_answers(self, answers: Buffer | None, state: str | None) -> "UpstreamRequest":
+        """Return a copy that brings a client's answers, a JSON object, and the state of the server, as far as given."""
+        params = dict(self.params)
+        if answers is not None:
+            params["inputResponses"] = (answers,)
+        if state is not None:
+            params["requestState"] = (msgspec.json.encode(state),)
+        return msgspec.structs.replace(self, params=params)

@@ -18,6 +18,7 @@ from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader, ServerSentEvent
 from mcp_mirror.payload.json_rpc import RequestId, chunks_of, open_message
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
+from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.transports.network_errors import (
     AuthorizationError,
@@ -27,6 +28,7 @@ from mcp_mirror.upstreams.transports.network_errors import (
     explain_response,
     format_address,
     mark,
+    read_media_type,
 )
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -74,15 +76,14 @@ class RequestBody(httpx2.AsyncByteStream):
 class BodyReader:
     """Reads the bodies of one connection."""
 
-    def __init__(
-        self, url: str, bypass: PayloadBypass, spool: Spool, output: ServerOutput, *, ends_with_stream: bool
-    ) -> None:
+    def __init__(self, endpoint: HttpEndpoint, bypass: PayloadBypass, spool: Spool, output: ServerOutput) -> None:
         """Read bodies for a bypass; `output` gets what the server sends instead of messages."""
-        self._url = url
+        self._url = endpoint.url
         self._bypass = bypass
         self._spool = spool
         self._output = output
-        self._ends_with_stream = ends_with_stream
+        self.ends_with_stream: Final = endpoint.legacy_sse
+        """All messages come in one event stream, with which the connection ends."""
         self._log = RepeatedLog(_logger)
         self.taking: RequestId | None = None
         """The request whose response is being read at this moment."""
@@ -91,8 +92,7 @@ class BodyReader:
         """Return the function that reads the body of a response; None for a redirect and an unknown content type."""
         if response.has_redirect_location:
             return None
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return {JSON: self.read_json, EVENTS: self.read_events}.get(kind)
+        return {JSON: self.read_json, EVENTS: self.read_events}.get(read_media_type(response))
 
     async def read_json(self, response: httpx2.Response, identity: RequestId | None) -> AsyncGenerator[bytes]:
         """Yield what the SDK sees of a body with one message."""
@@ -102,7 +102,7 @@ class BodyReader:
                 collector.add(chunk)
             yield self._read_message(collector.take(), response, identity)
         except httpx2.TransportError as error:
-            reason = explain_failure(error, response.request.url)
+            reason = mark_failure(error, response.request.url)
             self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
             yield encode_error(identity, reason)
         finally:
@@ -118,12 +118,12 @@ class BodyReader:
                     async for event in self._read_paced(reader, chunk[at : at + _EVENT_SLICE], identity):
                         yield event
         except BodyError as error:  # to resume the stream would not help
-            self._bypass.fail(identity, types.INTERNAL_ERROR, explain_failure(error, response.request.url))
+            self._bypass.fail(identity, types.INTERNAL_ERROR, mark_failure(error, response.request.url))
             raise
         finally:
             self._log.close()
             collector.close()
-            if self._ends_with_stream:
+            if self.ends_with_stream:
                 self._bypass.ended.set()
 
     async def _read_paced(
@@ -154,16 +154,12 @@ class BodyReader:
     def _take_event(
         self, event: ServerSentEvent[Frame], identity: RequestId | None
     ) -> tuple[tuple[bytes, ...], bytes | None]:
-        """Return the fields and the data that the SDK sees of an event: of one that is not for it, where to resume.
-
-        Raises:
-            httpx2.SSEError: The server wants messages at another server.
-        """
+        """Return the fields and the data that the SDK sees of an event: of one that is not for it, where to resume."""
         kind = next((field.partition(b":")[2].strip() for field in event.fields if field.startswith(b"event")), b"")
         data = None
         if kind in (b"", b"message") and event.data is not None:
             data = self._read_event(event.data, identity)
-        elif kind == b"endpoint" and self._ends_with_stream and isinstance(event.data, bytes):
+        elif kind == b"endpoint" and self.ends_with_stream and isinstance(event.data, bytes):
             self._check_endpoint(event.data)
             data = event.data
         elif isinstance(event.data, SpooledFrame):
@@ -173,11 +169,7 @@ class BodyReader:
         return tuple(field for field in event.fields if not field.startswith(b"event")), None
 
     def _check_endpoint(self, address: bytes) -> None:
-        """Check the address for messages of the older transport: the SDK would wait forever for another one.
-
-        Raises:
-            httpx2.SSEError: The address has another scheme, host or port than `url`.
-        """
+        """Check the address for messages of the older transport: the SDK would wait forever for one elsewhere."""
         try:
             origin = urlsplit(urljoin(self._url, address.decode()))[:2]
         except ValueError:
@@ -236,11 +228,7 @@ class BodyReader:
         return None if message is None else bytes(message)
 
     def _fail(self, frame: Frame, identity: RequestId | None, reason: str) -> bytes | None:
-        """Fail the request that a broken frame answers; return the error if it is a request of the SDK.
-
-        Raises:
-            WireError: The frame answers no request.
-        """
+        """Fail the request that a broken frame answers; return the error if it is a request of the SDK."""
         recovered, explained = frame_id(frame), mark(classify_unread_frame(frame), reason)
         if isinstance(frame, bytes):
             if not self._bypass.fail(recovered, types.INTERNAL_ERROR, explained):
@@ -266,7 +254,7 @@ def encode_event(fields: tuple[bytes, ...], data: Buffer | None) -> bytes:
     return b"\n".join((*fields, *lines, b"", b""))
 
 
-def explain_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
+def mark_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
     """Return the message of the JSON-RPC error for a request that failed."""
     if isinstance(error, AuthorizationError):
         return mark(error.kind, str(error))

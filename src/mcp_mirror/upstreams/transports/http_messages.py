@@ -26,13 +26,14 @@ from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.transports.http_bodies import (
     ENDED,
     EVENTS,
+    JSON,
     BodyReader,
     Read,
     RequestBody,
     RewrittenBody,
     encode_error,
     encode_event,
-    explain_failure,
+    mark_failure,
     read_request_id,
 )
 from mcp_mirror.upstreams.transports.network_errors import (
@@ -49,17 +50,13 @@ from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _logger = logging.getLogger(__name__)
 
-_OK: Final = 200
-_ACCEPTED: Final = 202
-_NO_CONTENT: Final = 204
-_NOT_FOUND: Final = 404
 _TOO_LARGE: Final = 413
 _REPLACED: Final = {"reason_phrase": b"Replaced by mcp-mirror"}
 """In the log of the HTTP client, the status of a response that the server did not send."""
 _LATER: Final = frozenset({409, 429, 502, 503, 504})
 """Statuses for an event stream that may be opened later: the server has not noticed the end of the last one (409), or
 it, or a proxy in front of it, is busy or starts again."""
-_UNKNOWN_SESSION: Final = frozenset({400, _NOT_FOUND})
+_UNKNOWN_SESSION: Final = frozenset({400, 404})
 """Statuses with which servers answer in a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
 _SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
@@ -123,12 +120,11 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         output: ServerOutput,
     ) -> None:
         self._url = httpx2.URL(endpoint.url)
-        self._ends_with_stream = endpoint.legacy_sse
         self._inner = inner
         self._accept_cookies = accept_cookies
         self._output = output
         self._bypass = bypass
-        self._bodies = BodyReader(endpoint.url, bypass, spool, output, ends_with_stream=endpoint.legacy_sse)
+        self._bodies = BodyReader(endpoint, bypass, spool, output)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
         self._reading: dict[RequestId, httpx2.Response] = {}
         """Responses whose bodies are being read, by the ids of their requests."""
@@ -149,7 +145,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         A failed request gets a JSON-RPC error as its response, so that the session continues.
         """
         if request.method == "DELETE" and not self.session:
-            return httpx2.Response(_NO_CONTENT)  # the SDK ends a session that has been ended
+            return httpx2.Response(httpx2.codes.NO_CONTENT)  # the SDK ends a session that has been ended
         body = await request.aread() if request.method == "POST" else b""
         identity = await _open_stream() if request.method == "GET" else read_request_id(body)
         if identity is not None and self._bypass.has_ended(identity):
@@ -167,7 +163,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
                 raise
             return _build_failure_response(identity, error, request.url)
         response.request, self._bypass.unreachable = request, None
-        if response.status_code == _OK and request.url == self._url and self._bypass.find(identity) is not None:
+        is_own = request.url == self._url and self._bypass.find(identity) is not None
+        if is_own and response.status_code == httpx2.codes.OK:
             self._note_common_parts(request)
         if request.method == "POST":
             response = await self._take_refusal(response, identity)
@@ -187,43 +184,36 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         """Report an unknown session if the event stream of the session cannot be opened again because of that."""
         if identity is not None or response.request.method != "GET":
             return
-        if self._has_stream and response.status_code == _NOT_FOUND and _SESSION in response.request.headers:
+        if self._has_stream and response.status_code == httpx2.codes.NOT_FOUND and _SESSION in response.request.headers:
             self._bypass.report_unknown_session(None)
-        self._has_stream = self._has_stream or response.status_code == _OK
+        self._has_stream = self._has_stream or response.status_code == httpx2.codes.OK
 
     async def _take_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Fail a request whose response does not contain a message, and return the response for the SDK's transport."""
         request = response.request
         if identity is None:
-            if response.is_error:
-                await _close(response)
-                # A refused notification is dropped.
-                response = httpx2.Response(_ACCEPTED, request=request, extensions=_REPLACED)
-            return response
+            if not response.is_error:
+                return response
+            await _close(response)
+            return httpx2.Response(httpx2.codes.ACCEPTED, request=request, extensions=_REPLACED)  # it is dropped
         if response.status_code == _TOO_LARGE:
             size = int(request.headers.get("content-length", 0))
             reason = mark(FailureKind.ANSWERED, explain_large_message(request.url, size))
             is_own = self._bypass.fail(identity, types.INTERNAL_ERROR, reason)
-            await _close(response)
-            response = _answer(identity, ENDED if is_own else reason)
-        elif response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers:
+            return await _replace(response, identity, ENDED if is_own else reason)
+        if response.status_code in _UNKNOWN_SESSION and _SESSION in request.headers:
             response = await self._read_refusal(response, identity)
-        response.request = request
+            response.request = request
         if not self._may_have_message(response):
             reason = mark(FailureKind.ANSWERED, explain_response(response))
             if self._bypass.fail(identity, types.INTERNAL_ERROR, reason):
-                await _close(response)
-                response = _answer(identity, ENDED)
-                response.request = request
+                return await _replace(response, identity, ENDED)
         return response
 
     async def _send_until_reached(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
         """Send a request; for the event stream of the session, try again until the server can open it.
 
         The SDK's transport would not open the stream again, and the session would get no more notifications.
-
-        Raises:
-            httpx2.TransportError: See `_send_until_response`.
         """
         delay = _OPEN_INTERVAL
         while True:
@@ -297,7 +287,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             try:
                 response = await self._send(request)
             except httpx2.TransportError as error:
-                self._bypass.fail(own.id, types.INTERNAL_ERROR, explain_failure(error, request.url))
+                self._bypass.fail(own.id, types.INTERNAL_ERROR, mark_failure(error, request.url))
                 return True
             response.request, self._bypass.unreachable = request, None
             if "set-cookie" in response.headers:
@@ -336,7 +326,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         after the last id and delay of the stream. The SDK's transport resumes the stream, or reports its end.
         """
         read = self._bodies.find_reader(response)
-        if response.status_code != _OK or read is None:
+        if response.status_code != httpx2.codes.OK or read is None:
             return response
         last, fields, chunks = b"", dict[bytes, bytes](), read(response, identity)
         is_left_open = False
@@ -357,7 +347,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         if self._bypass.has_ended(identity):
             return None
         content = encode_event(tuple(fields.values()), None) + last
-        return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=content)
+        return httpx2.Response(httpx2.codes.OK, headers={"content-type": EVENTS}, content=content)
 
     def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
         """Cancel a request that has ended: neither wait for its response nor read on."""
@@ -398,26 +388,29 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return _build_failure_response(identity, error, response.request.url)
         answered = recover_id(body) == identity  # a response to this request, which the server may have executed
         names_session = b"session" in body.lower()
-        if (names_session and not answered) or (response.status_code == _NOT_FOUND and (names_session or not answered)):
+        is_unknown = names_session and not answered
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            is_unknown = names_session or not answered
+        if is_unknown:
             self._bypass.report_unknown_session(identity)
         return replace_body(response, content=body, extensions=response.extensions)
 
     def _may_have_message(self, response: httpx2.Response) -> bool:
         """Whether a response to a request may contain a message, or is a redirect for the SDK's transport."""
-        if self._ends_with_stream:  # its message is in the event stream of the connection
+        if self._bodies.ends_with_stream:  # its message is in the event stream of the connection
             return response.is_success or is_followed(response)
         read = self._bodies.find_reader(response)
-        if response.status_code == _ACCEPTED or (response.is_error and read != self._bodies.read_json):
+        if response.status_code == httpx2.codes.ACCEPTED or (response.is_error and read != self._bodies.read_json):
             return False
         return read is not None or is_followed(response)
 
     async def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Return what the SDK's transport sees of a response: no body if it does not read messages from it."""
         read = self._bodies.find_reader(response)
-        if identity is not None or self._ends_with_stream:
+        if identity is not None or self._bodies.ends_with_stream:
             self._output.refusal = explain_response(response) if read is None or response.is_error else None
         is_stream = response.request.method == "GET"
-        if read is None or not (is_stream or (identity is not None and not self._ends_with_stream)):
+        if read is None or not (is_stream or (identity is not None and not self._bodies.ends_with_stream)):
             await _discard(response)
             return replace_body(response, content=b"", extensions=response.extensions)
         stream = RewrittenBody(response, self._read(response, identity, read))
@@ -430,7 +423,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             async for chunk in read(response, identity):
                 yield chunk
         except httpx2.TransportError:  # the SDK's transport opens a stream that broke off once, one that ended always
-            if identity is not None or self._ends_with_stream:
+            if identity is not None or self._bodies.ends_with_stream:
                 raise
         finally:
             if identity is not None:
@@ -465,6 +458,14 @@ async def _close(response: httpx2.Response) -> None:
         await response.aclose()
 
 
+async def _replace(response: httpx2.Response, identity: RequestId, message: str) -> httpx2.Response:
+    """Close a response, and return a JSON-RPC error in its place."""
+    await _close(response)
+    answer = _answer(identity, message)
+    answer.request = response.request
+    return answer
+
+
 async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) -> None:
     """Read a response to its end if that comes soon, so that its connection can be used again, and close it."""
     try:
@@ -482,8 +483,8 @@ def _build_failure_response(
 ) -> httpx2.Response:
     """Return the response to a request that failed; a failed notification is dropped."""
     if identity is None:
-        return httpx2.Response(_ACCEPTED, extensions=_REPLACED)
-    return _answer(identity, explain_failure(error, url))
+        return httpx2.Response(httpx2.codes.ACCEPTED, extensions=_REPLACED)
+    return _answer(identity, mark_failure(error, url))
 
 
 def _build_end(request: httpx2.Request, identity: RequestId) -> httpx2.Response:
@@ -491,9 +492,9 @@ def _build_end(request: httpx2.Request, identity: RequestId) -> httpx2.Response:
     if request.method == "POST":
         return _answer(identity, ENDED)
     end = encode_event((), encode_error(identity, ENDED))
-    return httpx2.Response(_OK, headers={"content-type": EVENTS}, content=end, extensions=_REPLACED)
+    return httpx2.Response(httpx2.codes.OK, headers={"content-type": EVENTS}, content=end, extensions=_REPLACED)
 
 
 def _answer(identity: RequestId, message: str) -> httpx2.Response:
-    headers = {"content-type": "application/json"}
-    return httpx2.Response(_OK, headers=headers, content=encode_error(identity, message), extensions=_REPLACED)
+    content = encode_error(identity, message)
+    return httpx2.Response(httpx2.codes.OK, headers={"content-type": JSON}, content=content, extensions=_REPLACED)

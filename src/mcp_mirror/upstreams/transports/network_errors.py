@@ -111,10 +111,6 @@ _SET_AUTHORITIES: Final = (
     "authority"
 )
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
-_OK: Final = 200
-_BAD_REQUEST: Final = 400
-_UNAUTHORIZED: Final = 401
-_NOT_ALLOWED: Final = 405
 _MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
 
@@ -122,13 +118,7 @@ class AuthorizationError(httpx2.TransportError):
     """A request has no token that the server accepts; the message is a sentence with the reason and the next step."""
 
     def __init__(self, message: str, *, reason: str = "", kind: FailureKind = FailureKind.NO_TOKEN) -> None:
-        """Create an error.
-
-        Args:
-            message: The message.
-            reason: Why the authorization server gave no token, without a capital; default: the message.
-            kind: `NO_TOKEN` or `NO_SIGN_IN`.
-        """
+        """Create an error; `reason` is why the authorization server gave no token, if the message says more."""
         super().__init__(message)
         self.reason = reason or message.rstrip(".")
         self.kind: FailureKind = kind
@@ -142,9 +132,18 @@ def explain_failed_connection(error: httpx2.TransportError, url: httpx2.URL) -> 
 
 def explain_response(response: httpx2.Response) -> str:
     """Return a sentence with the HTTP response that is not MCP, and one with what to try."""
-    status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    shown = f"HTTP status {status}" if status != _OK else kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
+    if response.status_code != httpx2.codes.OK:
+        shown = f"HTTP status {response.status_code}"
+    else:
+        kind = read_media_type(response)
+        shown = kind if _MEDIA_TYPE.fullmatch(kind) else "no media type"
     return f"{format_address(response.request.url)} answered with {shown} instead of MCP. {_advise(response)}."
+
+
+def read_media_type(response: httpx2.Response) -> str:
+    """Return the media type of a response, in lower case; empty if it names none."""
+    media_type, _, _ = response.headers.get("content-type", "").partition(";")
+    return media_type.strip().lower()
 
 
 def explain_large_message(url: httpx2.URL, size: int) -> str:
@@ -159,11 +158,15 @@ def _advise(response: httpx2.Response) -> str:
     status, request = response.status_code, response.request
     if response.has_redirect_location:
         return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
-    if status == _NOT_ALLOWED and request.method == "GET":  # only the older transport opens its stream before a session
+    if (
+        status == httpx2.codes.METHOD_NOT_ALLOWED and request.method == "GET"
+    ):  # only the older transport opens its stream before a session
         return _NOT_SSE
-    if status == _BAD_REQUEST and request.url.scheme == "http":  # such as that of a TLS server without a handshake
+    if (
+        status == httpx2.codes.BAD_REQUEST and request.url.scheme == "http"
+    ):  # such as that of a TLS server without a handshake
         return _NOT_TLS
-    if status == _UNAUTHORIZED and "authorization" in request.headers:
+    if status == httpx2.codes.UNAUTHORIZED and "authorization" in request.headers:
         return _CREDENTIALS_ADVICE
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
     delay = response.headers.get("retry-after", "")
@@ -174,12 +177,8 @@ def _advise(response: httpx2.Response) -> str:
 
 def is_followed(response: httpx2.Response) -> bool:
     """Whether the SDK's transport sends a POST request again to the address of a redirect, at the same server."""
-    sent = response.request.url
-    if response.status_code not in _REPEATING or not response.has_redirect_location:
-        return False
-    try:
-        target = sent.join(response.headers["location"])
-    except (httpx2.InvalidURL, ValueError):
+    sent, target = response.request.url, _find_target(response)
+    if response.status_code not in _REPEATING or target is None:
         return False
     if target.userinfo not in (b"", sent.userinfo) or target.host != sent.host:
         return False
@@ -189,11 +188,18 @@ def is_followed(response: httpx2.Response) -> bool:
 
 def _leads_to_https(response: httpx2.Response) -> bool:
     """Whether a redirect only changes the scheme."""
+    sent, target = response.request.url, _find_target(response)
+    return target is not None and (sent.scheme, target.scheme, target.host) == ("http", "https", sent.host)
+
+
+def _find_target(response: httpx2.Response) -> httpx2.URL | None:
+    """Return the URL that a redirect leads to; None for another response, and for an invalid URL."""
+    if not response.has_redirect_location:
+        return None
     try:
-        target = httpx2.URL(response.headers["location"])
-    except httpx2.InvalidURL:
-        return False
-    return (response.request.url.scheme, target.scheme, target.host) == ("http", "https", response.request.url.host)
+        return response.request.url.join(response.headers["location"])
+    except (httpx2.InvalidURL, ValueError):
+        return None
 
 
 def mark(kind: FailureKind, message: str) -> str:
@@ -228,16 +234,39 @@ def format_address(url: httpx2.URL) -> str:
 
 
 def _explain_cause(error: httpx2.TransportError) -> tuple[str, str]:
+    """Return the cause of an error, and what to try."""
     if shortage := explain_shortage(error):
         cause, _, advice = shortage.partition(". ")
         return cause, advice
     causes = tuple(walk_causes(error))
-    found = (known for one in causes if (known := _explain_precise_cause(one)))
-    by_type = ((cause, advice) for kinds, cause, advice in _TYPES if any(isinstance(one, kinds) for one in causes))
-    return next(found, None) or next(by_type, (type(error).__name__, "Check `url`, and the server's log"))
+    for one in causes:
+        if known := _explain_precise_cause(one):
+            return known
+    for kinds, cause, advice in _TYPES:
+        if any(isinstance(one, kinds) for one in causes):
+            return cause, advice
+    return type(error).__name__, "Check `url`, and the server's log"
 
 
 def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
+    if isinstance(error, httpx2.TransportError):
+        return _explain_own_error(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        is_unknown = error.verify_code in _UNKNOWN_AUTHORITY
+        advice = _SET_AUTHORITIES if is_unknown else "Use a certificate that this machine trusts"
+        return f"its certificate is not valid ({error.verify_message.rstrip('.')})", advice
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or "no reason"
+        is_refused = "_ALERT_" in reason  # the server speaks TLS
+        advice = _REFUSED_TLS if is_refused else "If the server uses plain HTTP, use http:// in `url`"
+        return f"TLS failed ({reason})", advice
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+        return "this machine has no route to it", "Check this machine's network, and the address in `url`"
+    return None
+
+
+def _explain_own_error(error: httpx2.TransportError) -> tuple[str, str] | None:
+    """Explain an error that the gateway's own HTTP connections raise; None for any other one."""
     # These import an HTTP client, which stdio does not need.
     from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415
     from mcp_mirror.system.forward_proxies import ForwardProxyError  # noqa: PLC0415
@@ -248,6 +277,11 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
     )
     from mcp_mirror.system.http_heads import LARGE_HEAD  # noqa: PLC0415
 
+    cause = str(error)
+    if isinstance(error, ForwardProxyError):
+        return cause, error.advice
+    if isinstance(error, BodyError):
+        return cause, "Correct the server, or a proxy in front of it"
     advice = {
         PRIVATE: "If this is intended, set `allow_private: true` for this upstream",
         SLOW_LOOKUP: "Check this machine's DNS",
@@ -256,25 +290,4 @@ def _explain_precise_cause(error: BaseException) -> tuple[str, str] | None:
         LARGE_HEAD: "Check which headers or cookies the server, or a proxy in front of it, adds",
         CLOSED_EARLY: _NEVER_RESPONDS,
     }
-    if isinstance(error, ForwardProxyError):
-        advice[str(error)] = error.advice
-    if isinstance(error, BodyError):
-        advice[str(error)] = "Correct the server, or a proxy in front of it"
-    if isinstance(error, httpx2.TransportError) and str(error) in advice:
-        return str(error), advice[str(error)]
-    if isinstance(error, ssl.SSLCertVerificationError):
-        is_unknown = error.verify_code in _UNKNOWN_AUTHORITY
-        return (
-            f"its certificate is not valid ({error.verify_message.rstrip('.')})",
-            _SET_AUTHORITIES if is_unknown else "Use a certificate that this machine trusts",
-        )
-    if isinstance(error, ssl.SSLError):
-        reason = error.reason or "no reason"
-        is_refused = "_ALERT_" in reason  # the server speaks TLS
-        return (
-            f"TLS failed ({reason})",
-            _REFUSED_TLS if is_refused else "If the server uses plain HTTP, use http:// in `url`",
-        )
-    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
-        return "this machine has no route to it", "Check this machine's network, and the address in `url`"
-    return None
+    return (cause, advice[cause]) if cause in advice else None

@@ -100,10 +100,8 @@ class PayloadBypass:
     ) -> None:
         """Create the bypass of a new connection.
 
-        Args:
-            capabilities: The client capabilities that the handshake declares; None for those of the SDK.
-            dispatch: Called with each message that the server sends on its own, in the order of arrival.
-            limits: The limits on messages.
+        The handshake declares the client's `capabilities`; None: those of the SDK. `dispatch` is called with each
+        message that the server sends on its own, in the order of arrival.
         """
         self.ended: anyio.Event = anyio.Event()
         """Set when either side has ended the connection."""
@@ -359,11 +357,7 @@ def _has_error(message: Message) -> bool:
 
 
 def _read_outcome(message: Message, frame: Buffer) -> RawResult | types.ErrorData:
-    """Return the result or the error of a response.
-
-    Raises:
-        WireError: It has neither.
-    """
+    """Return the result or the error of a response; a WireError if it has neither."""
     is_long = _has_error(message) and len(memoryview(message.error)) > _MAX_ERROR  # type: ignore[arg-type]  # it is set
     if isinstance(message.result, dict) and not is_long:
         return {key: memoryview(raw) for key, raw in message.result.items()}

@@ -70,9 +70,7 @@ class PausableTimeout:
     def __init__(self, seconds: float, timer: SharedTimer | None = None) -> None:
         """Start the timeout in the running event loop.
 
-        Args:
-            seconds: The timeout.
-            timer: The timer for timeouts of its delay; others, and rests after a pause, need one of their own.
+        `timer` is for timeouts of its delay; others, and rests after a pause, need one of their own.
         """
         self.seconds = seconds
         self.is_over: bool = False

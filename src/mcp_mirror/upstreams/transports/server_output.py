@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -91,20 +92,13 @@ class ServerOutput:
         A line that ends with a colon is followed by the next line.
         """
         lines = self._read_lines()
-        texts = [_MARGIN.sub("", line) for line in lines]
-        outer = [
-            index
-            for index, text in enumerate(texts)
-            if text and not text[0].isspace() and not _NOISE.match(lines[index])
-        ][-_MAX_LINES:]
-        informative = [index for index in outer if _INFORMATIVE.search(texts[index])]
-        usage = [index for index in outer if _USAGE.search(texts[index])]
-        chosen = (informative or usage or outer or range(len(lines)))[-1:]
-        if not chosen:
+        if not lines:
             return ""
-        found = lines[chosen[0]].strip(_BARS)
-        after = lines[chosen[0] + 1 :][:1] if found.endswith(":") else ()
-        return " ".join((found, *(line.strip(_BARS) for line in after)))
+        chosen = _choose_line(lines)
+        found = lines[chosen].strip(_BARS)
+        if found.endswith(":") and chosen + 1 < len(lines):
+            found = f"{found} {lines[chosen + 1].strip(_BARS)}"
+        return found
 
     def _read_lines(self) -> tuple[str, ...]:
         """Return the kept lines of standard error without empty ones, of limited length."""
@@ -118,6 +112,21 @@ class ServerOutput:
         return self._redactor.clean(
             sanitize_to_lines(_TERMINAL.sub("", self._redactor.clean(text)).replace("\r", "\n"))
         )
+
+
+def _choose_line(lines: Sequence[str]) -> int:
+    """Return the index of the last informative line; without one, of the last usage, or else of the last line."""
+    outer: list[tuple[int, str]] = []
+    for index, line in enumerate(lines):
+        text = _MARGIN.sub("", line)
+        if text and not text[0].isspace() and not _NOISE.match(line):
+            outer.append((index, text))
+    newest_first = outer[: -_MAX_LINES - 1 : -1]
+    for pattern in (_INFORMATIVE, _USAGE):
+        for index, text in newest_first:
+            if pattern.search(text):
+                return index
+    return newest_first[0][0] if newest_first else len(lines) - 1
 
 
 def _shorten(line: str) -> str:
