@@ -263,6 +263,12 @@ async def test_a_folder_that_cannot_be_read_is_reported(run: Run) -> None:
     assert (ended.code, ended.err.startswith(f"mcp-mirror: {folder} cannot be read: ")) == (2, True)
 
 
+async def test_a_folder_of_an_unknown_user_is_reported(run: Run) -> None:
+    ended = await run("stats", "--store", "~nobody-of-this-name/store")
+    assert (ended.code, ended.out) == (2, "")
+    assert "~nobody-of-this-name/store does not exist. Name the folder of a store" in ended.err
+
+
 async def test_values_of_a_memory_store_are_an_error_with_the_reason(configured: Configured, run: Run) -> None:
     ended = await run("values", "list", "--config", str(configured({}, store={"kind": "memory"})))
     assert (ended.code, ended.out) == (2, "")

@@ -1,5 +1,6 @@
 """Options and variables that several commands have, and the ages in options, such as 7d."""
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,10 +11,10 @@ from mcp_mirror.errors import MirrorError
 
 
 def _read_folder(text: str) -> Path:
-    """Return a folder; an empty text, such as of a variable that is not set, would be the current one."""
+    """Return a folder, with `~` expanded. An empty text, as of a variable that is not set, would be the current one."""
     if not text:
         raise typer.BadParameter("A store needs a folder. Leave the option out for the default.")
-    return Path(text)
+    return Path(os.path.expanduser(text))  # noqa: PTH111  # `Path.expanduser` raises for an unknown user
 
 
 ConfigOption = Annotated[

@@ -29,7 +29,7 @@ def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0)
     if store is None:
         print_note("mcp-mirror: no configuration was found; using the values of wrapped servers.")
         return Config()
-    folder = store.expanduser().absolute()
+    folder = store.absolute()
     _check_folder(folder)
     return Config(store=replace(Config().store, kind="disk", path=str(folder)))
 

@@ -241,7 +241,7 @@ def describe_remote(
 
 
 def _describe_store(folder: Path | None) -> dict[str, Any]:
-    return {} if folder is None else {"kind": "disk", "path": str(folder.expanduser()).replace("${", "$${")}
+    return {} if folder is None else {"kind": "disk", "path": str(folder).replace("${", "$${")}
 
 
 def derive_name(server: WrappedServer) -> str:
