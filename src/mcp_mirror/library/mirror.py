@@ -9,7 +9,6 @@ import os
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final, Self, TypeVar, Unpack, overload
@@ -404,9 +403,8 @@ class Mirror:
             lambda application: _call(application, tool, arguments, namespace, conversation, trace), namespace
         )
         value = None if trace.returned is None else json.loads(bytes(trace.returned))
-        return ScriptReply(
-            **{one.name: getattr(reply, one.name) for one in fields(reply)}, value=value, printed=trace.printed
-        )
+        shown = (reply.text, reply.is_error, reply.content, reply.path, reply.preview, reply.schema)
+        return ScriptReply(*shown, value=value, printed=trace.printed)
 
     @property
     def _running(self) -> RunningApplication:
@@ -473,10 +471,10 @@ def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> byte
             return write_json(arguments)
         except MirrorError as error:
             return write_cut_texts(arguments, error)
-    raw: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
-    if not isinstance(raw, bytes | bytearray | None):  # the error names its JSON type
-        raw = write_json(raw)
-    raw = (raw or b"").strip()
+    given: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
+    if not isinstance(given, bytes | bytearray | None):  # the error names its JSON type
+        given = write_json(given)
+    raw = bytes(given or b"").strip()
     if raw in (b"", b"null"):  # a model calls a tool without arguments
         return b"{}"
     try:
@@ -487,7 +485,7 @@ def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> byte
             _MEMBERS.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
-    return bytes(raw)
+    return raw
 
 
 def _to_python(value: FoundValue) -> Any:
