@@ -98,22 +98,30 @@ class _ColumnTable(msgspec.Struct, frozen=True):
 
 
 def _read_table(value: Any, form: Form) -> _ColumnTable | None:
+    """A table, or an array with named columns; None for any other array."""
     if form == "pandas table":
         return _read_pandas_table(value)
     if form == "polars table":
-        names, dtypes = tuple(value.schema), tuple(map(str, value.schema.values()))
-        return _ColumnTable(
-            names, dtypes, len(value), lambda rows: [one[rows].to_list() for one in value.get_columns()]
-        )
+        return _read_polars_table(value)
     if form == "arrow table":
         return _read_arrow_table(value)
-    if form == "array" and hasattr(value, "to_frame") and hasattr(value, "index") and _list_index_columns(value.index):
+    if form != "array":
+        return None
+    if hasattr(value, "to_frame") and hasattr(value, "index") and _list_index_columns(value.index):  # a pandas column
         return _read_pandas_table(value.to_frame(value.name if value.name is not None else "value"))
-    if form == "array" and getattr(value.dtype, "names", None) and len(value.shape) == 1:
-        names, columns = tuple(value.dtype.names), value.dtype
-        dtypes = tuple(str(columns[name]) for name in names)
-        return _ColumnTable(names, dtypes, len(value), lambda rows: [_read_array(value[name][rows]) for name in names])
-    return None
+    is_structured = getattr(value.dtype, "names", None) and len(value.shape) == 1
+    return _read_structured_array(value) if is_structured else None
+
+
+def _read_polars_table(frame: Any) -> _ColumnTable:
+    names, dtypes = tuple(frame.schema), tuple(map(str, frame.schema.values()))
+    return _ColumnTable(names, dtypes, len(frame), lambda rows: [one[rows].to_list() for one in frame.get_columns()])
+
+
+def _read_structured_array(array: Any) -> _ColumnTable:
+    names = tuple(array.dtype.names)
+    dtypes = tuple(str(array.dtype[name]) for name in names)
+    return _ColumnTable(names, dtypes, len(array), lambda rows: [_read_array(array[name][rows]) for name in names])
 
 
 def _write_table(table: _ColumnTable, kind: str, encode: Encode) -> EncodedData:

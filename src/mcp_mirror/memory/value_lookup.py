@@ -107,9 +107,9 @@ async def _look_up_indexed(
     if known is None or not is_array or len(path.tokens) <= depth:
         return None
     token = str(path.tokens[depth])
-    if not INDEX.fullmatch(token) or int(token) >= known.length:
+    if not INDEX.fullmatch(token) or (index := int(token)) >= known.length:
         return None
-    at = bisect_right(known.indices, int(token)) - 1
+    at = bisect_right(known.indices, index) - 1
     start = known.offsets[at]
     stop = known.offsets[at + 1] if at + 1 < len(known.offsets) else known.span.length
     if stop - start > _WORKER_BYTES:
@@ -117,12 +117,9 @@ async def _look_up_indexed(
     part = await store.read(namespace, path.base, Span(known.span.start + start, stop - start), described)
     if part is None:
         return None
-    found = await anyio.to_thread.run_sync(
-        _locate_below, part, int(token) - known.indices[at], path.tokens[depth + 1 :]
-    )
-    if isinstance(found, Miss):
-        return None
-    return _build_found_value(path, described, part, found)
+    below, first = path.tokens[depth + 1 :], known.indices[at]
+    found = await anyio.to_thread.run_sync(_locate_below, part, index - first, below)
+    return None if isinstance(found, Miss) else _build_found_value(path, described, part, found)
 
 
 def _locate_below(part: Buffer, index: int, tokens: Location) -> Span | Miss:

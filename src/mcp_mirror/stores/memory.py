@@ -138,21 +138,15 @@ class _Share(msgspec.Struct):
         """Yield the unexpired values of a tool, or of all, newest first, from the one after the place `end`."""
         places = self.by_creation.get(slug, SortedItems[tuple[float, str]]())
         if (few := self._find_few_unexpired(now)) is not None:
-            places = SortedItems()
-            for base in few:
-                if slug in ("", slug_of(base)):
-                    places.add((self.values[base].created, base))
+            places = SortedItems((self.values[base].created, base) for base in few if slug in ("", slug_of(base)))
         for _, base in places.descend(end):
             if (value := self.values[base]).expires > now:
                 yield base, value
 
     def find_near(self, now: float, text: str, limit: int) -> tuple[str, ...]:
         """The bases of unexpired values next to a text in alphabetical order, at most `limit` on each side."""
-        bases = self.bases
-        if (few := self._find_few_unexpired(now)) is not None:
-            bases = SortedItems()
-            for base in few:
-                bases.add(base)
+        few = self._find_few_unexpired(now)
+        bases = self.bases if few is None else SortedItems(few)
 
         def select(found: Iterable[str]) -> list[str]:
             return list(islice((base for base in found if self.values[base].expires > now), limit))

@@ -1,7 +1,7 @@
 """Sorted items in chunks: additions and removals cost the same for a thousand and for a million items."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 _CHUNK: Final = 1000
@@ -13,10 +13,12 @@ T = TypeVar("T", bound=Any)
 class SortedItems(Generic[T]):
     """A sorted collection of distinct items."""
 
-    def __init__(self) -> None:
+    def __init__(self, items: Iterable[T] = ()) -> None:
         self._chunks: list[list[T]] = []
         self._last: list[T] = []
         """The last item of each chunk."""
+        for item in items:
+            self.add(item)
 
     def __bool__(self) -> bool:
         return bool(self._chunks)

@@ -164,15 +164,15 @@ def _find_missing_input(message: str, progress: Progress) -> str | None:
 
     A module or class that is not imported and a misspelled name are other mistakes.
     """
-    if (found := _UNDEFINED.search(message)) is None or found[1] in (*_MODULES, *_LIBRARIES):
+    found, code = _UNDEFINED.search(message), progress.code
+    name = found[1] if found else ""
+    if not name or name in (*_MODULES, *_LIBRARIES) or len(name) > _MAX_COMPARED or _is_class(name, code):
         return None
-    name, code = found[1], progress.code
-    if len(name) > _MAX_COMPARED or _is_class(name, code):
+    if not re.search(rf"\bin\s+{name}\b(?!\()|\b{name}\s*[\[.]", code):  # it is not read as a collection
         return None
     variables = dict.fromkeys(one for one in _VARIABLE.findall(code) if len(one) <= _MAX_COMPARED)
     known = (*progress.inputs, *islice(variables, _MAX_VARIABLES))
-    is_read = re.search(rf"\bin\s+{name}\b(?!\()|\b{name}\s*[\[.]", code)
-    return name if is_read and not get_close_matches(name, known, cutoff=_MISSPELLED) else None
+    return None if get_close_matches(name, known, cutoff=_MISSPELLED) else name
 
 
 def takes_text_for_rows(failure: Failure) -> bool:

@@ -43,13 +43,16 @@ def _read_mistake(diagnostic: Mapping[str, Any], lines: list[str]) -> str | None
     message, code = str(diagnostic.get("message", "")), diagnostic.get("code")
     row, column = diagnostic["location"]["row"], diagnostic["location"]["column"]
     source = lines[row - 1] if row <= len(lines) else ""
-    undefined = re.search(r"Name `(\w+)`", message) if code == "unresolved-reference" else None
-    is_undefined = undefined is not None and undefined[1] not in _BUILTINS
-    is_unpacked = source[column - 1 :].startswith("**")  # the types of its members are not known
-    is_wrong_call = code in _CALL_CODES and f"`{TOOLS_CLASS}" in message and not is_unpacked
     is_unawaited = _UNAWAITED in message
-    is_invalid = code == "invalid-syntax" and "outside" not in message  # a script may return and await anywhere
-    if not (is_undefined or is_wrong_call or is_unawaited or is_invalid):
+    if code == "unresolved-reference":
+        undefined = re.search(r"Name `(\w+)`", message)
+        is_mistake = undefined is not None and undefined[1] not in _BUILTINS
+    elif code == "invalid-syntax":
+        is_mistake = "outside" not in message  # a script may return and await anywhere
+    else:
+        is_unpacked = source[column - 1 :].startswith("**")  # the types of its members are not known
+        is_mistake = code in _CALL_CODES and f"`{TOOLS_CLASS}" in message and not is_unpacked
+    if not is_mistake and not is_unawaited:
         return None
     text = re.sub(rf"bound method `{TOOLS_CLASS}\.(\w+)`", r"`tools.\1`", message)
     text = text.replace(f"Object of type `{TOOLS_CLASS}`", "`tools`")

@@ -311,10 +311,9 @@ class _Execution:
         while not isinstance(snapshot, MontyComplete):
             if isinstance(snapshot, FunctionSnapshot):
                 settled = self._answer_call(snapshot)
-                resume = snapshot.resume_not_handled if settled is None else lambda: snapshot.resume(settled)  # noqa: B023  # called at once
+                resume = snapshot.resume_not_handled if settled is None else partial(snapshot.resume, settled)
             elif isinstance(snapshot, FutureSnapshot):
-                ready = self._wait_for(snapshot.pending_call_ids)
-                resume = lambda: snapshot.resume(ready)  # noqa: B023, E731  # called at once
+                resume = partial(snapshot.resume, self._wait_for(snapshot.pending_call_ids))
             else:
                 resume = snapshot.resume_auto
             snapshot = self._compute(pid, resume)

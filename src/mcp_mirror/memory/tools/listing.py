@@ -41,11 +41,13 @@ async def list_values(call: ToolInput) -> Content:
 
 async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:
     """The values of a page, and one more if there is a next page."""
-    path = read_path(call.arguments.text("after")) if call.arguments.has("after") else None
-    if path is None and call.arguments.has("after"):
-        raise ToolError(_INVALID_AFTER)
+    after = None
+    if call.arguments.has("after"):
+        path = read_path(call.arguments.text("after"))
+        if path is None:
+            raise ToolError(_INVALID_AFTER)
+        after = path.base
     try:
-        after = path.base if path else None
         return await call.memory.store.list(call.namespace, after=after, slug=slug, limit=_PAGE + 1)
     except LookupError:
         raise ToolError(_INVALID_AFTER) from None
