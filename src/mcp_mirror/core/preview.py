@@ -19,6 +19,7 @@ from mcp_mirror.core.main_parts import (
     MAX_NESTED_BYTES,
     Level,
     MainArray,
+    MainPart,
     Part,
     Records,
     find_listed_items,
@@ -131,64 +132,63 @@ def preview_value(
     return Preview(f"{kind} {strip_invisible(scalar, MAX_SHOWN_VALUE)}")
 
 
-def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "") -> str:
-    """The fields and first values of a table in an object; empty without room for a field. The path takes no room."""
-    named = "/".join(strip_invisible(escape_token(key), MAX_FIELD_NAME) for key in table.keys)
-    is_deep = len(table.keys) > 1  # the outline names only members and their lengths
-    length = f", array[{count_items(blob, table.span)}]" if is_deep else ""
-    room.take(f'fields of "{named}"{length}, with first values: ')
-    fields = _describe_rows(sample_items(blob, table.span), room)
-    named = (find_path(path, table.keys) if is_deep else None) or named
-    return f'fields of "{named}"{length}, with first values: {fields}' if fields else ""
+def describe_part(blob: Buffer, part: MainPart, room: TokenBudget, path: str = "") -> str:
+    """A line about the part that matters in an object, with first values; empty without room for one of them.
 
-
-def describe_main_array(blob: Buffer, array: MainArray, room: TokenBudget, path: str = "") -> str:
-    """The columns of an array in an object with first values, else its first row or texts; empty without room for one.
-
-    `path` is that of the value; it takes no room.
+    `path` is that of the object; it takes no room.
     """
-    named = strip_invisible("/".join(map(escape_token, array.keys)), MAX_FIELD_NAME)
+    named = strip_invisible("/".join(map(escape_token, part.keys)), MAX_FIELD_NAME)
+    match part:
+        case Part():
+            line = _describe_table(blob, part, named, room)
+        case MainArray():
+            line = _describe_main_array(blob, part, named, room)
+        case Records():
+            line = _describe_records(part, named, room)
+        case Level():
+            line = _describe_level(blob, part, named, room)
+    if len(part.keys) > 1 and (whole := find_path(path, part.keys)):  # the outline of the object has only its members
+        line = line.replace(f'"{named}"', f'"{whole}"', 1)
+    return line
+
+
+def _describe_table(blob: Buffer, table: Part, named: str, room: TokenBudget) -> str:
+    """The fields and first values of an array of objects."""
+    length = f", array[{count_items(blob, table.span)}]" if len(table.keys) > 1 else ""
+    beginning = f'fields of "{named}"{length}, with first values: '
+    room.take(beginning)
+    fields = _describe_rows(sample_items(blob, table.span), room)
+    return beginning + fields if fields else ""
+
+
+def _describe_main_array(blob: Buffer, array: MainArray, named: str, room: TokenBudget) -> str:
+    """The columns of an array with first values, else its first row or its first texts."""
     room.take(f'columns of "{named}", with first values: ')
     if array.names:
-        rows = (_name_cells(array.names, row) for row in sample_items(blob, array.span))
-        what, shown = "columns of", _describe_rows([*rows], room)
+        rows = [_name_cells(array.names, row) for row in sample_items(blob, array.span)]
+        beginning, shown = f'columns of "{named}", with first values', _describe_rows(rows, room)
     elif kind_at(blob, next(items(blob, array.span), array.span).start) == "text":
-        what, shown = "first of", ", ".join(_list_first_items(blob, array.span, room))
+        beginning, shown = f'first of "{named}"', ", ".join(_list_first_items(blob, array.span, room))
     else:
-        what, shown = "first row of", _list_first_cells(blob, array.span, room)
-    named = (find_path(path, array.keys) if len(array.keys) > 1 else None) or named
-    return f'{what} "{named}"{", with first values" if array.names else ""}: {shown}' if shown else ""
+        beginning, shown = f'first row of "{named}"', _list_first_cells(blob, array.span, room)
+    return f"{beginning}: {shown}" if shown else ""
 
 
-def describe_records(records: Records, room: TokenBudget, path: str = "") -> str:
-    """The number, the first key, the fields and first values of an object's members; empty without room for a field.
-
-    `path` is that of the object that contains them, or is their object; it takes no room.
-    """
-    keys = records.keys
-    named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
-    first = as_json_string(records.first_key, _MAX_STRING)
-    described = f"has {records.size:,} objects, the first at {first}; fields with first values: "
-    if not keys:
-        described = f"Its {records.size:,} members are objects; fields with first values: "
-    room.take(named + described)
-    if keys:
-        named = (find_path(path, keys) if len(keys) > 1 else None) or named
-        described = f'"{named}" {described}'
+def _describe_records(records: Records, named: str, room: TokenBudget) -> str:
+    """The number, the first key, the fields and first values of an object's members."""
+    beginning = f"Its {records.size:,} members are objects; fields with first values: "
+    if records.keys:
+        first = as_json_string(records.first_key, _MAX_STRING)
+        beginning = f'"{named}" has {records.size:,} objects, the first at {first}; fields with first values: '
+    room.take(beginning)
     fields = _describe_rows(records.samples, room)
-    return described + fields if fields else ""
+    return beginning + fields if fields else ""
 
 
-def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str = "") -> str:
-    """The keys of the object that makes up most of a value, each with its value or its shape; empty without room.
-
-    `path` is that of the value; it takes no room.
-    """
-    keys = main.keys
-    named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
+def _describe_level(blob: Buffer, level: Level, named: str, room: TokenBudget) -> str:
+    """The keys of the object that makes up most of a value, each with its value or its shape."""
     room.take(f'"{named}" has , and 1,000 more keys')
-    fields = _list_fields(blob, main.members, room)
-    named = (find_path(path, keys) if len(keys) > 1 else None) or named
+    fields = _list_fields(blob, level.members, room)
     return f'"{named}" has {fields}' if fields else ""
 
 
@@ -307,7 +307,7 @@ def _preview_object(blob: Buffer, span: Span, room: TokenBudget) -> Preview:
     keys = _list_fields(blob, known, TokenBudget(room.estimate, room.left // 2))
     room.take(keys)
     table = find_table(blob, read_levels(blob, known))
-    fields = describe_table(blob, table, room) if table else ""
+    fields = describe_part(blob, table, room) if table else ""
     return Preview("; ".join(filter(None, (f"object with {keys}" if keys else "object", fields))))
 
 
