@@ -262,33 +262,31 @@ def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
 
 
 def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
+    """Its size and format, with what shows most of it: rows, JSON, an outline, or its first and last lines."""
     edges = read_edges(blob, span)
-    head, end, is_whole = edges[:3]
-    sizes = ["text", format_bytes(text.size)]
-    count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
-    sizes += [format_count(count, "line")] if count > 1 else []
-    parts = [*sizes, kind] if (kind := find_format(edges)) else sizes
-    rows = translate_first_rows(head[:_MAX_PRINTED_ROWS]) if kind == PYTHON_LITERAL else None
-    if rows and span.length <= MAX_SEARCHED_BYTES and (known := count_rows(text_start(blob, span, span.length))):
-        parts += [format_count(known, "row")]
-    summary = ", ".join(parts)
+    form = find_format(edges)
+    line_count = text.breaks + (not edges.end.endswith("\n")) if text.breaks else 0
+    size = f"text, {format_bytes(text.size)}"
+    if line_count > 1:
+        size += f", {format_count(line_count, 'line')}"
+    summary = f"{size}, {form}" if form else size
+    is_searched = span.length <= MAX_SEARCHED_BYTES
+    rows = translate_first_rows(edges.head[:_MAX_PRINTED_ROWS]) if form == PYTHON_LITERAL else None
+    if rows and is_searched and (row_count := count_rows(text_start(blob, span, span.length))):
+        summary += f", {format_count(row_count, 'row')}"
     room.take(summary)
     if rows and (described := _describe_printed_rows(rows, room)):
         return Preview(summary + described)
-    if kind != PYTHON_LITERAL and (data := _find_data(blob, span)):
+    if form != PYTHON_LITERAL and is_searched and (data := find_embedded_json(blob[span.start : span.stop])):
         return _preview_data(summary, data, edges, room)
-    if outline := outline_text(blob, span, kind):
-        return Preview(", ".join((*sizes, outline.counted)), tuple(show_outline(outline, room.take)))
-    if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
-        if media := find_base64(blob, span):
-            return Preview(f"{summary}, base64 of {describe_media(media)}")
-        return Preview(summary, tuple(show_ends(head, end, room.take)))
-    return Preview(summary, tuple(show_edges(head, None if is_whole else end, count, room.take)))
-
-
-def _find_data(blob: Buffer, span: Span) -> bytes | None:
-    """The object or array in a text that is mostly JSON, as memory tools query it; None for any other text."""
-    return find_embedded_json(blob[span.start : span.stop]) if span.length <= MAX_SEARCHED_BYTES else None
+    if outline := outline_text(blob, span, form):
+        return Preview(f"{size}, {outline.counted}", tuple(show_outline(outline, room.take)))
+    if text.breaks or "\n" in edges.head + edges.end:  # the breaks of a very large text are not counted
+        end = None if edges.is_whole else edges.end
+        return Preview(summary, tuple(show_edges(edges.head, end, line_count, room.take)))
+    if media := find_base64(blob, span):
+        return Preview(f"{summary}, base64 of {describe_media(media)}")
+    return Preview(summary, tuple(show_ends(edges.head, edges.end, room.take)))
 
 
 def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:
@@ -333,7 +331,8 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
         room.take(summary)
         return Preview(summary, tuple(_list_items(blob, listed, room, count, path)))
     if not is_array_of(blob, span, "object"):
-        summary, lines = f"{describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room)
+        summary, shown = f"{describe_shape(blob, span, count)}, {size}", _list_first_items(blob, span, room)
+        lines = (f"first: {', '.join(shown)}",) if shown else ()
         return Preview(f"{summary}{_show_header(blob, span, room)}", lines)
     number = format_count(count(blob, span), "object") if span.length <= MAX_COUNTED_BYTES else "objects"
     summary = f"array of {number}, {size}"
@@ -408,11 +407,6 @@ def _name_cells(names: Sequence[str], row: Buffer) -> bytes:
     spans = items(row, trim(row)) if kind_at(row, 0) == "array" else ()
     cells = zip(map(json.dumps, names), spans, strict=False)
     return b"{%b}" % b",".join(b"%b:%b" % (name.encode(), bytes(row[one.start : one.stop])) for name, one in cells)
-
-
-def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str, ...]:
-    shown = _list_first_items(blob, span, room)
-    return (f"first: {', '.join(shown)}",) if shown else ()
 
 
 def _list_first_items(blob: Buffer, span: Span, room: TokenBudget) -> Sequence[str]:
