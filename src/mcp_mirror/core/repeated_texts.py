@@ -17,6 +17,8 @@ from mcp_mirror.types import Buffer
 
 _MAX_TEXTS: Final = 1_000
 """Texts of a result that are compared; results with more texts keep all."""
+_MAX_STARTS: Final = 32
+"""Texts that may be the first of those for the items of an array: a few sentences precede them."""
 _MAX_MEMBERS: Final = 32
 """Members of an object that they are compared with."""
 _MIN_STRING: Final = 100
@@ -123,32 +125,14 @@ def _has_all(whole: Any, part: Any) -> bool:
 
 
 def _find_run(found: Sequence[Any], items: Sequence[Any]) -> range:
-    """The positions of the first run of texts that repeat all items of an array, in order; empty without one.
-
-    Compares each text about twice, as Knuth, Morris and Pratt do: rows may be large, equal and many.
-    """
+    """The positions of the first run of texts that repeat all items of an array, in order; empty without one."""
     size = len(items)
-    if len(found) < size or not size or (size == 1 and not _is_distinct(items[0])):
+    if not size or (size == 1 and not _is_distinct(items[0])):
         return range(0)
-    borders, matched = [0], 0  # by number of items: the length of the longest shorter run at their start and their end
-    for item in islice(items, 1, None):
-        matched = _extend(matched, item, items, borders)
-        borders.append(matched)
-    matched = 0
-    for at, one in enumerate(found):
-        matched = _extend(matched, one, items, borders)
-        if matched == size:
-            return range(at + 1 - size, at + 1)
+    for start in range(min(len(found) - size + 1, _MAX_STARTS)):
+        if found[start : start + size] == items:
+            return range(start, start + size)
     return range(0)
-
-
-def _extend(matched: int, one: Any, items: Sequence[Any], borders: Sequence[int]) -> int:
-    """The number of items at the start of an array that `matched` of them and one more text end with."""
-    while one != items[matched]:
-        if not matched:
-            return 0
-        matched = borders[matched - 1]
-    return matched + 1
 
 
 def _parse(text: str | bytes) -> Any:
