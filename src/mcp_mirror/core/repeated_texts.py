@@ -17,6 +17,8 @@ from mcp_mirror.types import Buffer
 
 _MAX_TEXTS: Final = 1_000
 """Texts of a result that are compared; results with more texts keep all."""
+_MAX_STARTS: Final = 32
+"""Texts that may be the first of those for the items of an array: a few sentences precede them."""
 _MAX_MEMBERS: Final = 32
 """Members of an object that they are compared with."""
 _MIN_STRING: Final = 100
@@ -40,24 +42,30 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))
-    parts = [parsed, *(islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ())]
-    written = [msgspec.json.decode(literal, type=str) for literal in texts]
-    found = [_read_text(text) for text in written]
-    repeated = set(_find_alike(found, parsed))
-    for ones in (found, written):  # JSON text may repeat an object or array, or a string with this text
+    members = islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ()
+    parts = [parsed, *members]
+    repeated = _find_repeated(parsed, parts, [msgspec.json.decode(literal, type=str) for literal in texts])
+    others = [literal for at, literal in enumerate(texts) if at not in repeated]
+    left: list[Buffer] = []
+    for literal in others:
+        if (json_text := find_embedded_json(literal)) is None:
+            left.append(literal)
+            continue
+        found = _parse(json_text)
+        if _includes(found, parsed):
+            return OtherTexts(tuple(others), include_value=True)
+        left.append(_read_words(literal, json_text) if found in parts else literal)
+    return OtherTexts(tuple(left))
+
+
+def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> set[int]:
+    """The positions of the texts that repeat the value, one of its parts, or all items of one of them."""
+    found = [_read_text(text) for text in texts]
+    repeated = set(_find_alike(found, value))
+    for ones in (found, texts):  # JSON text may repeat an object or array, or a string with this text
         repeated.update(at for at, one in enumerate(ones) if one in parts and _is_distinct(one))
         repeated.update(*(_find_run(ones, part) for part in parts if isinstance(part, list)))
-    others = [literal for at, literal in enumerate(texts) if at not in repeated]
-    embedded = [find_embedded_json(literal) for literal in others]
-    read = [None if json_text is None else _parse(json_text) for json_text in embedded]
-    if any(_includes(one, parsed) for one in read if one is not None):
-        return OtherTexts(tuple(others), include_value=True)
-    return OtherTexts(
-        tuple(
-            _read_words(literal, json_text) if json_text is not None and one in parts else literal
-            for literal, json_text, one in zip(others, embedded, read, strict=True)
-        )
-    )
+    return repeated
 
 
 def _read_words(literal: Buffer, json_text: bytes) -> Buffer:
@@ -123,32 +131,14 @@ def _has_all(whole: Any, part: Any) -> bool:
 
 
 def _find_run(found: Sequence[Any], items: Sequence[Any]) -> range:
-    """The positions of the first run of texts that repeat all items of an array, in order; empty without one.
-
-    Compares each text about twice, as Knuth, Morris and Pratt do: rows may be large, equal and many.
-    """
+    """The positions of the first run of texts that repeat all items of an array, in order; empty without one."""
     size = len(items)
-    if len(found) < size or not size or (size == 1 and not _is_distinct(items[0])):
+    if not size or (size == 1 and not _is_distinct(items[0])):
         return range(0)
-    borders, matched = [0], 0  # by number of items: the length of the longest shorter run at their start and their end
-    for item in islice(items, 1, None):
-        matched = _extend(matched, item, items, borders)
-        borders.append(matched)
-    matched = 0
-    for at, one in enumerate(found):
-        matched = _extend(matched, one, items, borders)
-        if matched == size:
-            return range(at + 1 - size, at + 1)
+    for start in range(min(len(found) - size + 1, _MAX_STARTS)):
+        if found[start : start + size] == items:
+            return range(start, start + size)
     return range(0)
-
-
-def _extend(matched: int, one: Any, items: Sequence[Any], borders: Sequence[int]) -> int:
-    """The number of items at the start of an array that `matched` of them and one more text end with."""
-    while one != items[matched]:
-        if not matched:
-            return 0
-        matched = borders[matched - 1]
-    return matched + 1
 
 
 def _parse(text: str | bytes) -> Any:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.number_tables import MAX_CHARACTERS, find_number_table
 from mcp_mirror.core.pipe_tables import PipeTable, find_aligned_table, find_first_records, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
@@ -184,7 +185,8 @@ def _detect_rows_and_footer(head: str, *, is_whole: bool) -> str:
 def _detect_rows(lines: Sequence[str]) -> str:
     if _are_json_lines(lines):
         return JSON_LINES
-    return _detect_csv(lines)
+    columns = _find_columns(lines)
+    return "" if columns is None or columns.are_false else f"{columns.name}, {len(columns.rows[0])} columns"
 
 
 def _detect_table(edges: Edges, start: int) -> str:
@@ -219,8 +221,7 @@ def _ends_in_table(edges: Edges) -> bool:
 
 
 def _name_table(table: PipeTable | None) -> str:
-    count = len(table.header) if table else 0
-    return f"table, {count} column{'' if count == 1 else 's'}" if count else ""
+    return f"table, {format_count(len(table.header), 'column')}" if table else ""
 
 
 def has_columns(form: str) -> bool:
@@ -312,11 +313,6 @@ def _is_one_literal(head: str, lines: Sequence[str]) -> bool:
     return is_python_literal(head) and (len(lines) == 1 or translate_python_literal(lines[0]) is None)
 
 
-def _detect_csv(lines: Sequence[str]) -> str:
-    columns = _find_columns(lines)
-    return "" if columns is None or columns.are_false else f"{columns.name}, {len(columns.rows[0])} columns"
-
-
 class _Columns(msgspec.Struct, frozen=True):
     """Lines that a delimiter splits into equally many cells."""
 
@@ -328,16 +324,20 @@ class _Columns(msgspec.Struct, frozen=True):
     @property
     def are_false(self) -> bool:
         """Whether the first line and most others are prose, code, or lines of a log, list or file, and not a row."""
+        if _repeats_labels(self.rows) or _are_numbered_lines(self.rows):
+            return True
+        if self.delimiter == "|":
+            return self._are_most(_has_changes) or _is_rule(self.rows[1])
         tests = (
-            *(_has_one_cell, self._has_open_brackets, self._has_time),
-            *(self._is_item, self._is_log_line, self._is_prose, _has_number_in_words),
+            _has_one_cell,
+            self._has_open_brackets,
+            self._has_time,
+            _is_item,
+            _is_log_line,
+            _is_prose,
+            _has_number_in_words,
         )
-        return (
-            _repeats_labels(self.rows)
-            or _are_numbered_lines(self.rows)
-            or (self.delimiter in _PUNCTUATION and any(map(self._are_most, tests)))
-            or (self.delimiter == "|" and (self._are_most(_has_changes) or _is_rule(self.rows[1])))
-        )
+        return self.delimiter in _PUNCTUATION and any(map(self._are_most, tests))
 
     def _are_most(self, test: Callable[[Sequence[str]], bool]) -> bool:
         """Whether the first row and most others pass a test."""
@@ -349,17 +349,6 @@ class _Columns(msgspec.Struct, frozen=True):
 
     def _has_time(self, row: Sequence[str]) -> bool:
         return _TIME_WITH_COMMA.search(self.delimiter.join(row)) is not None
-
-    def _is_item(self, row: Sequence[str]) -> bool:
-        return _is_spaced(row) and _LIST_ITEM.match(row[0]) is not None
-
-    def _is_log_line(self, row: Sequence[str]) -> bool:
-        has_words = 2 * len(_WORD.findall(row[0])) >= _MIN_WORDS
-        return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
-
-    def _is_prose(self, row: Sequence[str]) -> bool:
-        is_sentence = _SENTENCE_END.search(row[-1]) or _has_long_cells(row)
-        return _is_spaced(row) and bool(is_sentence) and not any(map(_NUMBER.fullmatch, row))
 
 
 def _find_columns(lines: Sequence[str]) -> _Columns | None:
@@ -386,6 +375,20 @@ def _read_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 def _has_one_cell(row: Sequence[str]) -> bool:
     """Whether only the first cell has a text, as in a line that ends with a semicolon."""
     return not any(map(str.strip, row[1:]))
+
+
+def _is_item(row: Sequence[str]) -> bool:
+    return _is_spaced(row) and _LIST_ITEM.match(row[0]) is not None
+
+
+def _is_log_line(row: Sequence[str]) -> bool:
+    has_words = 2 * len(_WORD.findall(row[0])) >= _MIN_WORDS
+    return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
+
+
+def _is_prose(row: Sequence[str]) -> bool:
+    is_sentence = _SENTENCE_END.search(row[-1]) or _has_long_cells(row)
+    return _is_spaced(row) and bool(is_sentence) and not any(map(_NUMBER.fullmatch, row))
 
 
 def _has_number_in_words(row: Sequence[str]) -> bool:
