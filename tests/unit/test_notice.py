@@ -584,6 +584,49 @@ def test_a_notice_contains_the_shown_value_unchanged() -> None:
     assert "keys" not in json.loads(notice)
 
 
+RUN = {"stdout": "a\nb\n", "exit_code": 0, "stderr": "warning"}
+
+
+def test_a_text_that_is_most_of_an_object_is_shown_with_its_own_path() -> None:
+    rest = 'The result also has "exit_code" 0, "stderr" "warning".\n'
+    use = "As an argument, the path stands for the text.\nResult ends."
+    shown: dict[str, Any] = {"shown": "a\nb\n", "main_text": ("stdout",)}
+    notice = notice_of(RUN, **shown)
+    assert notice == f'"{BASE}/stdout"\n\na\nb\n\n{rest}{use}'
+    assert read_notice_path(notice) == MemoryPath(BASE, ("stdout",))
+    assert notice_of({"stdout": "a\nb\n"}, **shown) == f'"{BASE}/stdout"\n\na\nb\n\n{use}'
+    page = {"data": {"text": "a", "title": "A", "n": 1}, "ok": True}
+    assert notice_of(page, shown="a", main_text=("data", "text")) == (
+        f'"{BASE}/data/text"\n\na\n\nThe result also has "ok" true.\nalso in "data": title "A", n 1\n{use}'
+    )
+    assert json.loads(notice_of(RUN, "json", **shown))["keys"] == {key: json.dumps(value) for key, value in RUN.items()}
+
+
+def test_a_large_text_that_is_most_of_an_object_has_its_own_preview() -> None:
+    notice = notice_of({**RUN, "stdout": "a\nb\n" * 300}, main_text=("stdout",))
+    first, *lines = notice.split("\n")
+    assert first == f'"{BASE}/stdout"'
+    assert lines[0] == "This path stands for the result. Preview, not the result: text, 1.2 kB, 600 lines"
+    assert lines[-2] == 'The result also has "exit_code" 0, "stderr" "warning".'
+    assert read_notice_path(notice) == MemoryPath(BASE, ("stdout",))
+
+
+@pytest.mark.parametrize("changes", [{"preview": False}, {"head": "broken"}, {"path": BASE, "main_text": ("k" * 500,)}])
+def test_a_hidden_or_unnameable_text_has_no_path_of_its_own(changes: dict[str, Any]) -> None:
+    value = {"k" * 500: "a", "exit_code": 0}
+    assert notice_of(value, **{"main_text": ("k" * 500,), **changes}).startswith(f'"{BASE}"\n')
+
+
+def test_texts_that_say_what_an_object_contains_are_shown_with_its_keys() -> None:
+    notice = notice_of(RUN, shown="Exit code: 0\na\nb\nwarning", is_retold=True, companion=COMPANION)
+    assert notice == (
+        f'Exit code: 0\na\nb\nwarning\n\nPath: "{BASE}"\n'
+        'This path stands for object: "stdout" "a\\nb\\n", "exit_code" 0, "stderr" "warning".\n'
+        f'text_path: "{COMPANION}"\nResult ends.'
+    )
+    assert read_notice_path(notice) == MemoryPath(BASE)
+
+
 DIGITS = '{"a": [1.0, 1e400, -0, 1' + "0" * 40 + '],\r\n\t"b c": "x  y\\" : \\u0041"}'
 
 

@@ -87,6 +87,10 @@ class Captured(msgspec.Struct, frozen=True):
     """The companion contains more than the value, so the notice names it."""
     is_text_hidden: bool = False
     """The companion has texts that the model does not see beside the value."""
+    is_retold: bool = False
+    """The texts that are shown in place of an object say what it contains."""
+    main_text: tuple[str, ...] = ()
+    """The keys of the text that is most of the value, if the result's content is this text."""
     texts: tuple[str, ...] = ()
     """The texts of such a companion, quoted, if they are short and its only content."""
     other_members: bytes = b"{}"
@@ -134,15 +138,13 @@ def capture(
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     is_empty = parsed.structured is None and not parsed.blocks
-    if rules.mode == "never" or is_empty or _passes_unchanged(parsed, rules, reader, is_error=is_error):
+    beside = _find_beside(parsed)
+    if rules.mode == "never" or is_empty or _passes_unchanged(parsed, beside, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     json_texts = _parse_json_texts(parsed, reader)
     value = _build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
     companion = _build_companion(place, parsed, result, reader)
-    beside = _NO_TEXTS
-    if parsed.value is not None and parsed.relation == DIFFERS:
-        beside = find_other_texts(parsed.value, parsed.texts)
     differs = bool(beside.texts)
     whole = shown = None
     if not is_error:  # a text that differs is shown beside the value, else only the value, as the budget allows
@@ -161,6 +163,8 @@ def capture(
         companion=companion,
         is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
         is_text_hidden=is_text_hidden,
+        is_retold=whole is not None and beside.is_retold,
+        main_text=parsed.main_text,
         texts=quote_short_texts(beside.texts, estimate) if is_text_hidden and shown is None and not is_unseen else (),
         other_members=build_other_members(result, place, parsed, value),
         shown=shown,
@@ -208,7 +212,16 @@ def _remember(estimate: Estimate) -> Estimate:
     return measure
 
 
-def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: _Reader, *, is_error: bool) -> bool:
+def _find_beside(parsed: ParsedResult) -> OtherTexts:
+    """The texts that say more than structured content or something else; none if the content is its main text."""
+    if parsed.value is None or parsed.relation != DIFFERS or parsed.main_text:
+        return _NO_TEXTS
+    return find_other_texts(parsed.value, parsed.texts)
+
+
+def _passes_unchanged(
+    parsed: ParsedResult, beside: OtherTexts, rules: CaptureRules, reader: _Reader, *, is_error: bool
+) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
     if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return False
@@ -220,7 +233,7 @@ def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: _Reader
         budget = min(budget, PASS_THROUGH_TOKENS - 1)
     if not _fits_budget(parsed, budget, reader.estimate):
         return False
-    return is_error or rules.mode == "large" or not _has_object_value(parsed, reader)
+    return is_error or rules.mode == "large" or not _has_object_value(parsed, beside, reader)
 
 
 def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
@@ -250,13 +263,19 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
     return True
 
 
-def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
-    if parsed.value is not None and not parsed.is_text:
-        return _FILLED_OBJECT.match(parsed.value) is not None
-    if not parsed.is_text:
+def _has_object_value(parsed: ParsedResult, beside: OtherTexts, reader: _Reader) -> bool:
+    """Whether the value is an object, and the result not a text with a few facts about it."""
+    if parsed.value is not None and not (parsed.is_text or parsed.main_text):
+        is_text = beside.is_retold and _has_only_scalars(parsed.value)
+        return not is_text and _FILLED_OBJECT.match(parsed.value) is not None
+    if not (parsed.is_text or parsed.main_text):
         return False
-    text = parsed.texts[0] if parsed.value is None else parsed.value
+    text = parsed.texts[0] if parsed.value is None or parsed.main_text else parsed.value
     return _FILLED_OBJECT.match(_parse_json_text(text, reader) or b"") is not None
+
+
+def _has_only_scalars(value: Buffer) -> bool:
+    return all(bytes(raw[:1]) not in (b"{", b"[") for raw in (open_object(value) or {}).values())
 
 
 def _parse_json_texts(parsed: ParsedResult, reader: _Reader) -> dict[int, Buffer]:
@@ -347,6 +366,7 @@ def _choose_text(
         return None
     others = tuple(block.raw for block in parsed.blocks if _is_other(block))
     texts = (*beside.texts, *(() if beside.include_value else _choose_texts(parsed, value)))
+    texts = tuple(parsed.texts) if beside.is_retold else texts
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(map(as_plain_text, texts))
@@ -354,7 +374,7 @@ def _choose_text(
 
 def _choose_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
     """The texts or the JSON text of the value: the shortest of several with the same meaning."""
-    if parsed.value is None:
+    if parsed.value is None or parsed.main_text:
         return tuple(parsed.texts)
     if parsed.relation == SAME and not parsed.is_text:
         return (min(value.blob, parsed.texts[0], key=_estimate_text_length),)
@@ -421,7 +441,8 @@ def _without_preview(draft: Draft) -> Draft:
 def _excerpt_error(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> ErrorExcerpt:
     """The beginning and the end of an error, as text: of its texts, and of a value that differs from them."""
     parts: Sequence[Buffer] = (*beside.texts, value.blob)
-    if parsed.value is None and len(parsed.blocks) > 1 and parsed.texts:  # the value is an array of them
+    is_array = parsed.value is None and len(parsed.blocks) > 1 and parsed.texts  # the value is an array of them
+    if is_array or parsed.main_text:
         parts = parsed.texts
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))

@@ -174,6 +174,15 @@ def read_levels(blob: Buffer, known: Sequence[Member]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
+def find_part(blob: Buffer, known: Sequence[Member], keys: Sequence[str]) -> tuple[Sequence[Level], Span]:
+    """The objects around the part of an object at these keys, and its span. `known` has the members of the object."""
+    levels, span = [Level((), known)], trim(blob)
+    for at, key in enumerate(keys, 1):
+        span = {member.key: member.span for member in levels[-1].members}[key]
+        levels += [Level(tuple(keys[:at]), members(blob, span))] if at < len(keys) else []
+    return levels, span
+
+
 def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:
     """Find the largest array of objects in the first level that has one; None without such an array."""
     for level in levels:

@@ -20,6 +20,7 @@ from mcp_mirror.core.main_parts import (
     find_long_texts,
     find_main_array,
     find_main_item,
+    find_part,
     find_path,
     find_records,
     find_table,
@@ -110,6 +111,10 @@ class NoticeInput(msgspec.Struct, frozen=True):
     companion: str | None = None
     hidden_text: Draft | None = None
     """The companion, if it has texts that are not shown."""
+    is_retold: bool = False
+    """The shown texts say what an object contains, without its keys."""
+    main_text: tuple[str, ...] = ()
+    """The keys of the text that is most of an object and the content of the result."""
     texts: tuple[str, ...] = ()
     """The texts of the companion, quoted, if they are short; the `compact` notice shows them in place of its path."""
     media: tuple[tuple[str, str], ...] = ()
@@ -151,9 +156,11 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     breaks = len(shown) - len(shown.rstrip("\n"))
     gap = "\n" * (2 - min(breaks, 2)) if shown else ""
     named = _describe_media(stored)
-    if stored.kind == "text" and shown and not named and not stored.companion:
-        return f'"{stored.path}"\n\n{shown}{gap}{TEXT_USE}\n{SHOWN_END}'
-    beside = [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
+    main, others = _find_main_text(stored) or (stored, ())
+    if main.kind == "text" and shown and not named and not stored.companion:
+        return "\n".join((f'"{main.path}"\n\n{shown}{gap[:-1]}', *others, TEXT_USE, SHOWN_END))
+    beside = [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if stored.is_retold or others else []
+    beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
     if stored.hidden_text:  # otherwise the value looks like the whole result
         text = _preview_hidden_text(stored, stored.hidden_text)
         beside += (f"{HIDDEN_TEXT} {text.summary}", *(f"{_PREVIEW_MARK}{line}" for line in text.lines))
@@ -180,8 +187,26 @@ def _preview_hidden_text(stored: NoticeInput, text: Draft) -> Preview:
     return preview_value(text.blob, text.kind, TokenBudget(stored.estimate, stored.room), stored.count_items, text.text)
 
 
+def _find_main_text(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]] | None:
+    """The text that is the content of a result and most of its object, and lines about the rest; None without one."""
+    path, keys = find_path(stored.path, stored.main_text), stored.main_text
+    if not keys or path is None or not stored.preview or stored.error is not None:
+        return None
+    levels, span = find_part(stored.blob, stored.members, keys)
+    others = tuple(member for member in stored.members if member.key != keys[0])
+    listed = _list_keys(msgspec.structs.replace(stored, members=others), stored.room // 2, {})
+    line = f"The result also has {listed}." if listed else ""
+    room = TokenBudget(stored.estimate, stored.room - stored.estimate(line.encode()))
+    beside = describe_beside(stored.blob, levels, keys, room)
+    text = memoryview(stored.blob)[span.start : span.stop]
+    main = msgspec.structs.replace(stored, path=path, blob=text, kind="text", members=(), room=room.left)
+    return main, (*filter(None, (line,)), *beside)
+
+
 def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
     """The one large item of an array of short texts, and a line about these texts; for any other value, the value."""
+    if main_text := _find_main_text(stored):
+        return main_text
     is_shown = stored.kind == "array" and stored.preview and stored.error is None
     main = find_main_item(stored.blob, stored.estimate) if is_shown else None
     if main is None:
@@ -371,7 +396,8 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 def _write_json(stored: NoticeInput) -> str:
     members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": format_bytes(_count_bytes(stored))}
-    if stored.shown is None and stored.error is None:
+    is_described = stored.shown is None or stored.is_retold or stored.main_text
+    if is_described and stored.error is None:
         members |= _build_json_preview(stored)
     if stored.error is not None:
         members["error_begins"] = _cut_head(stored.error.head)

@@ -17,6 +17,7 @@ from mcp_mirror.core.content_comparison import (
     UNKNOWN,
     Nulls,
     compare_value,
+    find_main_text,
     find_member,
     find_nulls,
     is_json_text,
@@ -80,6 +81,8 @@ class ParsedResult(msgspec.Struct, frozen=True):
     `repeats.content:KEY`."""
     nulls: Sequence[Nulls] = ()
     """The members that are null in the blocks of the structured content, as in `PARTS`."""
+    main_text: tuple[str, ...] = ()
+    """The keys of the text in the structured content that is most of it and is the content's only text."""
 
     @property
     def texts(self) -> list[Buffer]:
@@ -129,7 +132,8 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
         relation = f"repeats.{'member' if found[1] == SAME else 'content'}:{found[0]}"
     else:
         relation = compare_value(structured, texts, content)
-    return ParsedResult(blocks, structured, structured, None, relation)
+    main = find_main_text(structured, texts[0], scans) if len(texts) == 1 and relation != SAME else ()
+    return ParsedResult(blocks, structured, structured, None, relation, main_text=main)
 
 
 def _parse_block(raw: Buffer, scans: Scans) -> ParsedBlock:

@@ -1,11 +1,13 @@
 """Finds the texts beside structured content that only repeat it in another form, so that the model reads it once.
 
 Servers send a sentence and the JSON text of the content, in one text or two, JSON in a code block, or a text for each
-row. Some write members that are null, or that their output schema does not list, only in the text.
+row. Some write members that are null, or that their output schema does not list, only in the text. Others write the
+content in words: a list in Markdown, or the output of a program below its exit code.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +22,13 @@ _MAX_TEXTS: Final = 1_000
 _MAX_MEMBERS: Final = 32
 """Members of an object that they are compared with."""
 _MIN_STRING: Final = 100
-"""Characters of the shortest member that counts as repeated: a short text such as `yes` may have its own meaning."""
+"""Characters of the shortest value or member that counts as repeated: a text such as `yes` may have its own meaning."""
+_MAX_RETELLING: Final = 1 << 17
+"""Characters of texts whose words are compared with those of structured content."""
+_MAX_SHORT_MEMBER: Final = 40
+"""Characters of a text that a notice has in its list of keys; numbers and the like are shorter."""
+_MAX_SHORT_MEMBERS: Final = 8
+_WORD: Final = re.compile(r"\w+")
 _CODE_BLOCK: Final = re.compile(r"\A\s*```\w*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 """A text that is one code block of Markdown."""
 _OPENING_FENCE: Final = re.compile(r"```\w*\Z")
@@ -33,6 +41,8 @@ class OtherTexts(NamedTuple):
     """JSON strings: whole texts, or the words around JSON that repeats a member."""
     include_value: bool = False
     """One of them contains the whole content, and perhaps further members."""
+    is_retold: bool = False
+    """All texts of the result together have the content in another form: its words, but not its keys."""
 
 
 def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
@@ -52,12 +62,40 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
     read = [None if json_text is None else _parse(json_text) for json_text in embedded]
     if any(_includes(one, parsed) for one in read if one is not None):
         return OtherTexts(tuple(others), include_value=True)
-    return OtherTexts(
-        tuple(
-            _read_words(literal, json_text) if json_text is not None and one in parts else literal
-            for literal, json_text, one in zip(others, embedded, read, strict=True)
-        )
-    )
+    others = [
+        _read_words(literal, json_text) if json_text is not None and one in parts else literal
+        for literal, json_text, one in zip(others, embedded, read, strict=True)
+    ]
+    is_prose = not any(isinstance(one, dict | list) for one in (*found, *read))
+    is_retold = bool(others) and is_prose and len(value) >= _MIN_STRING and _retell(written, parsed)
+    return OtherTexts(tuple(others), is_retold=is_retold)
+
+
+def _retell(texts: Sequence[str], value: Any) -> bool:
+    """Whether texts have each word of an object as often as it has, apart from a few short members."""
+    members = list(value.values()) if isinstance(value, dict) and sum(map(len, texts)) <= _MAX_RETELLING else []
+    short = [one for one in members if not isinstance(one, dict | list) and len(_write(one)) <= _MAX_SHORT_MEMBER]
+    are_listed = len(short) <= min(_MAX_SHORT_MEMBERS, len(members) - 1)
+    needed = Counter(_list_words([one for one in members if one not in short] if are_listed else members))
+    return bool(needed) and needed <= Counter(_list_words([*texts]))
+
+
+def _list_words(value: Any) -> Iterator[str]:
+    """The words of the texts and numbers in a value, in any order."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict | list):
+            pending.extend(one.values() if isinstance(one, dict) else one)
+        else:
+            yield from _WORD.findall(_write(one).casefold())
+
+
+def _write(scalar: Any) -> str:
+    """A text, a number or the like as a text has it; nothing for null."""
+    if isinstance(scalar, bool):
+        return str(scalar).lower()
+    return "" if scalar is None else scalar if isinstance(scalar, str) else str(scalar[1])
 
 
 def _read_words(literal: Buffer, json_text: bytes) -> Buffer:
