@@ -112,8 +112,11 @@ FIVE = {"issues": ISSUES, "total": 5.0}
         (FIVE, [LIST + "x" * (1 << 17)], False),
         (ISSUES, [LIST], False),  # without keys
         ({"stdout": LONG, "exit_code": 0}, [f"Exit code: 0\n{LONG}"], True),
-        ({"report": LONG, "id": 1}, [LONG, "Done."], True),
-        ({"report": LONG[:50], "id": 1}, [LONG, "Done."], False),  # too small
+        ({"report": LONG, "id": 1}, [LONG, "Done."], False),  # about as long
+        ({"report": LONG, "id": 1}, [f"{LONG}{LONG}"], True),
+        ({"rows": [LONG], "same": [LONG], "n": 1}, [LONG], True),
+        ({"kind": "list", "text": LONG, "items": LONG.split(), "n": 1}, [LONG], True),
+        ({"kind": "list", "items": [*LONG.split(), "more"], "n": 1}, [LONG], False),
         ({"a": "one", "b": "two", "c": LONG[:25] + " " * 60}, [f"one, two: {LONG}"], True),
         ({"a": "one", "b": "two", "c": LONG[:25] + " " * 60}, [f"one: {LONG}"], True),
         ({"a": "one", "b": "two", "c" * 90: LONG[:25]}, [f"one: {LONG}"], False),

@@ -214,9 +214,11 @@ def _remember(estimate: Estimate) -> Estimate:
 
 def _find_beside(parsed: ParsedResult) -> OtherTexts:
     """The texts that say more than structured content or something else; none if the content is its main text."""
-    if parsed.value is None or parsed.relation != DIFFERS or parsed.main_text:
+    is_compared = parsed.relation == DIFFERS or parsed.relation.startswith("repeats.member:")
+    if parsed.value is None or not is_compared or parsed.main_text:
         return _NO_TEXTS
-    return find_other_texts(parsed.value, parsed.texts)
+    found = find_other_texts(parsed.value, parsed.texts)
+    return found if parsed.relation == DIFFERS else OtherTexts((), is_retold=found.is_retold)
 
 
 def _passes_unchanged(

@@ -23,6 +23,8 @@ _MAX_MEMBERS: Final = 32
 """Members of an object that they are compared with."""
 _MIN_STRING: Final = 100
 """Characters of the shortest value or member that counts as repeated: a text such as `yes` may have its own meaning."""
+_MIN_SAVED: Final = 100
+"""Bytes of JSON that texts with the same words must save, since the keys are shown below them."""
 _MAX_RETELLING: Final = 1 << 17
 """Characters of texts whose words are compared with those of structured content."""
 _MAX_SHORT_MEMBER: Final = 40
@@ -67,17 +69,19 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
         for literal, json_text, one in zip(others, embedded, read, strict=True)
     ]
     is_prose = not any(isinstance(one, dict | list) for one in (*found, *read))
-    is_retold = bool(others) and is_prose and len(value) >= _MIN_STRING and _retell(written, parsed)
+    is_shorter = sum(map(len, texts)) + _MIN_SAVED < len(value) + sum(map(len, others))
+    is_retold = is_prose and is_shorter and _retell(written, parsed)
     return OtherTexts(tuple(others), is_retold=is_retold)
 
 
 def _retell(texts: Sequence[str], value: Any) -> bool:
-    """Whether texts have each word of an object as often as it has, apart from a few short members."""
+    """Whether texts have each word of a member of an object as often as it has, apart from a few short members."""
     members = list(value.values()) if isinstance(value, dict) and sum(map(len, texts)) <= _MAX_RETELLING else []
     short = [one for one in members if not isinstance(one, dict | list) and len(_write(one)) <= _MAX_SHORT_MEMBER]
     are_listed = len(short) <= min(_MAX_SHORT_MEMBERS, len(members) - 1)
-    needed = Counter(_list_words([one for one in members if one not in short] if are_listed else members))
-    return bool(needed) and needed <= Counter(_list_words([*texts]))
+    known = Counter(_list_words([*texts]))
+    needed = [Counter(_list_words(one)) for one in members if not (are_listed and one in short)]
+    return any(needed) and all(one <= known for one in needed)
 
 
 def _list_words(value: Any) -> Iterator[str]:
