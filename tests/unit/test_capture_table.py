@@ -407,6 +407,7 @@ def test_a_text_that_is_content_and_most_of_an_object_is_shown(structured: Any, 
     [
         ("ok", {"result": "ok", "success": True, "took_ms": 12}, False),
         ("ok", {"result": "ok", "id": "an id that the text lacks"}, True),
+        ("", {"stdout": "", "exit_code": 1}, True),
         ('{"a": 1}', {"output": '{"a": 1}', "exit_code": 0}, True),
         ("[1]", {"output": "[1]", "exit_code": 0}, False),
         (f"Exit code: 0\n{LARGE[:100]}", {"stdout": LARGE[:100], "exit_code": 0}, False),

@@ -602,6 +602,11 @@ def test_a_text_that_is_most_of_an_object_is_shown_with_its_own_path() -> None:
     assert json.loads(notice_of(RUN, "json", **shown))["keys"] == {key: json.dumps(value) for key, value in RUN.items()}
 
 
+def test_a_text_whose_key_cannot_be_shown_has_the_path_of_its_object() -> None:
+    notice = notice_of({"a\u200b": "words", "n": 1}, shown="words", main_text=("a\u200b",))
+    assert notice.startswith(f'words\n\nPath: "{BASE}"\nThis path stands for object: "a\\u200b" "words", "n" 1.\n')
+
+
 def test_a_large_text_that_is_most_of_an_object_has_its_own_preview() -> None:
     notice = notice_of({**RUN, "stdout": "a\nb\n" * 300}, main_text=("stdout",))
     first, *lines = notice.split("\n")

@@ -119,7 +119,7 @@ def find_member(
 def find_main_text(value: Buffer, text: Buffer, scans: Scans) -> tuple[str, ...]:
     """The keys of the text, in an object or in objects of it, that is most of a value and equals `text`, a JSON string.
 
-    Numbers and the like beside the text do not count. Returns nothing without such a text.
+    Numbers and the like beside the text do not count. Returns nothing without such a text, and if it is empty.
     """
     keys: tuple[str, ...] = ()
     while bytes(value[:1]) == b"{" and len(keys) < _MAX_NESTING:
@@ -129,7 +129,8 @@ def find_main_text(value: Buffer, text: Buffer, scans: Scans) -> tuple[str, ...]
         if main is None or 2 * sizes[main] < sum(sizes.values()):
             return ()
         keys, value = (*keys, main), opened[main]
-    return keys if _are_equal_strings(text, value) else ()
+    is_empty = len(text) == len('""')
+    return keys if not is_empty and _are_equal_strings(text, value) else ()
 
 
 Nulls = Mapping[str, Any]

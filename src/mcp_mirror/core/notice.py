@@ -159,7 +159,9 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     main, others = _find_main_text(stored) or (stored, ())
     if main.kind == "text" and shown and not named and not stored.companion:
         return "\n".join((f'"{main.path}"\n\n{shown}{gap[:-1]}', *others, TEXT_USE, SHOWN_END))
-    beside = [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if stored.is_retold or others else []
+    beside = (
+        [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if stored.is_retold or stored.main_text else []
+    )
     beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
     if stored.hidden_text:  # otherwise the value looks like the whole result
         text = _preview_hidden_text(stored, stored.hidden_text)
