@@ -159,9 +159,8 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     main, others = _find_main_text(stored) or (stored, ())
     if main.kind == "text" and shown and not named and not stored.companion:
         return "\n".join((f'"{main.path}"\n\n{shown}{gap[:-1]}', *others, TEXT_USE, SHOWN_END))
-    beside = (
-        [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if stored.is_retold or stored.main_text else []
-    )
+    is_outlined = stored.is_retold or stored.main_text
+    beside = [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if is_outlined else []
     beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
     if stored.hidden_text:  # otherwise the value looks like the whole result
         text = _preview_hidden_text(stored, stored.hidden_text)
@@ -398,8 +397,7 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 def _write_json(stored: NoticeInput) -> str:
     members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": format_bytes(_count_bytes(stored))}
-    is_described = stored.shown is None or stored.is_retold or stored.main_text
-    if is_described and stored.error is None:
+    if stored.error is None and (stored.shown is None or stored.is_retold or stored.main_text):
         members |= _build_json_preview(stored)
     if stored.error is not None:
         members["error_begins"] = _cut_head(stored.error.head)
