@@ -422,6 +422,25 @@ def test_a_small_text_with_a_few_facts_about_it_passes_unchanged(
     assert (taken(result([text(content)], structured)).value is not None) is is_stored
 
 
+@pytest.mark.parametrize(
+    ("structured", "inline", "shown"),
+    [
+        ({"list": "a, b, c" * 30, "items": ["a", "b", "c"] * 30, "n": [1] * 9}, 500, False),
+        ({"list": "a, b, c" * 30, "items": ["a, b, c" * 30]}, 500, True),
+        ({"list": "a, b, c" * 30, "items": ["a, b, c" * 30]}, 20, False),
+        ({"list": "a, b, c" * 30, "items": [["a, b, c" * 30] * 2] * 9}, 500, False),
+    ],
+)
+def test_a_list_that_an_object_has_as_text_and_as_items_is_shown_as_text(
+    structured: Any,
+    inline: int,
+    shown: bool,  # noqa: FBT001
+) -> None:
+    captured = taken(result([text("a, b, c" * 30)], structured), rules("always", inline=inline))
+    assert captured.is_retold is shown
+    assert (captured.shown == "a, b, c" * 30) is shown
+
+
 def test_the_excerpt_of_an_error_is_its_text_without_escapes() -> None:
     trace = 'File "a.py"\n' * 300
     captured = taken(result([text(trace)], {"error": trace, "code": 1}, isError=True))

@@ -44,6 +44,10 @@ _MAX_TOKEN_BYTES: Final = 64
 """Bytes per token above which a text is over a budget, whatever the estimate."""
 _MAX_SHORT_BYTES: Final = 5
 """Bytes for each token of its budget up to which a result may be a short text."""
+_MAX_TEXT_BYTES: Final = 8
+"""Bytes for each token of its budget up to which a text is compared with structured content by its words."""
+_MAX_REPETITIONS: Final = 8
+"""How often structured content may repeat the words of a text that is one of its members."""
 _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
 _MAX_DECODED_BYTES: Final = 1 << 20
@@ -138,7 +142,7 @@ def capture(
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     is_empty = parsed.structured is None and not parsed.blocks
-    beside = _find_beside(parsed)
+    beside = _find_beside(parsed, rules)
     if rules.mode == "never" or is_empty or _passes_unchanged(parsed, beside, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     json_texts = _parse_json_texts(parsed, reader)
@@ -212,13 +216,16 @@ def _remember(estimate: Estimate) -> Estimate:
     return measure
 
 
-def _find_beside(parsed: ParsedResult) -> OtherTexts:
+def _find_beside(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
     """The texts that say more than structured content or something else; none if the content is its main text."""
-    is_compared = parsed.relation == DIFFERS or parsed.relation.startswith("repeats.member:")
-    if parsed.value is None or not is_compared or parsed.main_text:
+    if parsed.value is None or parsed.main_text:
         return _NO_TEXTS
-    found = find_other_texts(parsed.value, parsed.texts)
-    return found if parsed.relation == DIFFERS else OtherTexts((), is_retold=found.is_retold)
+    most, size = rules.inline_budget * _MAX_TEXT_BYTES, sum(map(len, parsed.texts))
+    if parsed.relation == DIFFERS:
+        return find_other_texts(parsed.value, parsed.texts, most)
+    is_compared = parsed.relation.startswith("repeats.member:") and len(parsed.value) <= size * _MAX_REPETITIONS
+    is_retold = is_compared and size <= most and find_other_texts(parsed.value, parsed.texts, most).is_retold
+    return OtherTexts((), is_retold=is_retold)
 
 
 def _passes_unchanged(

@@ -25,8 +25,6 @@ _MIN_STRING: Final = 100
 """Characters of the shortest value or member that counts as repeated: a text such as `yes` may have its own meaning."""
 _MIN_SAVED: Final = 100
 """Bytes of JSON that texts with the same words must save, since the keys are shown below them."""
-_MAX_RETELLING: Final = 1 << 17
-"""Characters of texts whose words are compared with those of structured content."""
 _MAX_SHORT_MEMBER: Final = 40
 """Characters of a text that a notice has in its list of keys; numbers and the like are shorter."""
 _MAX_SHORT_MEMBERS: Final = 8
@@ -47,8 +45,11 @@ class OtherTexts(NamedTuple):
     """All texts of the result together have the content in another form: its words, but not its keys."""
 
 
-def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
-    """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array."""
+def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_retelling: int = COMPARED_BYTES) -> OtherTexts:
+    """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array.
+
+    Of texts with at most `max_retelling` bytes, the words are compared too.
+    """
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))
@@ -69,14 +70,15 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
         for literal, json_text, one in zip(others, embedded, read, strict=True)
     ]
     is_prose = not any(isinstance(one, dict | list) for one in (*found, *read))
-    is_shorter = sum(map(len, texts)) + _MIN_SAVED < len(value) + sum(map(len, others))
+    size = sum(map(len, texts))
+    is_shorter = size <= max_retelling and size + _MIN_SAVED < len(value) + sum(map(len, others))
     is_retold = is_prose and is_shorter and _retell(written, parsed)
     return OtherTexts(tuple(others), is_retold=is_retold)
 
 
 def _retell(texts: Sequence[str], value: Any) -> bool:
     """Whether texts have each word of a member of an object as often as it has, apart from a few short members."""
-    members = list(value.values()) if isinstance(value, dict) and sum(map(len, texts)) <= _MAX_RETELLING else []
+    members = list(value.values()) if isinstance(value, dict) else []
     short = [one for one in members if not isinstance(one, dict | list) and len(_write(one)) <= _MAX_SHORT_MEMBER]
     are_listed = len(short) <= min(_MAX_SHORT_MEMBERS, len(members) - 1)
     known = Counter(_list_words([*texts]))
