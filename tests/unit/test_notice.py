@@ -246,8 +246,11 @@ LONG = "A long sentence about the meeting. " * 60
     [
         ({"id": 7, "content": LONG}, '"id" 7, "content" text 2.1 kB at "{base}/content"'),
         (
-            {"data": {"notes/old": LONG, "n": 1}},
-            '"data" object 2.12 kB, "data/notes~1old" text 2.1 kB at "{base}/data/notes~1old"',
+            {"data": {"notes/old": LONG, "n": 1, "page": {"next": "b2Zm", "total": 9}, "tags": ["a"]}, "ok": True},
+            (
+                '"data" object 2.18 kB, "ok" true, "data/notes~1old" text 2.1 kB at "{base}/data/notes~1old".\n'
+                'also in "data": n 1, page/next "b2Zm", page/total 9'
+            ),
         ),
         (
             {"body": LONG, "labels": [{"id": 3}]},
@@ -281,7 +284,7 @@ LONG = "A long sentence about the meeting. " * 60
     ],
 )
 def test_the_notice_of_an_object_names_the_paths_of_its_long_texts(value: Any, outline: str) -> None:
-    end = "" if "with first" in outline else "."
+    end = "" if "\n" in outline else "."
     described = f"This path stands for object: {outline.replace('{base}', BASE)}{end}"
     assert notice_of(value) == f'"{BASE}"\n{described}\n{USE}'
     assert find_notice_bases(notice_of(value)) == {BASE}

@@ -174,13 +174,13 @@ def read_levels(blob: Buffer, known: Sequence[Member]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def find_part(blob: Buffer, known: Sequence[Member], keys: Sequence[str]) -> tuple[Sequence[Level], Span]:
-    """The objects around the part of an object at these keys, and its span. `known` has the members of the object."""
+def find_part(blob: Buffer, known: Sequence[Member], keys: Sequence[str]) -> tuple[Sequence[Level], Buffer]:
+    """The objects around the part of an object at these keys, and the part. `known` has the members of the object."""
     levels, span = [Level((), known)], trim(blob)
     for at, key in enumerate(keys, 1):
         span = {member.key: member.span for member in levels[-1].members}[key]
         levels += [Level(tuple(keys[:at]), members(blob, span))] if at < len(keys) else []
-    return levels, span
+    return levels, memoryview(blob)[span.start : span.stop]
 
 
 def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:

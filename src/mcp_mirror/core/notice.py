@@ -193,13 +193,12 @@ def _find_main_text(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]] 
     path, keys = find_path(stored.path, stored.main_text), stored.main_text
     if not keys or path is None or not stored.preview or stored.error is not None:
         return None
-    levels, span = find_part(stored.blob, stored.members, keys)
+    levels, text = find_part(stored.blob, stored.members, keys)
     others = tuple(member for member in stored.members if member.key != keys[0])
     listed = _list_keys(msgspec.structs.replace(stored, members=others), stored.room // 2, {})
     line = f"The result also has {listed}." if listed else ""
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(line.encode()))
     beside = describe_beside(stored.blob, levels, keys, room)
-    text = memoryview(stored.blob)[span.start : span.stop]
     main = msgspec.structs.replace(stored, path=path, blob=text, kind="text", members=(), room=room.left)
     return main, (*filter(None, (line,)), *beside)
 
@@ -255,11 +254,12 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.blob, levels)}
     described = _choose_description(stored, levels, has_texts=bool(texts))
     listed = _list_keys(stored, stored.room // 2 if described else stored.room, texts)
-    if described is None:
-        return (f"{_SUBJECT} object: {listed}.",)
-    describe, keys = described
     keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
+    if described is None:
+        beside = describe_beside(stored.blob, levels, next(iter(texts)).keys, room) if texts else ()
+        return (f"{_SUBJECT} object: {listed}.", *beside)
+    describe, keys = described
     beside = describe_beside(stored.blob, levels, keys, room)
     line = describe(room=room, path=stored.path)
     if not line:
