@@ -110,14 +110,14 @@ _SHOWN_LINES = re.compile(
 TEXT_USE = "As an argument, the path stands for the text."
 """The line below a text that is shown, which has its path above it: without it, small models write the text again as
 an argument (docs/evaluation/wording.md)."""
-_SHOWN_TEXT = re.compile(rf'\A"(?P<base>[A-Za-z0-9_-]+-{_UUID4})(?:/[^\n]{{1,{_MAX_LOCATION}}})?"\n')
+_SHOWN_TEXT = re.compile(rf'\A"(?P<base>[A-Za-z0-9_-]+-{_UUID4})(?:/[^\n]{{0,{_MAX_LOCATION}}})?"\n')
 _TEXT_END = f"\n{TEXT_USE}\n{SHOWN_END}"
 
 _NOTICE_WORDS = r"This path (?:\([^\n]*\) )?stands for "
 _NOTICE_ENDS = ("next tool.", "not the preview.")
 _PATHLESS_NOTICE = re.compile(_NOTICE_WORDS)
 _NOTICE_FRAMES = (
-    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}(?:/[^\n]{{1,{_MAX_LOCATION}}})?"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
+    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}(?:/[^\n]{{0,{_MAX_LOCATION}}})?"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
     (re.compile(_INPUT_LINE), ("as input to another function.",)),
     (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), ("}",)),
 )

@@ -812,6 +812,30 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
 
 
 @given(
+    st.text(max_size=200),
+    st.dictionaries(st.text(max_size=30), st.integers() | st.text(max_size=60) | st.just({"a": HIDDEN}), max_size=20),
+    st.sampled_from(STYLES),
+)
+@example("k" * 155, {HIDDEN * 3: HIDDEN, **{str(number): "\u6570" * 30 for number in range(20)}}, "compact")
+@example('"', {}, "compact")
+def test_a_notice_of_a_main_text_is_short_and_has_its_path(
+    key: str, beside: dict[str, Any], style: NoticeStyle
+) -> None:
+    for inner in ({**beside, key: LONG}, {"data": {**beside, key: LONG}}):
+        keys = ("data", key) if "data" in inner and inner["data"] != LONG else (key,)
+        notice = notice_of(inner, style, main_text=keys)
+        assert len(notice.encode()) < 2048
+        assert not {c for c in notice.replace("\n", "") if unicodedata.category(c) in ("Cc", "Cf", "Co", "Zl", "Zp")}
+        shown = notice_of(inner, shown=LONG, main_text=keys)
+        for text in (notice.strip(), shown):
+            assert find_notice_bases(text) == {BASE} or style == "opaque"
+        if style == "compact":
+            named = {MemoryPath(BASE, keys), MemoryPath(BASE, keys).without_wrapping, MemoryPath(BASE)}
+            assert read_notice_path(notice) in named
+            assert read_notice_path(shown) in named
+
+
+@given(
     st.dictionaries(st.text(max_size=30), st.integers() | st.text(max_size=60), max_size=60), st.sampled_from(STYLES)
 )
 @example({"a": "\ud83d".encode("utf-8", "ignore").decode()}, "json")

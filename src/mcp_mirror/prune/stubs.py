@@ -27,7 +27,7 @@ _ID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PATH: Final = f"{PRUNED_SLUG}-{_ID}"
 _WORDS: Final = r"[1-9][0-9,]* bytes of (?:tool result|tool input|assistant text|user text)"
 _TEXT: Final = re.compile(
-    rf'"(?P<path>[A-Za-z0-9_-]+-{_ID}(?:/[^\n]+)?)"\n'
+    rf'"(?P<path>[A-Za-z0-9_-]+-{_ID}(?:/[^\n]*)?)"\n'
     rf"This path stands for what was pruned: (?P<words>{_WORDS})(?: \((?P<id>{_ID})\))?\.\n"
     rf"Use it as the argument of the next tool\."
     rf"|Pruned: (?P<lost>{_WORDS})\."
