@@ -64,4 +64,4 @@ def pack_lexicon(rows: Mapping[str, int]) -> bytes:
 def build_lexicon(numbers: Mapping[str, int]) -> Lexicon:
     """The mapping as a lexicon, which needs little memory; it has at most 65,536 distinct numbers."""
     rows = {number: row for row, number in enumerate(dict.fromkeys(numbers.values()))}
-    return Lexicon(pack_lexicon({name: rows[number] for name, number in numbers.items()}), 0, list(rows))
+    return Lexicon(pack_lexicon({name: rows[number] for name, number in numbers.items()}), 0, list(rows).__getitem__)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.main_parts import find_table, read_levels
 from mcp_mirror.core.outlines import outline_value
-from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_table, preview_value
+from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_part, preview_value
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.types import Buffer, Kind
 
@@ -32,7 +32,7 @@ def preview(value: Any, estimate: Callable[[Buffer], int] = words) -> Preview:
 
 def rows_of(blob: bytes) -> str | None:
     table = find_table(blob, read_levels(blob, members(blob, trim(blob))))
-    return describe_table(blob, table, TokenBudget(words), BASE) if table else None
+    return describe_part(blob, table, TokenBudget(words), BASE) if table else None
 
 
 def test_a_text_shows_its_size_lines_format_head_and_tail() -> None:

@@ -17,7 +17,8 @@ from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.listed_members import make_properties_readable
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.parsed_result import WRAPPER
-from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
+from mcp_mirror.core.schema import EXECUTION, build_twin
+from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.paths import tool_slug
@@ -261,6 +262,7 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
         found += yield from _select_tools(policy, tools, rules.pins, problems)
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
+    slugs: set[str] = set()
     quarantined: dict[str, Finding] = {}
     origins: dict[str, Origin] = {}
     required: dict[str, frozenset[str]] = {}
@@ -269,6 +271,7 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
         named = yield from _name_tools(found, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
         for one in found:
             yield
+            slugs.add(tool_slug(one.examined.name))
             if not is_twin and not rules.is_transparent and not one.policy.preview:
                 continue  # an original would show its results
             name = named[one.origin]
@@ -279,13 +282,8 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
                 quarantined[name] = one.finding
             else:
                 entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
-    slugs: set[str] = set()
-    findings: list[Finding] = []
-    for one in found:
-        yield
-        slugs.add(tool_slug(one.examined.name))
-        findings += (one.finding,) if one.finding else ()
-    return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, tuple(findings), required, origins=origins)
+    findings = tuple(one.finding for one in found if one.finding)
+    return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, findings, required, origins=origins)
 
 
 def _name_tools(
@@ -300,7 +298,8 @@ def _name_tools(
     new: list[Origin] = []
     for one in found:
         yield
-        new += (one.origin,) if one.origin not in known else ()
+        if one.origin not in known:
+            new.append(one.origin)
     named: dict[Origin, str] = {}
     for group in (pinned, new):
         named |= names.keep_original_names([one for one in group if keeps.fullmatch(one[1])]) if keeps else {}

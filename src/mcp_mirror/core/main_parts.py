@@ -4,7 +4,6 @@ The rows are an array of objects, or the members of an object.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -14,6 +13,7 @@ from mcp_mirror.core.media import find_embedded_text, has_content
 from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE, is_array_of
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
+from mcp_mirror.payload.json_rpc import decode_as, open_array
 from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
@@ -32,6 +32,8 @@ _MAX_SEARCHED_KEYS: Final = 1_000
 """The maximum of few keys. To measure the members of an object with a million keys takes seconds."""
 _MAX_NESTING: Final = 4
 """Levels of objects around that array."""
+_SMALL_SHARE: Final = 8
+"""An array of objects that is less than this part of an object is described only if nothing else is."""
 _MAX_LISTED_ITEMS: Final = 5
 """Items of an array that has a line for each of them."""
 MAX_LISTED_TEXT: Final = 320
@@ -56,14 +58,10 @@ _MAX_CELLS: Final = 1000
 """Cells of a row in which a text is searched."""
 _MAX_NAMES_BYTES: Final = 1 << 16
 """Bytes of an array that may have the names of columns."""
-_CELLS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class _Column(msgspec.Struct):
     name: str
-
-
-_NAMES: Final = msgspec.json.Decoder(list[str | _Column])
 
 
 class MainItem(NamedTuple):
@@ -117,6 +115,10 @@ class Level(NamedTuple):
     members: Sequence[Member]
 
 
+MainPart = Part | MainArray | Records | Level
+"""The part of an object that a notice describes: an array of objects, another array, records, or an object."""
+
+
 def find_path(path: str, keys: Sequence[str]) -> str | None:
     """The memory path of a part of a value; None if its keys are too long or have invisible characters."""
     location = "/".join(map(escape_token, keys))
@@ -130,16 +132,15 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     texts leave no room for a preview.
     """
     listed = find_listed_items(blob, trim(blob))
-    view = memoryview(blob)
     short = [one for one in listed if one.length <= MAX_LISTED_TEXT and kind_at(blob, one.start) == "text"]
     if len(short) != len(listed) - 1:
         return None
-    position = max(range(len(listed)), key=lambda at: listed[at].length)
-    span = find_text_at(blob, listed[position]) or listed[position]
-    kind = kind_at(blob, span.start)
+    view = memoryview(blob)
     others = quote_short_texts([view[one.start : one.stop] for one in short], estimate)
+    position = next(at for at, one in enumerate(listed) if one not in short)
+    span = find_text_at(blob, listed[position]) or listed[position]
+    kind, part = kind_at(blob, span.start), view[span.start : span.stop]
     is_main = span.length > MAX_LISTED_TEXT and kind in ("text", "array", "object")
-    part = view[span.start : span.stop]
     if not others or not is_main or (kind == "object" and has_content(part)):
         return None
     is_indexed = kind == "object" and span.length <= MAX_NESTED_BYTES
@@ -183,6 +184,20 @@ def find_part(blob: Buffer, known: Sequence[Member], keys: Sequence[str]) -> tup
     return levels, memoryview(blob)[span.start : span.stop]
 
 
+def find_main_part(blob: Buffer, levels: Sequence[Level], *, has_texts: bool) -> MainPart | None:
+    """Find the rows of an object, or else the object that makes up most of it; None without such a part.
+
+    A small table is the last choice. `has_texts`: the notice names long texts, which say more than anything but rows.
+    """
+    table = find_table(blob, levels)
+    is_small = table is None or _SMALL_SHARE * table.span.length < len(blob)
+    other: MainPart | None = None
+    if is_small and not has_texts:
+        inner = levels[-1] if len(levels) > 1 else None
+        other = _find_records(blob, levels) or _find_main_array(blob, levels) or inner
+    return other or table
+
+
 def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:
     """Find the largest array of objects in the first level that has one; None without such an array."""
     for level in levels:
@@ -193,7 +208,7 @@ def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:
     return None
 
 
-def find_main_array(blob: Buffer, levels: Sequence[Level]) -> MainArray | None:
+def _find_main_array(blob: Buffer, levels: Sequence[Level]) -> MainArray | None:
     """Find the array of rows or texts that makes up most of the innermost object; None for anything else.
 
     Rows without names have a text in the first row. Texts beside a further array may be a column.
@@ -220,7 +235,7 @@ def find_column_names(blob: Buffer, known: Sequence[Member], table: Span) -> Seq
     Names of types are not meant.
     """
     view, row = memoryview(blob), next(items(blob, table), table)
-    width = _count_cells(view[row.start : row.stop]) if row is not table else 0
+    width = len(open_array(view[row.start : row.stop]) or ()) if row is not table else 0
     arrays = [one for one in known if one.span != table and kind_at(blob, one.span.start) == "array"]
     others = [one.span for one in arrays if "type" not in one.key.casefold() and one.span.length <= _MAX_NAMES_BYTES]
     found = [_read_names(view[one.start : one.stop]) for one in others]
@@ -228,21 +243,14 @@ def find_column_names(blob: Buffer, known: Sequence[Member], table: Span) -> Seq
     return headers[0] if len(headers) == 1 and width else ()
 
 
-def _count_cells(row: Buffer) -> int:
-    with suppress(msgspec.DecodeError, RecursionError):
-        return len(_CELLS.decode(row))
-    return 0
-
-
 def _read_names(array: Buffer) -> Sequence[str]:
     """The different names in an array of texts, or of objects with a `name`; nothing for any other array."""
-    names: list[str] = []
-    with suppress(msgspec.DecodeError, RecursionError):
-        names = [one if isinstance(one, str) else one.name for one in _NAMES.decode(array)]
+    columns: Sequence[str | _Column] = decode_as(array, list[str | _Column]) or ()
+    names = [one if isinstance(one, str) else one.name for one in columns]
     return names if len(set(names)) == len(names) else ()
 
 
-def find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:
+def _find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:
     """Find the first level whose members are objects with the same keys: rows by name, number or date."""
     for level in levels:
         if len(level.members) >= _MIN_RECORDS and (samples := sample_records(blob, level.members)):

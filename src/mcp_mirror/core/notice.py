@@ -7,23 +7,20 @@ since some clients cut longer texts.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.core.main_parts import (
-    Level,
     Part,
+    Records,
     find_long_texts,
-    find_main_array,
     find_main_item,
+    find_main_part,
     find_part,
     find_path,
-    find_records,
-    find_table,
     read_levels,
 )
 from mcp_mirror.core.media import NOT_SHOWN
@@ -33,10 +30,7 @@ from mcp_mirror.core.preview import (
     Preview,
     TokenBudget,
     describe_beside,
-    describe_main_array,
-    describe_main_object,
-    describe_records,
-    describe_table,
+    describe_part,
     preview_value,
 )
 from mcp_mirror.core.value_sizes import Estimate, count_bytes
@@ -59,8 +53,6 @@ _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
 _OMITTED_TOKENS: Final = 20
 """Tokens of a preview reserved for the number of omitted keys."""
-_SMALL_SHARE: Final = 8
-"""An array of objects that is less than this part of an object is described only if nothing else is."""
 _MAX_PAPER_KEYS_BYTES: Final = 1000
 _MAX_KEY_BYTES: Final = 120
 """Bytes of a key; longer keys are omitted."""
@@ -252,44 +244,21 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     """
     levels = read_levels(stored.blob, stored.members) if stored.preview else ()
     texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.blob, levels)}
-    described = _choose_description(stored, levels, has_texts=bool(texts))
-    listed = _list_keys(stored, stored.room // 2 if described else stored.room, texts)
+    main = find_main_part(stored.blob, levels, has_texts=bool(texts))
+    listed = _list_keys(stored, stored.room // 2 if main else stored.room, texts)
     keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
-    if described is None:
+    if main is None:
         beside = describe_beside(stored.blob, levels, next(iter(texts)).keys, room) if texts else ()
         return (f"{_SUBJECT} object: {listed}.", *beside)
-    describe, keys = described
-    beside = describe_beside(stored.blob, levels, keys, room)
-    line = describe(room=room, path=stored.path)
+    beside = describe_beside(stored.blob, levels, main.keys, room)
+    line = describe_part(stored.blob, main, room, stored.path)
     if not line:
         return (f"{_SUBJECT} object: {_list_keys(stored, stored.room, texts)}.",)
     # Keys that follow say whether there are more of them; those of records are all alike.
-    if describe.func is not describe_records:
-        listed = _list_keys_and(keys[0], stored, stored.room // 2 + room.left, texts)
+    if not isinstance(main, Records):
+        listed = _list_keys_and(main.keys[0], stored, stored.room // 2 + room.left, texts)
     return (f"{_SUBJECT} object: {listed}.", *beside, line)
-
-
-def _choose_description(
-    stored: NoticeInput, levels: Sequence[Level], *, has_texts: bool
-) -> tuple[partial[str], Sequence[str]] | None:
-    """What describes the rows of an object, or else the object that makes up most of it; with their location."""
-    table = find_table(stored.blob, levels)
-    is_small = table is None or _SMALL_SHARE * table.span.length < len(stored.blob)
-    if is_small and not has_texts and (other := _choose_other(stored, levels)):
-        return other
-    return (partial(describe_table, stored.blob, table), table.keys) if table else None
-
-
-def _choose_other(stored: NoticeInput, levels: Sequence[Level]) -> tuple[partial[str], Sequence[str]] | None:
-    """The same for an object without an array of objects, or with a small one only."""
-    if records := find_records(stored.blob, levels):
-        return partial(describe_records, records), records.keys
-    if array := find_main_array(stored.blob, levels):
-        return partial(describe_main_array, stored.blob, array), array.keys
-    if len(levels) > 1:
-        return partial(describe_main_object, stored.blob, levels[-1]), levels[-1].keys
-    return None
 
 
 def _preview(stored: NoticeInput) -> Preview:
@@ -309,11 +278,12 @@ def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
 def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     """One line for each image, recording or file, and one about links and embedded texts if only some follow."""
     lines = [f'"{path}" {what}' for path, what in stored.media[:_MAX_MEDIA_LINES]]
-    more = stored.media[_MAX_MEDIA_LINES:]
-    hidden = sum(what.endswith(NOT_SHOWN) for _, what in more)
-    lines += [f"and {len(more):,} more{f', {hidden:,} of them{NOT_SHOWN[1:]}' if hidden else ''}"] if more else []
+    if more := stored.media[_MAX_MEDIA_LINES:]:
+        hidden = sum(what.endswith(NOT_SHOWN) for _, what in more)
+        lines.append(f"and {len(more):,} more{f', {hidden:,} of them{NOT_SHOWN[1:]}' if hidden else ''}")
     following, total = stored.others
-    lines += [f"Below are {following:,} of {total:,} links and embedded texts."] if 0 < following < total else []
+    if 0 < following < total:
+        lines.append(f"Below are {following:,} of {total:,} links and embedded texts.")
     return tuple(lines)
 
 
@@ -344,12 +314,14 @@ def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
             described = f'{name} {outline_hidden(stored.blob, text.span)} at "{path}"{found}'
             at = next((at for at, formatted in enumerate(listed) if formatted.startswith(f"{name} ")), None)
-            if at is not None:
+            if at is None:
+                listed.append(described)
+                left -= len(text.keys) == 1
+            else:
                 listed[at] = described
-                continue
-            listed.append(described)
-            left -= len(text.keys) == 1
-    return ", ".join((*listed, *([f"and {format_count(left, 'more key')}"] if left else ())))
+    if left:
+        listed.append(f"and {format_count(left, 'more key')}")
+    return ", ".join(listed)
 
 
 def _describe_text(stored: NoticeInput, text: Part) -> str:

@@ -10,10 +10,11 @@ import msgspec
 _BAR: Final = re.compile(r"(?<!\\)\|")
 """A bar between two cells; a bar with a backslash is part of a cell."""
 _BOX_BAR: Final = re.compile("[\u2502\u2503\u2551]")
-_BOX: Final = {
-    code: "|" if _BOX_BAR.match(chr(code)) else "-" if chr(code) in "\u2500\u2501\u2550" else "+"
-    for code in range(0x2500, 0x2574)
-}
+_BOX: Final = str.maketrans(
+    dict.fromkeys(map(chr, range(0x2500, 0x2574)), "+")
+    | dict.fromkeys("\u2502\u2503\u2551", "|")
+    | dict.fromkeys("\u2500\u2501\u2550", "-")
+)
 """Box characters, and the characters of rules that they stand for."""
 _RULE_CHARACTERS: Final = frozenset("|+-=: \t") | frozenset(map(chr, _BOX))
 _RULE_CELL: Final = re.compile(r"\s*:?[-=]+:?\s*")
@@ -144,9 +145,9 @@ def find_record_table(text: str) -> PipeTable | None:
         return None
     if any(name != header[at % width] for at, name in enumerate(names)) or not all(mark for _, mark, _ in cells):
         return None
-    return (
-        PipeTable(header, [[value.strip() for _, _, value in cells[at : at + width]] for at in rows]) if cells else None
-    )
+    if not cells:
+        return None
+    return PipeTable(header, [[value.strip() for _, _, value in cells[at : at + width]] for at in rows])
 
 
 def find_first_records(lines: Sequence[str]) -> PipeTable | None:
@@ -169,12 +170,12 @@ def _has_cells_of_lines(lines: Sequence[str], count: int, form: _Form) -> bool:
     drawn = list(takewhile(lambda line: not _FOOTER_RULE.match(line), lines[1:count]))
     if any(map(_CONTINUED.search, drawn)) or (rule.startswith("+") and not _is_closed(lines, count, form)):
         return True
-    last = [(line, below) for line, below in pairwise(drawn) if line.endswith("+") and not _read_rule(line)]
-    if any(not any(_split_cells(below, form)[:-1]) for _, below in last):
-        return True
-    rules = {at for at, line in enumerate(drawn) if _read_rule(line)}
-    followers = (line for at, line in enumerate(drawn) if at and not rules & {at - 1, at})
-    return any(at < len(drawn) - 1 for at in rules) and any(not _split_cells(line, form)[0] for line in followers)
+    are_rules = [_read_rule(line) != "" for line in drawn]
+    for line, below, is_rule in zip(drawn, drawn[1:], are_rules, strict=False):
+        if line.endswith("+") and not is_rule and not any(_split_cells(below, form)[:-1]):
+            return True
+    followers = [line for line, of_two in zip(drawn[1:], pairwise(are_rules), strict=True) if not any(of_two)]
+    return any(are_rules[:-1]) and any(not _split_cells(line, form)[0] for line in followers)
 
 
 def _is_closed(lines: Sequence[str], count: int, form: _Form) -> bool:

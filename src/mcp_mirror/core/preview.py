@@ -19,6 +19,7 @@ from mcp_mirror.core.main_parts import (
     MAX_NESTED_BYTES,
     Level,
     MainArray,
+    MainPart,
     Part,
     Records,
     find_listed_items,
@@ -131,64 +132,63 @@ def preview_value(
     return Preview(f"{kind} {strip_invisible(scalar, MAX_SHOWN_VALUE)}")
 
 
-def describe_table(blob: Buffer, table: Part, room: TokenBudget, path: str = "") -> str:
-    """The fields and first values of a table in an object; empty without room for a field. The path takes no room."""
-    named = "/".join(strip_invisible(escape_token(key), MAX_FIELD_NAME) for key in table.keys)
-    is_deep = len(table.keys) > 1  # the outline names only members and their lengths
-    length = f", array[{count_items(blob, table.span)}]" if is_deep else ""
-    room.take(f'fields of "{named}"{length}, with first values: ')
-    fields = _describe_rows(sample_items(blob, table.span), room)
-    named = (find_path(path, table.keys) if is_deep else None) or named
-    return f'fields of "{named}"{length}, with first values: {fields}' if fields else ""
+def describe_part(blob: Buffer, part: MainPart, room: TokenBudget, path: str = "") -> str:
+    """A line about the part that matters in an object, with first values; empty without room for one of them.
 
-
-def describe_main_array(blob: Buffer, array: MainArray, room: TokenBudget, path: str = "") -> str:
-    """The columns of an array in an object with first values, else its first row or texts; empty without room for one.
-
-    `path` is that of the value; it takes no room.
+    `path` is that of the object; it takes no room.
     """
-    named = strip_invisible("/".join(map(escape_token, array.keys)), MAX_FIELD_NAME)
+    named = strip_invisible("/".join(map(escape_token, part.keys)), MAX_FIELD_NAME)
+    match part:
+        case Part():
+            line = _describe_table(blob, part, named, room)
+        case MainArray():
+            line = _describe_main_array(blob, part, named, room)
+        case Records():
+            line = _describe_records(part, named, room)
+        case Level():
+            line = _describe_level(blob, part, named, room)
+    if len(part.keys) > 1 and (whole := find_path(path, part.keys)):  # the outline of the object has only its members
+        line = line.replace(f'"{named}"', f'"{whole}"', 1)
+    return line
+
+
+def _describe_table(blob: Buffer, table: Part, named: str, room: TokenBudget) -> str:
+    """The fields and first values of an array of objects."""
+    length = f", array[{count_items(blob, table.span)}]" if len(table.keys) > 1 else ""
+    beginning = f'fields of "{named}"{length}, with first values: '
+    room.take(beginning)
+    fields = _describe_rows(sample_items(blob, table.span), room)
+    return beginning + fields if fields else ""
+
+
+def _describe_main_array(blob: Buffer, array: MainArray, named: str, room: TokenBudget) -> str:
+    """The columns of an array with first values, else its first row or its first texts."""
     room.take(f'columns of "{named}", with first values: ')
     if array.names:
-        rows = (_name_cells(array.names, row) for row in sample_items(blob, array.span))
-        what, shown = "columns of", _describe_rows([*rows], room)
+        rows = [_name_cells(array.names, row) for row in sample_items(blob, array.span)]
+        beginning, shown = f'columns of "{named}", with first values', _describe_rows(rows, room)
     elif kind_at(blob, next(items(blob, array.span), array.span).start) == "text":
-        what, shown = "first of", ", ".join(_list_first_items(blob, array.span, room))
+        beginning, shown = f'first of "{named}"', ", ".join(_list_first_items(blob, array.span, room))
     else:
-        what, shown = "first row of", _list_first_cells(blob, array.span, room)
-    named = (find_path(path, array.keys) if len(array.keys) > 1 else None) or named
-    return f'{what} "{named}"{", with first values" if array.names else ""}: {shown}' if shown else ""
+        beginning, shown = f'first row of "{named}"', _list_first_cells(blob, array.span, room)
+    return f"{beginning}: {shown}" if shown else ""
 
 
-def describe_records(records: Records, room: TokenBudget, path: str = "") -> str:
-    """The number, the first key, the fields and first values of an object's members; empty without room for a field.
-
-    `path` is that of the object that contains them, or is their object; it takes no room.
-    """
-    keys = records.keys
-    named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
-    first = as_json_string(records.first_key, _MAX_STRING)
-    described = f"has {records.size:,} objects, the first at {first}; fields with first values: "
-    if not keys:
-        described = f"Its {records.size:,} members are objects; fields with first values: "
-    room.take(named + described)
-    if keys:
-        named = (find_path(path, keys) if len(keys) > 1 else None) or named
-        described = f'"{named}" {described}'
+def _describe_records(records: Records, named: str, room: TokenBudget) -> str:
+    """The number, the first key, the fields and first values of an object's members."""
+    beginning = f"Its {records.size:,} members are objects; fields with first values: "
+    if records.keys:
+        first = as_json_string(records.first_key, _MAX_STRING)
+        beginning = f'"{named}" has {records.size:,} objects, the first at {first}; fields with first values: '
+    room.take(beginning)
     fields = _describe_rows(records.samples, room)
-    return described + fields if fields else ""
+    return beginning + fields if fields else ""
 
 
-def describe_main_object(blob: Buffer, main: Level, room: TokenBudget, path: str = "") -> str:
-    """The keys of the object that makes up most of a value, each with its value or its shape; empty without room.
-
-    `path` is that of the value; it takes no room.
-    """
-    keys = main.keys
-    named = strip_invisible("/".join(map(escape_token, keys)), MAX_FIELD_NAME)
+def _describe_level(blob: Buffer, level: Level, named: str, room: TokenBudget) -> str:
+    """The keys of the object that makes up most of a value, each with its value or its shape."""
     room.take(f'"{named}" has , and 1,000 more keys')
-    fields = _list_fields(blob, main.members, room)
-    named = (find_path(path, keys) if len(keys) > 1 else None) or named
+    fields = _list_fields(blob, level.members, room)
     return f'"{named}" has {fields}' if fields else ""
 
 
@@ -262,33 +262,31 @@ def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
 
 
 def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
+    """Its size and format, with what shows most of it: rows, JSON, an outline, or its first and last lines."""
     edges = read_edges(blob, span)
-    head, end, is_whole = edges[:3]
-    sizes = ["text", format_bytes(text.size)]
-    count = text.breaks + (not end.endswith("\n")) if text.breaks else 0
-    sizes += [format_count(count, "line")] if count > 1 else []
-    parts = [*sizes, kind] if (kind := find_format(edges)) else sizes
-    rows = translate_first_rows(head[:_MAX_PRINTED_ROWS]) if kind == PYTHON_LITERAL else None
-    if rows and span.length <= MAX_SEARCHED_BYTES and (known := count_rows(text_start(blob, span, span.length))):
-        parts += [format_count(known, "row")]
-    summary = ", ".join(parts)
+    form = find_format(edges)
+    line_count = text.breaks + (not edges.end.endswith("\n")) if text.breaks else 0
+    size = f"text, {format_bytes(text.size)}"
+    if line_count > 1:
+        size += f", {format_count(line_count, 'line')}"
+    summary = f"{size}, {form}" if form else size
+    is_searched = span.length <= MAX_SEARCHED_BYTES
+    rows = translate_first_rows(edges.head[:_MAX_PRINTED_ROWS]) if form == PYTHON_LITERAL else None
+    if rows and is_searched and (row_count := count_rows(text_start(blob, span, span.length))):
+        summary += f", {format_count(row_count, 'row')}"
     room.take(summary)
     if rows and (described := _describe_printed_rows(rows, room)):
         return Preview(summary + described)
-    if kind != PYTHON_LITERAL and (data := _find_data(blob, span)):
+    if form != PYTHON_LITERAL and is_searched and (data := find_embedded_json(blob[span.start : span.stop])):
         return _preview_data(summary, data, edges, room)
-    if outline := outline_text(blob, span, kind):
-        return Preview(", ".join((*sizes, outline.counted)), tuple(show_outline(outline, room.take)))
-    if not text.breaks and "\n" not in head + end:  # the breaks of a very large text are not counted
-        if media := find_base64(blob, span):
-            return Preview(f"{summary}, base64 of {describe_media(media)}")
-        return Preview(summary, tuple(show_ends(head, end, room.take)))
-    return Preview(summary, tuple(show_edges(head, None if is_whole else end, count, room.take)))
-
-
-def _find_data(blob: Buffer, span: Span) -> bytes | None:
-    """The object or array in a text that is mostly JSON, as memory tools query it; None for any other text."""
-    return find_embedded_json(blob[span.start : span.stop]) if span.length <= MAX_SEARCHED_BYTES else None
+    if outline := outline_text(blob, span, form):
+        return Preview(f"{size}, {outline.counted}", tuple(show_outline(outline, room.take)))
+    if text.breaks or "\n" in edges.head + edges.end:  # the breaks of a very large text are not counted
+        end = None if edges.is_whole else edges.end
+        return Preview(summary, tuple(show_edges(edges.head, end, line_count, room.take)))
+    if media := find_base64(blob, span):
+        return Preview(f"{summary}, base64 of {describe_media(media)}")
+    return Preview(summary, tuple(show_ends(edges.head, edges.end, room.take)))
 
 
 def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:
@@ -307,7 +305,7 @@ def _preview_object(blob: Buffer, span: Span, room: TokenBudget) -> Preview:
     keys = _list_fields(blob, known, TokenBudget(room.estimate, room.left // 2))
     room.take(keys)
     table = find_table(blob, read_levels(blob, known))
-    fields = describe_table(blob, table, room) if table else ""
+    fields = describe_part(blob, table, room) if table else ""
     return Preview("; ".join(filter(None, (f"object with {keys}" if keys else "object", fields))))
 
 
@@ -333,7 +331,8 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
         room.take(summary)
         return Preview(summary, tuple(_list_items(blob, listed, room, count, path)))
     if not is_array_of(blob, span, "object"):
-        summary, lines = f"{describe_shape(blob, span, count)}, {size}", _show_first_items(blob, span, room)
+        summary, shown = f"{describe_shape(blob, span, count)}, {size}", _list_first_items(blob, span, room)
+        lines = (f"first: {', '.join(shown)}",) if shown else ()
         return Preview(f"{summary}{_show_header(blob, span, room)}", lines)
     number = format_count(count(blob, span), "object") if span.length <= MAX_COUNTED_BYTES else "objects"
     summary = f"array of {number}, {size}"
@@ -390,7 +389,9 @@ def _name_keys(blob: Buffer) -> str:
     if kind_at(blob, span.start) != "object" or span.length > MAX_NESTED_BYTES:
         return ""
     keys = [_format_key(key) for key, _ in islice(members(blob, span), _MAX_LISTED_KEYS + 1)]
-    return f"{of} ({', '.join((*keys[:_MAX_LISTED_KEYS], *(['...'] if len(keys) > _MAX_LISTED_KEYS else [])))})"
+    if len(keys) > _MAX_LISTED_KEYS:
+        keys[_MAX_LISTED_KEYS:] = ["..."]
+    return f"{of} ({', '.join(keys)})"
 
 
 def _format_cell(blob: Buffer, span: Span) -> str:
@@ -408,11 +409,6 @@ def _name_cells(names: Sequence[str], row: Buffer) -> bytes:
     spans = items(row, trim(row)) if kind_at(row, 0) == "array" else ()
     cells = zip(map(json.dumps, names), spans, strict=False)
     return b"{%b}" % b",".join(b"%b:%b" % (name.encode(), bytes(row[one.start : one.stop])) for name, one in cells)
-
-
-def _show_first_items(blob: Buffer, span: Span, room: TokenBudget) -> tuple[str, ...]:
-    shown = _list_first_items(blob, span, room)
-    return (f"first: {', '.join(shown)}",) if shown else ()
 
 
 def _list_first_items(blob: Buffer, span: Span, room: TokenBudget) -> Sequence[str]:
@@ -475,13 +471,14 @@ def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]
         return (outline_value(blob, span, count),)
     if kind != "object" or span.length > MAX_NESTED_BYTES:
         return ("",)
-    known = list(islice(members(blob, span), _MAX_LISTED_KEYS + 1))
+    known = members(blob, span)
     keys = [
         f"{as_json_string(key, MAX_FIELD_NAME)} {describe_shape(blob, value, count)}"
         for key, value in known[:_MAX_LISTED_KEYS]
     ]
-    more = ["..."] if len(known) > _MAX_LISTED_KEYS else []
-    return "", f"{outline_hidden(blob, span, count)}: {', '.join(keys + more)}"
+    if len(known) > _MAX_LISTED_KEYS:
+        keys.append("...")
+    return "", f"{outline_hidden(blob, span, count)}: {', '.join(keys)}"
 
 
 def _find_picture(blob: Buffer, span: Span) -> Media | None:

@@ -19,6 +19,8 @@ from mcp_mirror.types import Buffer
 
 _MAX_TEXTS: Final = 1_000
 """Texts of a result that are compared; results with more texts keep all."""
+_MAX_STARTS: Final = 32
+"""Texts that may be the first of those for the items of an array: a few sentences precede them."""
 _MAX_MEMBERS: Final = 32
 """Members of an object that they are compared with."""
 _MIN_STRING: Final = 100
@@ -53,31 +55,44 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_retelling: int 
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))
-    parts = [parsed, *(islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ())]
+    members = islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ()
+    parts = [parsed, *members]
     written = [msgspec.json.decode(literal, type=str) for literal in texts]
-    found = [_read_text(text) for text in written]
-    repeated = set(_find_alike(found, parsed))
-    for ones in (found, written):  # JSON text may repeat an object or array, or a string with this text
+    repeated = _find_repeated(parsed, parts, written)
+    others = [literal for at, literal in enumerate(texts) if at not in repeated]
+    left: list[Buffer] = []
+    for literal in others:
+        if (json_text := find_embedded_json(literal)) is None:
+            left.append(literal)
+            continue
+        found = _parse(json_text)
+        if _includes(found, parsed):
+            return OtherTexts(tuple(others), include_value=True)
+        left.append(_read_words(literal, json_text) if found in parts else literal)
+    size = sum(map(len, texts))
+    is_shorter = size <= max_retelling and size + _MIN_SAVED < len(value) + sum(map(len, left))
+    return OtherTexts(tuple(left), is_retold=is_shorter and _retell(written, parsed))
+
+
+def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> set[int]:
+    """The positions of the texts that repeat the value, one of its parts, or all items of one of them."""
+    found = [_read_text(text) for text in texts]
+    repeated = set(_find_alike(found, value))
+    for ones in (found, texts):  # JSON text may repeat an object or array, or a string with this text
         repeated.update(at for at, one in enumerate(ones) if one in parts and _is_distinct(one))
         repeated.update(*(_find_run(ones, part) for part in parts if isinstance(part, list)))
-    others = [literal for at, literal in enumerate(texts) if at not in repeated]
-    embedded = [find_embedded_json(literal) for literal in others]
-    read = [None if json_text is None else _parse(json_text) for json_text in embedded]
-    if any(_includes(one, parsed) for one in read if one is not None):
-        return OtherTexts(tuple(others), include_value=True)
-    others = [
-        _read_words(literal, json_text) if json_text is not None and one in parts else literal
-        for literal, json_text, one in zip(others, embedded, read, strict=True)
-    ]
-    is_prose = not any(isinstance(one, dict | list) for one in (*found, *read))
-    size = sum(map(len, texts))
-    is_shorter = size <= max_retelling and size + _MIN_SAVED < len(value) + sum(map(len, others))
-    is_retold = is_prose and is_shorter and _retell(written, parsed)
-    return OtherTexts(tuple(others), is_retold=is_retold)
+    return repeated
 
 
 def _retell(texts: Sequence[str], value: Any) -> bool:
-    """Whether texts have each word of a member of an object as often as it has, apart from a few short members."""
+    """Whether texts have each word of a member of an object as often as it has, apart from a few short members.
+
+    JSON has the words of an object at other places.
+    """
+    if any(
+        isinstance(_read_text(text), dict | list) or find_embedded_json(msgspec.json.encode(text)) for text in texts
+    ):
+        return False
     members = list(value.values()) if isinstance(value, dict) else []
     short = [one for one in members if not isinstance(one, dict | list) and len(_write(one)) <= _MAX_SHORT_MEMBER]
     are_listed = len(short) <= min(_MAX_SHORT_MEMBERS, len(members) - 1)
@@ -167,32 +182,14 @@ def _has_all(whole: Any, part: Any) -> bool:
 
 
 def _find_run(found: Sequence[Any], items: Sequence[Any]) -> range:
-    """The positions of the first run of texts that repeat all items of an array, in order; empty without one.
-
-    Compares each text about twice, as Knuth, Morris and Pratt do: rows may be large, equal and many.
-    """
+    """The positions of the first run of texts that repeat all items of an array, in order; empty without one."""
     size = len(items)
-    if len(found) < size or not size or (size == 1 and not _is_distinct(items[0])):
+    if not size or (size == 1 and not _is_distinct(items[0])):
         return range(0)
-    borders, matched = [0], 0  # by number of items: the length of the longest shorter run at their start and their end
-    for item in islice(items, 1, None):
-        matched = _extend(matched, item, items, borders)
-        borders.append(matched)
-    matched = 0
-    for at, one in enumerate(found):
-        matched = _extend(matched, one, items, borders)
-        if matched == size:
-            return range(at + 1 - size, at + 1)
+    for start in range(min(len(found) - size + 1, _MAX_STARTS)):
+        if found[start : start + size] == items:
+            return range(start, start + size)
     return range(0)
-
-
-def _extend(matched: int, one: Any, items: Sequence[Any], borders: Sequence[int]) -> int:
-    """The number of items at the start of an array that `matched` of them and one more text end with."""
-    while one != items[matched]:
-        if not matched:
-            return 0
-        matched = borders[matched - 1]
-    return matched + 1
 
 
 def _parse(text: str | bytes) -> Any:

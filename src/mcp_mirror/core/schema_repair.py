@@ -10,7 +10,7 @@ from typing import Any, Final
 import jsonschema_rs
 import msgspec
 
-from mcp_mirror.core.schema_references import References, Schema, read_types
+from mcp_mirror.core.schema_references import References, Schema, map_below, read_types
 
 _MAX_DEPTH: Final = 64
 _TARGETS: Final = ("$defs", "definitions", "properties")
@@ -26,9 +26,6 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     "bool": "boolean",
 }
 """Types of other languages, and their types in JSON Schema."""
-_MAPS: Final = ("properties", "$defs", "definitions")
-_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLES: Final = ("items", "contains", "additionalProperties")
 _LEFT_OUT: Final = frozenset(
     ("$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
      "additionalItems", "contentSchema", "dependencies", "dependentRequired", "dependentSchemas", "if", "then", "else",
@@ -60,13 +57,15 @@ class _Repair(msgspec.Struct, frozen=True):
             kept.setdefault("items", {})  # OpenAI requires it
         if "patternProperties" in part and kept.get("additionalProperties") is False:
             del kept["additionalProperties"]
-        return {key: self._read_below(key, value, depth + 1) for key, value in kept.items()}
+        return map_below(kept, lambda below: self.read(below, depth + 1))
 
     def _is_valid(self, key: str, value: Any) -> bool:
         """Whether the value of a keyword is valid, apart from subschemas in it."""
         if key == "$ref":
             return self._has_target(value)
-        return jsonschema_rs.meta.is_valid({key: _without_subschemas(key, value)})
+        is_container = isinstance(value, dict | list)
+        keyword = map_below({key: value}, lambda _: {}) if is_container else {key: value}
+        return jsonschema_rs.meta.is_valid(keyword)
 
     def _has_target(self, reference: Any) -> bool:
         pointer = self.references.pointer(reference)
@@ -75,19 +74,6 @@ class _Repair(msgspec.Struct, frozen=True):
         is_plain = len(pointer) == _TARGET_LENGTH and pointer[0] in _TARGETS
         return not pointer or (is_plain and isinstance(self.references.at(pointer), dict))
 
-    def _read_below(self, key: str, value: Any, depth: int) -> Any:
-        if key in _MAPS:
-            return {name: self.read(one, depth) for name, one in value.items()}
-        if key in _LISTS:
-            return [self.read(one, depth) for one in value]
-        return self.read(value, depth) if key in _SINGLES else value
-
 
 def _rename_type(value: Any) -> Any:
     return _OTHER_NAMES.get(value.lower(), value.lower()) if isinstance(value, str) else value
-
-
-def _without_subschemas(key: str, value: Any) -> Any:
-    if key in _LISTS and isinstance(value, list):
-        return [{} for _ in value]
-    return {} if key in (*_MAPS, *_SINGLES) and isinstance(value, dict) else value

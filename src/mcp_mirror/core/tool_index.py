@@ -13,9 +13,10 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Final, Protocol
 
+from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.related_words import RELATED, STOP_WORDS
-from mcp_mirror.core.schema import Schema, remove_hint, types_at
-from mcp_mirror.core.schema_references import read_required
+from mcp_mirror.core.schema import remove_hint
+from mcp_mirror.core.schema_references import Schema, as_mapping, read_required
 from mcp_mirror.security.sanitize import cut, sanitize
 from mcp_mirror.system.slices import Steps
 
@@ -137,8 +138,7 @@ class ToolIndex:
             frequencies: dict[int, float] = defaultdict(float)
             strengths: dict[int, float] = defaultdict(float)
             for stem, weight in variants.items():
-                tools, weights = self._postings.get(stem, _NO_POSTINGS)
-                for tool, frequency in zip(memoryview(tools).cast("I"), memoryview(weights).cast("d"), strict=True):
+                for tool, frequency in self._list_tools(stem):
                     frequencies[tool] += weight * frequency
                     strengths[tool] = max(strengths[tool], weight)
             containing = sum(strengths.values())
@@ -153,6 +153,11 @@ class ToolIndex:
             best *= _NAMED_WEIGHT
             scores.update(dict.fromkeys(memoryview(self._named.get(spelling, b"")).cast("I"), best))
         return scores
+
+    def _list_tools(self, stem: str) -> Iterable[tuple[int, float]]:
+        """The tools that contain a stem, with its weighted frequency in each."""
+        tools, frequencies = self._postings.get(stem, _NO_POSTINGS)
+        return zip(memoryview(tools).cast("I"), memoryview(frequencies).cast("d"), strict=True)
 
     def _expand(self, wording: str) -> Iterable[Mapping[str, float]]:
         """Each word of a wording, and each pair of words written as one, with the related stems and their weights."""
@@ -183,7 +188,10 @@ def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
         for spelling in _spell_name(tool.tool):
             named[spelling].append(number)
         names.append(tool.name)
-        for at, (part, stems) in enumerate(_count_stems(tool).items()):
+        stems_by_part: dict[str, Counter[str]] = {part: Counter() for part in _PARTS}
+        for part, text in _list_texts(tool):
+            stems_by_part[part].update(stem_word(word) for word in split_words(text) if word not in STOP_WORDS)
+        for at, (part, stems) in enumerate(stems_by_part.items()):
             totals[part].append(stems.total())
             for stem, count in stems.items():
                 counts[stem].extend((number, at, count))
@@ -206,14 +214,6 @@ def _spell_name(name: str) -> Iterator[str]:
     for kind, spelled in (("stems", stems), ("words", words)):
         if text := " ".join(sorted(set(spelled))):
             yield f"{kind}: {text}"
-
-
-def _count_stems(tool: IndexedTool) -> Mapping[str, Counter[str]]:
-    """Count the stems of each part of a definition."""
-    counts: dict[str, Counter[str]] = {part: Counter() for part in _PARTS}
-    for part, text in _list_texts(tool):
-        counts[part].update(stem_word(word) for word in split_words(text) if word not in STOP_WORDS)
-    return counts
 
 
 def _weigher(totals: Mapping[str, Sequence[int]]) -> Callable[[int, int, int], float]:
@@ -311,7 +311,7 @@ def describe_in_one_line(description: str) -> str:
 def write_signature(advert: Mapping[str, Any], schema: Schema) -> str:
     """Return the arguments of a tool with their types, required ones first; `?` marks the others."""
     own = advert["inputSchema"]
-    properties, originals = (_read_properties(one) for one in (own, schema))
+    properties, originals = (as_mapping(one.get("properties")) for one in (own, schema))
     required = read_required(own)
     find_types = types_at(schema)
     names = sorted(properties, key=lambda name: name not in required)
@@ -319,13 +319,9 @@ def write_signature(advert: Mapping[str, Any], schema: Schema) -> str:
         f"{name}{'' if name in required else '?'}: {_write_type(originals.get(name), find_types((name,)))}"
         for name in names[:_MAX_ARGUMENTS]
     ]
-    written += ["..."] if len(names) > _MAX_ARGUMENTS else []
+    if len(names) > _MAX_ARGUMENTS:
+        written.append("...")
     return cut(sanitize(", ".join(written)), _MAX_SIGNATURE_BYTES)
-
-
-def _read_properties(schema: Schema) -> Mapping[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
 
 
 def _write_type(schema: object, types: frozenset[str]) -> str:

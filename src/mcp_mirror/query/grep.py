@@ -50,9 +50,8 @@ class _Hit(msgspec.Struct, frozen=True):
 
     at: int
     """The line number in a text; the number of earlier hits in any other value."""
-    write: Callable[[int], dict[int, str]] | None
-    """Takes the number of the last shown line. Returns the lines to show by their numbers. None: the hit is only
-    counted."""
+    write: Callable[[], dict[int, str]] | None = None
+    """Returns the lines to show by their numbers: the hit and its context. None: the hit is only counted."""
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -92,7 +91,8 @@ class Search(msgspec.Struct, frozen=True):
         left, why = self.budget.without(_FOOTER), ""
         try:
             for hit in hits:
-                lines = hit.write(last) if hit.write and number < self.limit else {}
+                written = hit.write() if hit.write and number < self.limit else {}
+                lines = {at: line for at, line in written.items() if at > last or at == hit.at}
                 text = "\n".join(lines.values())
                 if not lines or (shown and not left.admits(text)):
                     next_, why = hit.at, _count_rest(hits)
@@ -121,13 +121,15 @@ class Search(msgspec.Struct, frozen=True):
             if line.number >= self.offset:
                 yield _Hit(line.number, partial(self._write, line, matcher))
 
-    def _write(self, line: Line, matcher: Matcher, last: int) -> dict[int, str]:
-        """A line of a text with its context lines, without context lines that are already shown."""
+    def _write(self, line: Line, matcher: Matcher) -> dict[int, str]:
+        """A line of a text with its context lines, by number."""
+        above, below = self._excerpt_context(line)
+        return _number_lines(line.number, above, f"{_format_position(line, matcher)}: {_cut_line(line)}", below)
+
+    def _excerpt_context(self, line: Line) -> tuple[list[str], list[str]]:
+        """The lines before and after a hit that are shown."""
         before, after = _lines_before(line, self.context), _lines_after(line, self.context)
-        around = (*enumerate(before, line.number - len(before)), *enumerate(after, line.number + 1))
-        lines = {at: f"{at}- {excerpt(one)}" for at, one in around if at > last}
-        lines[line.number] = f"{line.number}{_format_position(line, matcher)}: {_cut_line(line)}"
-        return dict(sorted(lines.items()))
+        return [*map(excerpt, before)], [*map(excerpt, after)]
 
     def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
         lines = _search_lines_of_strings(matcher, blob, self.context, is_over)
@@ -149,18 +151,17 @@ class Search(msgspec.Struct, frozen=True):
                 path = json.dumps(path)
             earlier = located[place - 1][1] if place else None
             later = located[place + 1][1] if place + 1 < min(len(located), self.limit) else None
-            yield _Hit(at, partial(_write_string, at, hit.write(path, earlier, later)))
+            yield _Hit(at, partial(dict, {at: hit.write(path, earlier, later)}))
         if time_error:
             raise time_error
         for at, _ in enumerate(lines, listed):
-            yield _Hit(at, None)
+            yield _Hit(at)
 
     def _excerpt_hit(self, start: int, line: Line, matcher: Matcher) -> "_StringHit":
         hit = f"{_format_position(line, matcher)}: {_cut_line(line)}"
         if not line.number and b"\n" not in line.data:
             return _StringHit(start, None, hit)
-        above, below = _lines_before(line, self.context), _lines_after(line, self.context)
-        return _StringHit(start, line.number, hit, [*map(excerpt, above)], [*map(excerpt, below)])
+        return _StringHit(start, line.number, hit, *self._excerpt_context(line))
 
 
 class _StringHit(NamedTuple):
@@ -179,18 +180,18 @@ class _StringHit(NamedTuple):
         """The line and its context; with the path of the string, unless the hit above has it already."""
         if self.number is None:
             return f"{path}{self.line}"
-        lines = (*(f"- {one}" for one in self.above), self.line, *(f"- {one}" for one in self.below))
         first = begin = self.number - len(self.above)
-        end = first + len(lines)
-        shown = earlier.stop if earlier and earlier.start == self.start else None
-        if shown is not None:
-            begin = max(first, min(shown, self.number))
+        end = self.stop
+        follows = earlier is not None and earlier.start == self.start
+        if earlier and follows:
+            begin = min(earlier.stop, self.number)
         if later and later.start == self.start:
             end = min(end, later.number or 0)
-        text = "\n".join(f"line {at}{lines[at - first]}" for at in range(begin, end))
-        if shown is None:
+        lines = _number_lines(self.number, self.above, self.line, self.below, "line ")
+        text = "\n".join(line for at, line in lines.items() if begin <= at < end)
+        if not follows:
             return f"{path} {text}"
-        return f"--\n{text}" if self.above and begin > shown else text
+        return f"--\n{text}" if self.above and first > begin else text
 
     @property
     def stop(self) -> int:
@@ -198,8 +199,13 @@ class _StringHit(NamedTuple):
         return (self.number or 0) + 1 + len(self.below)
 
 
-def _write_string(at: int, text: str, _last: int) -> dict[int, str]:
-    return {at: text}
+def _number_lines(number: int, above: Sequence[str], hit: str, below: Sequence[str], label: str = "") -> dict[int, str]:
+    """The line of a hit and its context, by number."""
+    return {
+        **{at: f"{label}{at}- {line}" for at, line in enumerate(above, number - len(above))},
+        number: f"{label}{number}{hit}",
+        **{at: f"{label}{at}- {line}" for at, line in enumerate(below, number + 1)},
+    }
 
 
 def _count_rest(hits: Iterator[_Hit]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import shorten
+from mcp_mirror.core.python_literals import replace_nan
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name
@@ -85,8 +86,6 @@ _CONFIG: Final[Mapping[str, Any]] = {
 }
 _NO_CTES: Final[Mapping[str, Any]] = {}
 
-_NOT_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
-
 
 class SqlResult(msgspec.Struct, frozen=True):
     """The rows of a result."""
@@ -133,7 +132,11 @@ def run_sql(
         blobs = [map_span(one.value) for one in tables]
     except OSError:
         return FileRemoved()
-    texts = [one.name for one, blob in zip(tables, blobs, strict=True) if one.is_media or _is_text(blob)]
+    texts = [
+        one.name
+        for one, blob in zip(tables, blobs, strict=True)
+        if one.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
+    ]
     with open_database() as database:
         try:
             _check_query(database, sql, [one.name for one in tables])
@@ -260,7 +263,7 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
     try:
         before = b"["
         while found := rows.fetchmany(_FETCHED):
-            piece = before + _encode_rows([row[0] for row in found])
+            piece = before + replace_nan(",".join(row[0] for row in found)).encode("utf-8", "replace")
             before = b","
             size += len(piece)
             if size > max_bytes:
@@ -286,18 +289,6 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
     finally:
         if file is not None:
             os.close(file)
-
-
-def _encode_rows(rows: Sequence[str]) -> bytes:
-    """The rows as JSON; numbers that JSON does not have become null."""
-    text = ",".join(rows)
-    if "NaN" in text or "Infinity" in text:
-        text = _NOT_JSON.sub(lambda match: match[0] if match[0].startswith('"') else "null", text)
-    return text.encode("utf-8", "replace")
-
-
-def _is_text(blob: Buffer) -> bool:
-    return kind_at(blob, skip_space(blob, 0)) == "text"
 
 
 def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, texts: Collection[str]) -> SqlFailure:

@@ -300,15 +300,21 @@ def decode_table(data: Data) -> CostTable:
     start = data.find(b"\n") + 1
     header = json.loads(data[:start])
     parts = start + header["bytes"][0]
-    rows = _Rows(data, parts + header["bytes"][1], compute_row_size(len(header["tokenizers"])))
+    rows = parts + header["bytes"][1]
+    row_size = compute_row_size(len(header["tokenizers"]))
+
+    def read_cost(row: int) -> int:
+        at = rows + row * row_size
+        return int.from_bytes(data[at : at + row_size], "little")
+
     rules = {name: tuple(Rule(tuple(row[:4]), *row[4:]) for row in rules) for name, rules in header["rules"].items()}
     return CostTable(
         tokenizers=tuple(header["tokenizers"]),
         margins=tuple(Margin(*margin) for margin in header["margins"]),
         rules=rules,
         unknown={name: with_sum(units) for name, units in header["unknown"].items()},
-        costs=Lexicon(data, start, rows),
-        parts=Lexicon(data, parts, rows),
+        costs=Lexicon(data, start, read_cost),
+        parts=Lexicon(data, parts, read_cost),
         joints=tuple(tuple(each) if any(each) else () for each in header["joints"]),
     )
 
@@ -316,18 +322,6 @@ def decode_table(data: Data) -> CostTable:
 def compute_row_size(width: int) -> int:
     """Bytes of a row: the costs of `width` tokenizers and their sum."""
     return (width + 1) * LANE // 8
-
-
-class _Rows(msgspec.Struct, frozen=True):
-    """Rows of costs, read on demand."""
-
-    data: Data
-    start: int
-    size: int
-
-    def __getitem__(self, row: int) -> int:
-        at = self.start + row * self.size
-        return int.from_bytes(self.data[at : at + self.size], "little")
 
 
 class RarePart(NamedTuple):

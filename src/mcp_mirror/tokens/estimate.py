@@ -120,24 +120,13 @@ def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
         return _measure_whole(text if isinstance(text, str) else bytes(text).decode(errors="replace"), tokenizers)
     known = _read_tokenizers(tokenizers)
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
-        windows, sizes = zip(
-            *(_read_window(text, start) for start in _choose_places(len(text), count, _READ_SIZE)), strict=True
-        )
+        places = _choose_places(len(text), count, _READ_SIZE)
+        windows, sizes = zip(*(_read_window(text, start) for start in places), strict=True)
         measured = _measure_windows(windows, sizes, known, len(text) / sum(sizes))
-        if all(
-            error <= _MAX_ERROR_SHARE * tokens
-            for error, tokens in zip(measured.sampling_errors, measured.tokens, strict=True)
-        ):
+        errors = zip(measured.sampling_errors, measured.tokens, strict=True)
+        if all(error <= _MAX_ERROR_SHARE * tokens for error, tokens in errors):
             break  # few windows are enough, because they vary little
     return measured
-
-
-def _find_zeros(numbers: Sequence[int]) -> Iterator[int]:
-    """The positions of the zeros; faster than a loop over all numbers."""
-    at = -1
-    for _ in range(numbers.count(0)):
-        at = numbers.index(0, at + 1)
-        yield at
 
 
 class _Costs:
@@ -153,7 +142,7 @@ class _Costs:
             pieces = split(text)
             costs = list(map(find_cost, pieces))
             self._known.append(sum(costs))
-            rare.append([pieces[at] for at in _find_zeros(costs)])
+            rare.append([piece for piece, cost in zip(pieces, costs, strict=True) if not cost])
         self._rare = [0] * len(rare)
         """By text: the cost of its examined parts, in lanes."""
         self._scale = 1.0

@@ -5,10 +5,10 @@ block, so only the pages that it reads become resident. `calibration/table_file.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from mmap import mmap
 from struct import Struct, unpack_from
-from typing import Final, Protocol
+from typing import Final
 
 Data = bytes | mmap
 
@@ -27,24 +27,18 @@ BOUNDARY: Final = Struct("<2I")
 """Offset of a block among the names, and the number of names before it."""
 
 
-class Numbers(Protocol):
-    """A sequence without a length."""
-
-    def __getitem__(self, at: int, /) -> int: ...
-
-
 class Lexicon(Mapping[str, int]):
     """A read-only mapping over packed data."""
 
-    def __init__(self, data: Data, start: int, numbers: Numbers) -> None:
+    def __init__(self, data: Data, start: int, read_number: Callable[[int], int]) -> None:
         """Read the index of the blocks.
 
         Args:
             data: Contains a packed mapping.
             start: Its offset.
-            numbers: The distinct numbers.
+            read_number: Returns the number in a row.
         """
-        self._data, self._numbers = data, numbers
+        self._data, self._read_number = data, read_number
         head: tuple[int, ...] = HEAD.unpack_from(data, start)
         self._size, blocks, names, firsts = head
         self._names = start + HEAD.size
@@ -71,7 +65,7 @@ class Lexicon(Mapping[str, int]):
         if at < 0:
             return None
         place = self._rows + ROW.size * (before + names.count(b"\0", 0, at))
-        return self._numbers[int.from_bytes(self._data[place : place + ROW.size], "little")]
+        return self._read_number(int.from_bytes(self._data[place : place + ROW.size], "little"))
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode() for name in self._read_block(0, len(self._firsts))[0][1:-1].split(b"\0") if name)
@@ -105,7 +99,7 @@ class Lexicon(Mapping[str, int]):
         found = found[: bisect_left(found, raw + _AFTER_ALL)]
         start = self._rows + ROW.size * (before + names.count(b"\0", 0, at))
         rows = unpack_from(f"<{len(found)}H", self._data, start)
-        return zip(map(bytes.decode, found), map(self._numbers.__getitem__, rows), strict=True)
+        return zip(map(bytes.decode, found), map(self._read_number, rows), strict=True)
 
     def _read_block(self, first: int, stop: int) -> tuple[bytes, int]:
         """The names of these blocks, each between NULs, and the number of names before them."""
