@@ -9,7 +9,9 @@ from mcp_mirror.paths import BASE_PATTERN, PATH_LINE_PREFIX, SHOWN_END, TEXT_USE
 _LINES_BELOW = re.compile(rf'\n+(?:{PATH_LINE_PREFIX}"{BASE_PATTERN}"\n(?:.*\n)*?)?{re.escape(SHOWN_END)}\Z')
 """The lines below a shown value: those about its path, if it has one, and the last line."""
 _SHOWN_TEXT = re.compile(
-    rf'"{BASE_PATTERN}"\n\n(?P<text>.*?)\n{{1,2}}{re.escape(TEXT_USE)}\n{re.escape(SHOWN_END)}', re.DOTALL
+    rf'"{BASE_PATTERN}(?:/[^\n]*)?"\n\n(?P<text>.*?)\n{{1,2}}(?:The result also has [^\n]*\n)?(?:also in [^\n]*\n)*'
+    rf"{re.escape(TEXT_USE)}\n{re.escape(SHOWN_END)}",
+    re.DOTALL,
 )
 _STDOUT = re.compile(r"=== STDOUT ===\n(.*?)\n=== ", re.DOTALL)
 

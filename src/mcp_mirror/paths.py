@@ -89,6 +89,8 @@ _PRINTED_RESULT = re.compile(
 
 _INPUT_LINE = "The function "
 
+_MAX_LOCATION = 200
+"""Characters of the part of a path below its value in a notice."""
 PATH_LINE_PREFIX = "Path: "
 """The beginning of the line with the path, below a value that is shown."""
 SHOWN_END = "Result ends."
@@ -99,7 +101,7 @@ TEXT_PATH_LINE_PREFIX = "text_path: "
 HIDDEN_TEXT = "The text is not shown. Preview:"
 """The beginning of the line below that path if the value does not contain the text, which a preview follows."""
 _SHOWN_LINES = re.compile(
-    rf'(?:\A|\n){PATH_LINE_PREFIX}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"'
+    rf'(?:\A|\n){PATH_LINE_PREFIX}"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"(?:\nThis path stands for object: [^\n]*+)?'
     rf'(?:\n{TEXT_PATH_LINE_PREFIX}"[A-Za-z0-9_-]+-{_UUID4}"(?:\n{HIDDEN_TEXT}[^\n]*+(?:\n\| [^\n]*+){{0,20}})?)?'
     rf'(?:\n"[A-Za-z0-9_/-]+" [^\n]{{1,200}}|\nand [0-9,]+ more){{0,9}}\n{re.escape(SHOWN_END)}\Z'
 )
@@ -108,14 +110,14 @@ _SHOWN_LINES = re.compile(
 TEXT_USE = "As an argument, the path stands for the text."
 """The line below a text that is shown, which has its path above it: without it, small models write the text again as
 an argument (docs/evaluation/wording.md)."""
-_SHOWN_TEXT = re.compile(rf'\A"(?P<base>[A-Za-z0-9_-]+-{_UUID4})"\n')
+_SHOWN_TEXT = re.compile(rf'\A"(?P<base>[A-Za-z0-9_-]+-{_UUID4})(?:/[^\n]{{0,{_MAX_LOCATION}}})?"\n')
 _TEXT_END = f"\n{TEXT_USE}\n{SHOWN_END}"
 
 _NOTICE_WORDS = r"This path (?:\([^\n]*\) )?stands for "
 _NOTICE_ENDS = ("next tool.", "not the preview.")
 _PATHLESS_NOTICE = re.compile(_NOTICE_WORDS)
 _NOTICE_FRAMES = (
-    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}(?:/[0-9])?"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
+    (re.compile(rf'"[A-Za-z0-9_-]+-{_UUID4}(?:/[^\n]{{0,{_MAX_LOCATION}}})?"\n{_NOTICE_WORDS}'), _NOTICE_ENDS),
     (re.compile(_INPUT_LINE), ("as input to another function.",)),
     (re.compile(rf'\{{"(?:result|memory_path)": "[A-Za-z0-9_-]+-{_UUID4}"'), ("}",)),
 )

@@ -130,6 +130,9 @@ def test_a_shown_text_is_read_without_the_path_above_it() -> None:
     assert read_shown(shown) == "Dear reader,\nthe end."
     assert path_or_value(shown) == PATH
     assert not is_stored(shown)
+    rest = 'The result also has "exit_code" 0.\nalso in "data": n 1\n'
+    part = shown.replace(f'"{PATH}"', f'"{PATH}/stdout"').replace("As an", f"{rest}As an")
+    assert read_shown(part) == "Dear reader,\nthe end."
 
 
 def test_a_small_value_of_a_script_is_read_without_its_last_line() -> None:

@@ -372,9 +372,80 @@ def test_a_text_beside_an_image_is_shown_unless_it_repeats_the_value() -> None:
     assert taken(result([text("It is warm."), image(10)], {"a": 1})).shown == 'It is warm.\n{"a": 1}'
     assert taken(result([text('{"a": 1}'), image(10)], {"a": 1})).shown == '{"a": 1}'
     assert taken(result([text("It is warm."), image(10)], {"result": "It is warm."})).shown == "It is warm."
-    assert taken(result([text("It is warm."), image(10)], {"note": "It is warm.", "a": 1})).shown == (
-        '{"note": "It is warm.", "a": 1}'
+    assert taken(result([text("It is warm."), image(10)], {"note": "It is warm.", "a": 1})).shown == "It is warm."
+    assert taken(result([text("It is warm."), image(10)], {"note": "It is warm.", "a": "x" * 20})).shown == (
+        json.dumps({"note": "It is warm.", "a": "x" * 20})
     )
+
+
+@pytest.mark.parametrize(
+    ("structured", "keys"),
+    [
+        ({"stdout": LARGE, "exit_code": 0, "stderr": ""}, ("stdout",)),
+        ({"ok": True, "data": {"title": "A page", "markdown": LARGE}}, ("data", "markdown")),
+        ({"a": {"b": {"c": LARGE}}, "n": 1}, ("a", "b", "c")),
+        ({"a": {"b": {"c": {"d": LARGE}}}, "n": 1}, ()),
+        ({"stdout": LARGE, "log": LARGE * 2}, ()),
+        ({"stdout": LARGE + "!", "exit_code": 0}, ()),
+        ({"lines": [LARGE], "n": 1}, ()),
+        ({"n": 1}, ()),
+        ({"stdout": json.dumps({"a": LARGE}), "exit_code": 0}, ()),
+    ],
+)
+def test_a_text_that_is_content_and_most_of_an_object_is_shown(structured: Any, keys: tuple[str, ...]) -> None:
+    captured = taken(result([text(LARGE)], structured), rules("always", inline=1000))
+    assert captured.main_text == keys
+    assert captured.value is not None
+    assert json.loads(bytes(captured.value.blob)) == structured
+    assert not captured.is_named or not keys
+    if keys:
+        assert captured.shown == LARGE
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "is_stored"),
+    [
+        ("ok", {"result": "ok", "success": True, "took_ms": 12}, False),
+        ("ok", {"result": "ok", "id": "an id that the text lacks"}, True),
+        ("", {"stdout": "", "exit_code": 1}, True),
+        ('{"a": 1}', {"output": '{"a": 1}', "exit_code": 0}, True),
+        ("[1]", {"output": "[1]", "exit_code": 0}, False),
+        (f"Exit code: 0\n{LARGE[:100]}", {"stdout": LARGE[:100], "exit_code": 0}, False),
+        (f"Exit code: 0\n{LARGE[:100]}", {"stdout": LARGE[:100], "exit_code": [0]}, True),
+    ],
+)
+def test_a_small_text_with_a_few_facts_about_it_passes_unchanged(
+    content: str,
+    structured: Any,
+    is_stored: bool,  # noqa: FBT001
+) -> None:
+    assert (taken(result([text(content)], structured)).value is not None) is is_stored
+
+
+@pytest.mark.parametrize(
+    ("structured", "inline", "shown"),
+    [
+        ({"list": "a, b, c" * 30, "items": ["a", "b", "c"] * 30, "n": [1] * 9}, 500, False),
+        ({"list": "a, b, c" * 30, "items": ["a, b, c" * 30]}, 500, True),
+        ({"list": "a, b, c" * 30, "items": ["a, b, c" * 30]}, 20, False),
+        ({"list": "a, b, c" * 30, "items": [["a, b, c" * 30] * 2] * 9}, 500, False),
+    ],
+)
+def test_a_list_that_an_object_has_as_text_and_as_items_is_shown_as_text(
+    structured: Any,
+    inline: int,
+    shown: bool,  # noqa: FBT001
+) -> None:
+    captured = taken(result([text("a, b, c" * 30)], structured), rules("always", inline=inline))
+    assert captured.is_retold is shown
+    assert (captured.shown == "a, b, c" * 30) is shown
+
+
+def test_the_excerpt_of_an_error_is_its_text_without_escapes() -> None:
+    trace = 'File "a.py"\n' * 300
+    captured = taken(result([text(trace)], {"error": trace, "code": 1}, isError=True))
+    assert captured.error is not None
+    assert captured.error.head.startswith(trace[:500])
 
 
 def test_a_companion_is_the_json_that_its_text_spells_or_the_blocks() -> None:

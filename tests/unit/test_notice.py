@@ -246,8 +246,11 @@ LONG = "A long sentence about the meeting. " * 60
     [
         ({"id": 7, "content": LONG}, '"id" 7, "content" text 2.1 kB at "{base}/content"'),
         (
-            {"data": {"notes/old": LONG, "n": 1}},
-            '"data" object 2.12 kB, "data/notes~1old" text 2.1 kB at "{base}/data/notes~1old"',
+            {"data": {"notes/old": LONG, "n": 1, "page": {"next": "b2Zm", "total": 9}, "tags": ["a"]}, "ok": True},
+            (
+                '"data" object 2.18 kB, "ok" true, "data/notes~1old" text 2.1 kB at "{base}/data/notes~1old".\n'
+                'also in "data": n 1, page/next "b2Zm", page/total 9'
+            ),
         ),
         (
             {"body": LONG, "labels": [{"id": 3}]},
@@ -281,7 +284,7 @@ LONG = "A long sentence about the meeting. " * 60
     ],
 )
 def test_the_notice_of_an_object_names_the_paths_of_its_long_texts(value: Any, outline: str) -> None:
-    end = "" if "with first" in outline else "."
+    end = "" if "\n" in outline else "."
     described = f"This path stands for object: {outline.replace('{base}', BASE)}{end}"
     assert notice_of(value) == f'"{BASE}"\n{described}\n{USE}'
     assert find_notice_bases(notice_of(value)) == {BASE}
@@ -584,6 +587,54 @@ def test_a_notice_contains_the_shown_value_unchanged() -> None:
     assert "keys" not in json.loads(notice)
 
 
+RUN = {"stdout": "a\nb\n", "exit_code": 0, "stderr": "warning"}
+
+
+def test_a_text_that_is_most_of_an_object_is_shown_with_its_own_path() -> None:
+    rest = 'The result also has "exit_code" 0, "stderr" "warning".\n'
+    use = "As an argument, the path stands for the text.\nResult ends."
+    shown: dict[str, Any] = {"shown": "a\nb\n", "main_text": ("stdout",)}
+    notice = notice_of(RUN, **shown)
+    assert notice == f'"{BASE}/stdout"\n\na\nb\n\n{rest}{use}'
+    assert read_notice_path(notice) == MemoryPath(BASE, ("stdout",))
+    assert notice_of({"stdout": "a\nb\n"}, **shown) == f'"{BASE}/stdout"\n\na\nb\n\n{use}'
+    page = {"data": {"text": "a", "title": "A", "n": 1}, "ok": True}
+    assert notice_of(page, shown="a", main_text=("data", "text")) == (
+        f'"{BASE}/data/text"\n\na\n\nThe result also has "ok" true.\nalso in "data": title "A", n 1\n{use}'
+    )
+    assert json.loads(notice_of(RUN, "json", **shown))["keys"] == {key: json.dumps(value) for key, value in RUN.items()}
+
+
+def test_a_text_whose_key_cannot_be_shown_has_the_path_of_its_object() -> None:
+    notice = notice_of({"a\u200b": "words", "n": 1}, shown="words", main_text=("a\u200b",))
+    assert notice.startswith(f'words\n\nPath: "{BASE}"\nThis path stands for object: "a\\u200b" "words", "n" 1.\n')
+
+
+def test_a_large_text_that_is_most_of_an_object_has_its_own_preview() -> None:
+    notice = notice_of({**RUN, "stdout": "a\nb\n" * 300}, main_text=("stdout",))
+    first, *lines = notice.split("\n")
+    assert first == f'"{BASE}/stdout"'
+    assert lines[0] == "This path stands for the result. Preview, not the result: text, 1.2 kB, 600 lines"
+    assert lines[-2] == 'The result also has "exit_code" 0, "stderr" "warning".'
+    assert read_notice_path(notice) == MemoryPath(BASE, ("stdout",))
+
+
+@pytest.mark.parametrize("changes", [{"preview": False}, {"head": "broken"}, {"path": BASE, "main_text": ("k" * 500,)}])
+def test_a_hidden_or_unnameable_text_has_no_path_of_its_own(changes: dict[str, Any]) -> None:
+    value = {"k" * 500: "a", "exit_code": 0}
+    assert notice_of(value, **{"main_text": ("k" * 500,), **changes}).startswith(f'"{BASE}"\n')
+
+
+def test_texts_that_say_what_an_object_contains_are_shown_with_its_keys() -> None:
+    notice = notice_of(RUN, shown="Exit code: 0\na\nb\nwarning", is_retold=True, companion=COMPANION)
+    assert notice == (
+        f'Exit code: 0\na\nb\nwarning\n\nPath: "{BASE}"\n'
+        'This path stands for object: "stdout" "a\\nb\\n", "exit_code" 0, "stderr" "warning".\n'
+        f'text_path: "{COMPANION}"\nResult ends.'
+    )
+    assert read_notice_path(notice) == MemoryPath(BASE)
+
+
 DIGITS = '{"a": [1.0, 1e400, -0, 1' + "0" * 40 + '],\r\n\t"b c": "x  y\\" : \\u0041"}'
 
 
@@ -758,6 +809,30 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
             assert json.loads(notice)["result"] == BASE
         if style in ("compact", "opaque"):
             assert BASE in notice.splitlines()[0]
+
+
+@given(
+    st.text(max_size=200),
+    st.dictionaries(st.text(max_size=30), st.integers() | st.text(max_size=60) | st.just({"a": HIDDEN}), max_size=20),
+    st.sampled_from(STYLES),
+)
+@example("k" * 155, {HIDDEN * 3: HIDDEN, **{str(number): "\u6570" * 30 for number in range(20)}}, "compact")
+@example('"', {}, "compact")
+def test_a_notice_of_a_main_text_is_short_and_has_its_path(
+    key: str, beside: dict[str, Any], style: NoticeStyle
+) -> None:
+    for inner in ({**beside, key: LONG}, {"data": {**beside, key: LONG}}):
+        keys = ("data", key) if "data" in inner and inner["data"] != LONG else (key,)
+        notice = notice_of(inner, style, main_text=keys)
+        assert len(notice.encode()) < 2048
+        assert not {c for c in notice.replace("\n", "") if unicodedata.category(c) in ("Cc", "Cf", "Co", "Zl", "Zp")}
+        shown = notice_of(inner, shown=LONG, main_text=keys)
+        for text in (notice.strip(), shown):
+            assert find_notice_bases(text) == {BASE} or style == "opaque"
+        if style == "compact":
+            named = {MemoryPath(BASE, keys), MemoryPath(BASE, keys).without_wrapping, MemoryPath(BASE)}
+            assert read_notice_path(notice) in named
+            assert read_notice_path(shown) in named
 
 
 @given(

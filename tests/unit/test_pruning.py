@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.paths import find_notice_bases, is_whole_notice, parse_path
+from mcp_mirror.paths import find_notice_bases, is_whole_notice, parse_path, read_notice_path
 from mcp_mirror.prune import ChatFormat, Pruned, prune_messages, pruned_paths, restore_messages
 
 Message = dict[str, Any]
@@ -279,16 +279,32 @@ def test_notices_and_unencodable_texts_are_kept(text: str) -> None:
     assert all(cut.message != 2 for cut in prune(messages, 0).cuts)
 
 
-@pytest.mark.parametrize(
-    "end", ['\n\nPath: "{}"\nResult ends.', "\nAs an argument, the path stands for the text.\nResult ends."]
-)
-def test_a_value_that_is_shown_with_its_path_is_pruned(end: str) -> None:
-    base = "rows-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
-    text = f'"{base}"\n' * end.startswith("\nAs") + "a b c " * 100 + end.format(base)
+SHOWN = "rows-03381d7c-ea34-408f-8c2d-16e7326f8d9b"
+ROWS_SHOWN = f'{json.dumps(["a b c"] * 100)}\n\nPath: "{SHOWN}"\nResult ends.'
+TEXT_SHOWN = f'"{SHOWN}/text"\n\n{"a b c " * 100}\n\nAs an argument, the path stands for the text.\nResult ends.'
+
+
+@pytest.mark.parametrize(("text", "path"), [(ROWS_SHOWN, SHOWN), (TEXT_SHOWN, f"{SHOWN}/text")])
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_the_stub_of_a_value_that_is_shown_names_the_path_of_the_value(
+    text: str, path: str, provider: ChatFormat
+) -> None:
     messages = [user("x"), assistant(None, ("a", "{}")), tool("a", text), assistant("done")]
-    pruned, memory = kept(messages, "openai")
-    assert list(memory) == [cut.path for cut in pruned.cuts]
-    assert restore_messages(pruned.messages, memory.get, "openai") == messages
+    if provider == "anthropic":
+        content = [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": text}]}]
+        use = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+        messages = [user("x"), {"role": "assistant", "content": [use]}, {"role": "user", "content": content}]
+    pruned, memory = kept(messages, provider)
+    assert list(memory) == [cut.path for cut in pruned.cuts] == list(pruned_paths(pruned.messages, provider))
+    content = pruned.messages[2]["content"]
+    stub = content if isinstance(content, str) else content[0]["content"][0]["text"]
+    assert stub.startswith(f'"{path}"\nThis path stands for what was pruned: ')
+    assert read_notice_path(stub) == parse_path(path)
+    assert not prune(pruned.messages, 0, provider).cuts
+    lost = prune(messages, 0, provider)
+    assert path in json.dumps(lost.messages)
+    assert not prune(lost.messages, 0, provider).cuts
+    assert pruned_paths(lost.messages, provider) == ()
 
 
 def test_a_text_too_long_for_a_notice_is_pruned() -> None:

@@ -87,6 +87,50 @@ def test_a_text_that_contains_the_whole_value_is_found(text: str) -> None:
     )
 
 
+ISSUES = [{"number": 10 + at, "title": f"Fix the parser {at}", "is_open": True, "closed": None} for at in range(5)]
+LIST = "\n".join(f"- **#{one['number']}**: {one['title']} (open: true)" for one in ISSUES)
+FIVE = {"issues": ISSUES, "total": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "texts", "is_retold"),
+    [
+        (FIVE, [f"5 issues\n{LIST}"], True),
+        (FIVE, ["5 issues", LIST.upper()], True),
+        (FIVE | {"page": "https://example.org/?page=2"}, [LIST], True),  # short: the list of keys has it
+        (FIVE | {"page": f"https://example.org/?page=2#{'x' * 20}"}, [LIST], False),
+        (
+            FIVE | {"page": f"https://example.org/?page=2#{'x' * 20}"},
+            [LIST, f"https://example.org/?page=2#{'x' * 20}"],
+            True,
+        ),
+        (FIVE | {f"n{number}": number for number in range(8)}, [LIST], False),  # too many for the list of keys
+        (FIVE, [LIST.replace("12", "11")], False),
+        (FIVE, [LIST.replace("(open: true)", "")], False),
+        (FIVE, [LIST[: LIST.rindex("\n")]], False),
+        (FIVE, [LIST, json.dumps({"n": 1})], False),
+        (ISSUES, [LIST], False),  # without keys
+        ({"stdout": LONG, "exit_code": 0}, [f"Exit code: 0\n{LONG}"], True),
+        ({"report": LONG, "id": 1}, [LONG, "Done."], False),  # about as long
+        ({"report": LONG, "id": 1}, [f"{LONG}{LONG}"], True),
+        ({"rows": [LONG], "same": [LONG], "n": 1}, [LONG], True),
+        ({"kind": "list", "text": LONG, "items": LONG.split(), "n": 1}, [LONG], True),
+        ({"kind": "list", "items": [*LONG.split(), "more"], "n": 1}, [LONG], False),
+        ({"a": "one", "b": "two", "c": LONG[:25] + " " * 60}, [f"one, two: {LONG}"], True),
+        ({"a": "one", "b": "two", "c": LONG[:25] + " " * 60}, [f"one: {LONG}"], True),
+        ({"a": "one", "b": "two", "c" * 90: LONG[:25]}, [f"one: {LONG}"], False),
+    ],
+)
+def test_texts_with_all_words_of_an_object_are_found(value: Any, texts: list[str], *, is_retold: bool) -> None:
+    assert find_other_texts(json.dumps(value).encode(), literals(*texts)).is_retold is is_retold
+
+
+def test_the_words_of_long_texts_are_not_compared() -> None:
+    value, size = json.dumps(FIVE).encode(), len(json.dumps(LIST))
+    assert find_other_texts(value, literals(LIST), size).is_retold
+    assert not find_other_texts(value, literals(LIST), size - 1).is_retold
+
+
 def test_texts_of_any_depth_are_compared() -> None:
     deep = '{"a": ' * 800 + "%s" + "}" * 800
     found = find_other_texts((deep % 1).encode(), literals(deep % 2))
@@ -119,6 +163,13 @@ def test_the_model_reads_a_repeated_value_once_and_other_texts_beside_it() -> No
     assert shown(*EACH).shown == value
     assert shown(f"Rows:\n{json.dumps(ROWS)}").shown == f"Rows:\n{value}"
     assert shown(f"Here they are:\n{PRETTY}").shown == f"Here they are:\n{PRETTY}"
+
+
+def test_texts_that_say_the_same_in_words_are_shown_without_the_value() -> None:
+    rows = "\n".join(f"{row['id']}: {row['name']}" for row in ROWS)
+    assert shown("20 rows", rows).shown == f"20 rows\n{rows}"
+    assert shown("20 rows", rows).is_retold
+    assert not shown("20 rows", rows, budget=50).is_retold
 
 
 def test_all_texts_are_stored_and_a_notice_quotes_those_that_differ() -> None:

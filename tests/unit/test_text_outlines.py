@@ -76,6 +76,36 @@ def test_a_comment_in_a_code_block_is_not_a_heading() -> None:
     assert lines_of(f"words\n# Title\n{blocks}", "Markdown") == ["1: # Title", "7: ## Part", "12: ### Detail"]
 
 
+CODE_IN_BLOCK = "# a comment\ndef one():\n    # b\n\ndef two():\n    # c\n\ndef three():\n    pass"
+DOCUMENT = "# One\n\n```sh\n# no heading\n```\n\n## Two\n\n## Three"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (f"File: a.py\n\n```py\n{CODE_IN_BLOCK}\n```\n", ["4: def one()", "7: def two()", "10: def three()"]),
+        (f"```\n{CODE_IN_BLOCK}\n```", ["2: def one()", "5: def two()", "8: def three()"]),
+        (f"~~~py\n{CODE_IN_BLOCK}\n~~~", ["2: def one()", "5: def two()", "8: def three()"]),
+        (f"File: a.md\n\n```MD\n{DOCUMENT}\n```", ["3: # One", "9: ## Two", "11: ## Three"]),
+        (f"File: a\n\n```\n{DOCUMENT}\n```", ["3: # One", "9: ## Two", "11: ## Three"]),
+        (f"File: a.md\n\n```md\n# One\n## Two\n{CODE_IN_BLOCK}\n```", ["3: # One", "4: ## Two", "5: # a comment"]),
+        (f"File: a.py\n\n```py\n{CODE_IN_BLOCK}\n```\nThe end.", []),
+        ("one line\n" * 9 + f"```py\n{CODE_IN_BLOCK}\n```", []),
+        ("```\n# a\n# b\n# c\n```", []),
+    ],
+)
+def test_a_text_that_is_one_code_block_has_the_outline_of_what_is_in_it(text: str, lines: list[str]) -> None:
+    assert lines_of(text, "Markdown")[: len(lines)] == lines
+    assert bool(lines_of(text, "Markdown")) == bool(lines)
+
+
+def test_the_name_of_a_file_above_its_code_is_the_first_line() -> None:
+    for above in ("", "File: a.py\n\n"):
+        found = outline(f"{above}```py\n{CODE_IN_BLOCK}\n```\n", "Markdown")
+        assert found is not None
+        assert found.first == above.strip()
+
+
 def test_the_first_line_of_a_document_is_that_of_a_heading_or_its_own() -> None:
     found = outline("<p>Logo</p>\n\n# Title\n## A\n## B\n", "Markdown")
     assert found is not None

@@ -25,7 +25,7 @@ from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_rpc import as_plain_text
+from mcp_mirror.payload.json_rpc import as_plain_text, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, text_end, text_start
 from mcp_mirror.payload.scans import Scans
@@ -45,6 +45,10 @@ _MAX_TOKEN_BYTES: Final = 64
 """Bytes per token above which a text is over a budget, whatever the estimate."""
 _MAX_SHORT_BYTES: Final = 5
 """Bytes for each token of its budget up to which a result may be a short text."""
+_MAX_TEXT_BYTES: Final = 8
+"""Bytes for each token of its budget up to which a text is compared with structured content by its words."""
+_MAX_REPETITIONS: Final = 8
+"""How often structured content may repeat the words of a text that is one of its members."""
 _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
 _FILLED_OBJECT: Final = re.compile(rb"\s*\{\s*+[^}]")
@@ -83,6 +87,10 @@ class Captured(msgspec.Struct, frozen=True):
     """The companion contains more than the value, so the notice names it."""
     is_text_hidden: bool = False
     """The companion has texts that the model does not see beside the value."""
+    is_retold: bool = False
+    """The texts that are shown in place of an object say what it contains."""
+    main_text: tuple[str, ...] = ()
+    """The keys of the text that is most of the value, if the result's content is this text."""
     texts: tuple[str, ...] = ()
     """The texts of such a companion, quoted, if they are short and its only content."""
     other_members: bytes = b"{}"
@@ -132,15 +140,13 @@ def capture(
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     is_empty = parsed.structured is None and not parsed.blocks
-    if rules.mode == "never" or is_empty or _passes_unchanged(parsed, rules, reader, is_error=is_error):
+    beside = _find_beside(parsed, rules)
+    if rules.mode == "never" or is_empty or _passes_unchanged(parsed, beside, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     json_texts = parse_json_texts(parsed, reader)
     value = build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
     companion = build_companion(place, parsed, result, reader)
-    beside = _NO_TEXTS
-    if parsed.value is not None and parsed.relation == DIFFERS:
-        beside = find_other_texts(parsed.value, parsed.texts)
     shown = _Shown(None, has_texts=False) if is_error else _choose_shown(parsed, value, rules, estimate, beside)
     passed: tuple[Buffer, ...] = ()
     if rules.passes_unchanged:
@@ -158,6 +164,8 @@ def capture(
         companion=companion,
         is_named=is_beside and has_more,
         is_text_hidden=is_text_hidden,
+        is_retold=shown.has_texts and beside.is_retold,
+        main_text=parsed.main_text,
         texts=quote_short_texts(beside.texts, estimate) if is_quoted else (),
         other_members=build_other_members(result, place, parsed, value),
         shown=shown.text,
@@ -205,7 +213,21 @@ def _remember(estimate: Estimate) -> Estimate:
     return measure
 
 
-def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: ResultReader, *, is_error: bool) -> bool:
+def _find_beside(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
+    """The texts that say more than structured content or something else; none if the content is its main text."""
+    if parsed.value is None or parsed.main_text:
+        return _NO_TEXTS
+    most, size = rules.inline_budget * _MAX_TEXT_BYTES, sum(map(len, parsed.texts))
+    if parsed.relation == DIFFERS:
+        return find_other_texts(parsed.value, parsed.texts, most)
+    is_compared = parsed.relation.startswith("repeats.member:") and len(parsed.value) <= size * _MAX_REPETITIONS
+    is_retold = is_compared and size <= most and find_other_texts(parsed.value, parsed.texts, most).is_retold
+    return OtherTexts((), is_retold=is_retold)
+
+
+def _passes_unchanged(
+    parsed: ParsedResult, beside: OtherTexts, rules: CaptureRules, reader: ResultReader, *, is_error: bool
+) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
     if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return False
@@ -217,7 +239,7 @@ def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: ResultR
         budget = min(budget, PASS_THROUGH_TOKENS - 1)
     if not _fits_budget(parsed, budget, reader.estimate):
         return False
-    return is_error or rules.mode == "large" or not _has_object_value(parsed, reader)
+    return is_error or rules.mode == "large" or not _has_object_value(parsed, beside, reader)
 
 
 def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
@@ -257,13 +279,19 @@ def _choose_shown(
     return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_texts=False)
 
 
-def _has_object_value(parsed: ParsedResult, reader: ResultReader) -> bool:
-    if parsed.value is not None and not parsed.is_text:
-        return _FILLED_OBJECT.match(parsed.value) is not None
-    if not parsed.is_text:
+def _has_object_value(parsed: ParsedResult, beside: OtherTexts, reader: ResultReader) -> bool:
+    """Whether the value is an object, and the result not a text with a few facts about it."""
+    if parsed.value is not None and not (parsed.is_text or parsed.main_text):
+        is_text = beside.is_retold and _has_only_scalars(parsed.value)
+        return not is_text and _FILLED_OBJECT.match(parsed.value) is not None
+    if not (parsed.is_text or parsed.main_text):
         return False
-    text = parsed.texts[0] if parsed.value is None else parsed.value
+    text = parsed.texts[0] if parsed.value is None or parsed.main_text else parsed.value
     return _FILLED_OBJECT.match(parse_json_text(text, reader) or b"") is not None
+
+
+def _has_only_scalars(value: Buffer) -> bool:
+    return all(bytes(raw[:1]) not in (b"{", b"[") for raw in (open_object(value) or {}).values())
 
 
 def _choose_text(
@@ -279,6 +307,7 @@ def _choose_text(
         return None
     others = tuple(block.raw for block in parsed.blocks if _is_other(block))
     texts = (*beside.texts, *(() if beside.include_value else _choose_texts(parsed, value)))
+    texts = tuple(parsed.texts) if beside.is_retold else texts
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(map(as_plain_text, texts))
@@ -286,7 +315,7 @@ def _choose_text(
 
 def _choose_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
     """The texts or the JSON text of the value: the shortest of several with the same meaning."""
-    if parsed.value is None:
+    if parsed.value is None or parsed.main_text:
         return tuple(parsed.texts)
     if parsed.relation == SAME and not parsed.is_text:
         return (min(value.blob, parsed.texts[0], key=_estimate_text_length),)
@@ -353,7 +382,8 @@ def _without_preview(draft: Draft) -> Draft:
 def _excerpt_error(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> ErrorExcerpt:
     """The beginning and the end of an error, as text: of its texts, and of a value that differs from them."""
     parts: Sequence[Buffer] = (*beside.texts, value.blob)
-    if parsed.value is None and len(parsed.blocks) > 1 and parsed.texts:  # the value is an array of them
+    is_array = parsed.value is None and len(parsed.blocks) > 1 and parsed.texts  # the value is an array of them
+    if is_array or parsed.main_text:
         parts = parsed.texts
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))

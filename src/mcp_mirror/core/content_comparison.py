@@ -28,6 +28,8 @@ _MAX_COMPACTED_BYTES: Final = 1 << 24
 _MAX_EXPANSION: Final = 16
 """How many times as long as its text a JSON value can be: an escaped letter is six times as long."""
 
+_MAX_NESTING: Final = 3
+"""Levels of objects in which a text is searched."""
 _MAX_MEMBERS_BY_BYTES: Final = 1_000
 _MAX_MEMBERS_BY_VALUE: Final = 32
 _MAX_NULL_BYTES: Final = 256
@@ -36,6 +38,9 @@ _MAX_DIFFERENT_NULLS: Final = 100
 """Blocks of a result whose members that are null are not those of the first block."""
 _CONTAINER_STARTS: Final = ("{", "[")
 """First characters of a member's JSON text. Scalars do not count: `true` may occur anywhere."""
+
+_LARGE_STARTS: Final = (b'"', b"{", b"[")
+"""First characters of texts, objects and arrays."""
 
 _END: Final = object()
 
@@ -109,6 +114,23 @@ def find_member(
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return None if found is None else (found, SAME)
+
+
+def find_main_text(value: Buffer, text: Buffer, scans: Scans) -> tuple[str, ...]:
+    """The keys of the text, in an object or in objects of it, that is most of a value and equals `text`, a JSON string.
+
+    Numbers and the like beside the text do not count. Returns nothing without such a text, and if it is empty.
+    """
+    keys: tuple[str, ...] = ()
+    while bytes(value[:1]) == b"{" and len(keys) < _MAX_NESTING:
+        opened = scans.open_object(value) or {}
+        sizes = {key: len(raw) for key, raw in opened.items() if bytes(raw[:1]) in _LARGE_STARTS}
+        main = max(sizes, key=lambda key: sizes[key], default=None)
+        if main is None or 2 * sizes[main] < sum(sizes.values()):
+            return ()
+        keys, value = (*keys, main), opened[main]
+    is_empty = len(text) == len('""')
+    return keys if not is_empty and _are_equal_strings(text, value) else ()
 
 
 Nulls = Mapping[str, Any]

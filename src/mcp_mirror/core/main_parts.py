@@ -175,6 +175,15 @@ def read_levels(blob: Buffer, known: Sequence[Member]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
+def find_part(blob: Buffer, known: Sequence[Member], keys: Sequence[str]) -> tuple[Sequence[Level], Buffer]:
+    """The objects around the part of an object at these keys, and the part. `known` has the members of the object."""
+    levels, span = [Level((), known)], trim(blob)
+    for at, key in enumerate(keys, 1):
+        span = {member.key: member.span for member in levels[-1].members}[key]
+        levels += [Level(tuple(keys[:at]), members(blob, span))] if at < len(keys) else []
+    return levels, memoryview(blob)[span.start : span.stop]
+
+
 def find_main_part(blob: Buffer, levels: Sequence[Level], *, has_texts: bool) -> MainPart | None:
     """Find the rows of an object, or else the object that makes up most of it; None without such a part.
 

@@ -19,6 +19,7 @@ from mcp_mirror.core.main_parts import (
     find_long_texts,
     find_main_item,
     find_main_part,
+    find_part,
     find_path,
     read_levels,
 )
@@ -102,6 +103,10 @@ class NoticeInput(msgspec.Struct, frozen=True):
     companion: str | None = None
     hidden_text: Draft | None = None
     """The companion, if it has texts that are not shown."""
+    is_retold: bool = False
+    """The shown texts say what an object contains, without its keys."""
+    main_text: tuple[str, ...] = ()
+    """The keys of the text that is most of an object and the content of the result."""
     texts: tuple[str, ...] = ()
     """The texts of the companion, quoted, if they are short; the `compact` notice shows them in place of its path."""
     media: tuple[tuple[str, str], ...] = ()
@@ -143,9 +148,12 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     breaks = len(shown) - len(shown.rstrip("\n"))
     gap = "\n" * (2 - min(breaks, 2)) if shown else ""
     named = _describe_media(stored)
-    if stored.kind == "text" and shown and not named and not stored.companion:
-        return f'"{stored.path}"\n\n{shown}{gap}{TEXT_USE}\n{SHOWN_END}'
-    beside = [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
+    main, others = _find_main_text(stored) or (stored, ())
+    if main.kind == "text" and shown and not named and not stored.companion:
+        return "\n".join((f'"{main.path}"\n\n{shown}{gap[:-1]}', *others, TEXT_USE, SHOWN_END))
+    is_outlined = stored.is_retold or stored.main_text
+    beside = [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if is_outlined else []
+    beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
     if stored.hidden_text:  # otherwise the value looks like the whole result
         text = _preview_hidden_text(stored, stored.hidden_text)
         beside += (f"{HIDDEN_TEXT} {text.summary}", *(f"{_PREVIEW_MARK}{line}" for line in text.lines))
@@ -172,8 +180,25 @@ def _preview_hidden_text(stored: NoticeInput, text: Draft) -> Preview:
     return preview_value(text.blob, text.kind, TokenBudget(stored.estimate, stored.room), stored.count_items, text.text)
 
 
+def _find_main_text(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]] | None:
+    """The text that is the content of a result and most of its object, and lines about the rest; None without one."""
+    path, keys = find_path(stored.path, stored.main_text), stored.main_text
+    if not keys or path is None or not stored.preview or stored.error is not None:
+        return None
+    levels, text = find_part(stored.blob, stored.members, keys)
+    others = tuple(member for member in stored.members if member.key != keys[0])
+    listed = _list_keys(msgspec.structs.replace(stored, members=others), stored.room // 2, {})
+    line = f"The result also has {listed}." if listed else ""
+    room = TokenBudget(stored.estimate, stored.room - stored.estimate(line.encode()))
+    beside = describe_beside(stored.blob, levels, keys, room)
+    main = msgspec.structs.replace(stored, path=path, blob=text, kind="text", members=(), room=room.left)
+    return main, (*filter(None, (line,)), *beside)
+
+
 def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
     """The one large item of an array of short texts, and a line about these texts; for any other value, the value."""
+    if main_text := _find_main_text(stored):
+        return main_text
     is_shown = stored.kind == "array" and stored.preview and stored.error is None
     main = find_main_item(stored.blob, stored.estimate) if is_shown else None
     if main is None:
@@ -220,11 +245,12 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     levels = read_levels(stored.blob, stored.members) if stored.preview else ()
     texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.blob, levels)}
     main = find_main_part(stored.blob, levels, has_texts=bool(texts))
-    if main is None:
-        return (f"{_SUBJECT} object: {_list_keys(stored, stored.room, texts)}.",)
-    listed = _list_keys(stored, stored.room // 2, texts)
+    listed = _list_keys(stored, stored.room // 2 if main else stored.room, texts)
     keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
+    if main is None:
+        beside = describe_beside(stored.blob, levels, next(iter(texts)).keys, room) if texts else ()
+        return (f"{_SUBJECT} object: {listed}.", *beside)
     beside = describe_beside(stored.blob, levels, main.keys, room)
     line = describe_part(stored.blob, main, room, stored.path)
     if not line:
@@ -343,7 +369,7 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 def _write_json(stored: NoticeInput) -> str:
     members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": format_bytes(_count_bytes(stored))}
-    if stored.shown is None and stored.error is None:
+    if stored.error is None and (stored.shown is None or stored.is_retold or stored.main_text):
         members |= _build_json_preview(stored)
     if stored.error is not None:
         members["error_begins"] = _cut_head(stored.error.head)

@@ -18,6 +18,7 @@ from mcp_mirror.core.content_comparison import (
     UNKNOWN,
     Nulls,
     compare_value,
+    find_main_text,
     find_member,
     find_nulls,
     is_json_text,
@@ -81,6 +82,8 @@ class ParsedResult(msgspec.Struct, frozen=True):
     `repeats.content:KEY`."""
     nulls: Sequence[Nulls] = ()
     """The members that are null in the blocks of the structured content, as in `PARTS`."""
+    main_text: tuple[str, ...] = ()
+    """The keys of the text in the structured content that is most of it and is the content's only text."""
 
     @property
     def texts(self) -> list[Buffer]:
@@ -125,8 +128,11 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
     is_object = bytes(structured[:1]) == b"{"
     if is_object and blocks and (found := find_member(tuple(members.items()), texts, content)):
         key, relation = found
-        return replace(parsed, relation=f"repeats.{'member' if relation == SAME else 'content'}:{key}")
-    return replace(parsed, relation=compare_value(structured, texts, content))
+        relation = f"repeats.{'member' if relation == SAME else 'content'}:{key}"
+    else:
+        relation = compare_value(structured, texts, content)
+    main = find_main_text(structured, texts[0], scans) if len(texts) == 1 and relation != SAME else ()
+    return replace(parsed, relation=relation, main_text=main)
 
 
 def _unwrap(

@@ -1,11 +1,13 @@
 """Finds the texts beside structured content that only repeat it in another form, so that the model reads it once.
 
 Servers send a sentence and the JSON text of the content, in one text or two, JSON in a code block, or a text for each
-row. Some write members that are null, or that their output schema does not list, only in the text.
+row. Some write members that are null, or that their output schema does not list, only in the text. Others write the
+content in words: a list in Markdown, or the output of a program below its exit code.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +24,13 @@ _MAX_STARTS: Final = 32
 _MAX_MEMBERS: Final = 32
 """Members of an object that they are compared with."""
 _MIN_STRING: Final = 100
-"""Characters of the shortest member that counts as repeated: a short text such as `yes` may have its own meaning."""
+"""Characters of the shortest value or member that counts as repeated: a text such as `yes` may have its own meaning."""
+_MIN_SAVED: Final = 100
+"""Bytes of JSON that texts with the same words must save, since the keys are shown below them."""
+_MAX_SHORT_MEMBER: Final = 40
+"""Characters of a text that a notice has in its list of keys; numbers and the like are shorter."""
+_MAX_SHORT_MEMBERS: Final = 8
+_WORD: Final = re.compile(r"\w+")
 _CODE_BLOCK: Final = re.compile(r"\A\s*```\w*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 """A text that is one code block of Markdown."""
 _OPENING_FENCE: Final = re.compile(r"```\w*\Z")
@@ -35,16 +43,22 @@ class OtherTexts(NamedTuple):
     """JSON strings: whole texts, or the words around JSON that repeats a member."""
     include_value: bool = False
     """One of them contains the whole content, and perhaps further members."""
+    is_retold: bool = False
+    """All texts of the result together have the content in another form: its words, but not its keys."""
 
 
-def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
-    """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array."""
+def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_retelling: int = COMPARED_BYTES) -> OtherTexts:
+    """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array.
+
+    Of texts with at most `max_retelling` bytes, the words are compared too.
+    """
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))
     members = islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ()
     parts = [parsed, *members]
-    repeated = _find_repeated(parsed, parts, [msgspec.json.decode(literal, type=str) for literal in texts])
+    written = [msgspec.json.decode(literal, type=str) for literal in texts]
+    repeated = _find_repeated(parsed, parts, written)
     others = [literal for at, literal in enumerate(texts) if at not in repeated]
     left: list[Buffer] = []
     for literal in others:
@@ -55,7 +69,9 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
         if _includes(found, parsed):
             return OtherTexts(tuple(others), include_value=True)
         left.append(_read_words(literal, json_text) if found in parts else literal)
-    return OtherTexts(tuple(left))
+    size = sum(map(len, texts))
+    is_shorter = size <= max_retelling and size + _MIN_SAVED < len(value) + sum(map(len, left))
+    return OtherTexts(tuple(left), is_retold=is_shorter and _retell(written, parsed))
 
 
 def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> set[int]:
@@ -66,6 +82,41 @@ def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> se
         repeated.update(at for at, one in enumerate(ones) if one in parts and _is_distinct(one))
         repeated.update(*(_find_run(ones, part) for part in parts if isinstance(part, list)))
     return repeated
+
+
+def _retell(texts: Sequence[str], value: Any) -> bool:
+    """Whether texts have each word of a member of an object as often as it has, apart from a few short members.
+
+    JSON has the words of an object at other places.
+    """
+    if any(
+        isinstance(_read_text(text), dict | list) or find_embedded_json(msgspec.json.encode(text)) for text in texts
+    ):
+        return False
+    members = list(value.values()) if isinstance(value, dict) else []
+    short = [one for one in members if not isinstance(one, dict | list) and len(_write(one)) <= _MAX_SHORT_MEMBER]
+    are_listed = len(short) <= min(_MAX_SHORT_MEMBERS, len(members) - 1)
+    known = Counter(_list_words([*texts]))
+    needed = [Counter(_list_words(one)) for one in members if not (are_listed and one in short)]
+    return any(needed) and all(one <= known for one in needed)
+
+
+def _list_words(value: Any) -> Iterator[str]:
+    """The words of the texts and numbers in a value, in any order."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict | list):
+            pending.extend(one.values() if isinstance(one, dict) else one)
+        else:
+            yield from _WORD.findall(_write(one).casefold())
+
+
+def _write(scalar: Any) -> str:
+    """A text, a number or the like as a text has it; nothing for null."""
+    if isinstance(scalar, bool):
+        return str(scalar).lower()
+    return "" if scalar is None else scalar if isinstance(scalar, str) else str(scalar[1])
 
 
 def _read_words(literal: Buffer, json_text: bytes) -> Buffer:

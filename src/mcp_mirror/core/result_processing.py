@@ -299,6 +299,8 @@ def _write_notice(
         shown=captured.shown,
         companion=options.bases.companion if captured.is_named else None,
         hidden_text=captured.companion if captured.is_text_hidden else None,
+        is_retold=captured.is_retold,
+        main_text=captured.main_text,
         texts=captured.texts,
         media=tuple((f"{media_base}{place}", what) for place, what in captured.media),
         others=captured.others,

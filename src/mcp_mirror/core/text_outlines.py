@@ -37,6 +37,9 @@ _SIGNATURE: Final = re.compile(r"\n-- \n\d+\.\d")
 """The end of a patch that is sent by mail."""
 _HEADING: Final = re.compile(r"^ {0,3}(?:(`{3}|~{3})|(?=(#{1,6})[ \t]+\S))", re.MULTILINE)
 """The beginning of a heading, or of the first or last line of a code block."""
+_OPENING_FENCE: Final = re.compile(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
+"""The first lines of a text that is one code block, above which a few lines name the file in it."""
+_MARKDOWN_NAMES: Final = frozenset(("md", "markdown", "mdx"))
 _DEFINITION: Final = re.compile(
     r"""^([ \t]{0,16}+)(?=
     (?:async\ )?def\ [\w.?!]{1,80}(?:[(\[]|\ *$)
@@ -94,13 +97,32 @@ def outline_text(blob: Buffer, span: Span, form: str) -> TextOutline | None:
         return None
     if form == DIFF:
         return _outline_diff(text)
-    if form == MARKDOWN:
-        headings = list(_find_headings(text))
-        are_comments = all(level == 1 for level, _ in headings)  # such as those of YAML
-        return None if are_comments else _outline_places(text, "heading", form, headings)
+    if form != MARKDOWN:
+        return _outline_code(text, form)
+    return _outline_headings(text, 0) or _outline_code_block(text)
+
+
+def _outline_code_block(text: str) -> TextOutline | None:
+    """Outline a text that is one code block of Markdown, below a few lines, by the definitions or headings in it."""
+    fence = _OPENING_FENCE.match(text)
+    if fence is None or not text.rstrip().endswith(f"\n{fence[1]}"):
+        return None
+    in_code = None if fence[2].casefold() in _MARKDOWN_NAMES else _outline_code(text, "")
+    first = text.partition("\n")[0] if fence.start(1) else ""  # the name of the file
+    return in_code._replace(first=first) if in_code else _outline_headings(text, fence.end())
+
+
+def _outline_code(text: str, form: str) -> TextOutline | None:
     definitions = list(_find_definitions(text))
     is_code = form == CODE or len(definitions) * _MAX_LINES_EACH >= text.count("\n")
     return _outline_places(text, "definition", CODE, definitions) if is_code else None
+
+
+def _outline_headings(text: str, start: int) -> TextOutline | None:
+    """Outline Markdown by the headings from a character on."""
+    headings = list(_find_headings(text, start))
+    are_comments = all(level == 1 for level, _ in headings)  # such as those of YAML
+    return None if are_comments else _outline_places(text, "heading", MARKDOWN, headings)
 
 
 def show_outline(outline: TextOutline, take: Callable[[str], bool]) -> Iterator[str]:
@@ -172,9 +194,9 @@ def _outline_places(text: str, part: str, form: str, places: Sequence[tuple[int,
     return TextOutline(part, f"{form} with", lines, first)
 
 
-def _find_headings(text: str) -> Iterator[tuple[int, int]]:
+def _find_headings(text: str, start: int) -> Iterator[tuple[int, int]]:
     fence = ""
-    for mark in _HEADING.finditer(text):
+    for mark in _HEADING.finditer(text, start):
         if mark[1] and fence in ("", mark[1]):
             fence = "" if fence else mark[1]
         elif mark[2] and not fence:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.paths import PRUNED_SLUG, replaces_value
+from mcp_mirror.paths import PRUNED_SLUG, read_notice_path, replaces_value
 from mcp_mirror.payload.json_rpc import as_plain_text, open_array, open_object
 from mcp_mirror.types import Buffer
 
@@ -23,10 +23,12 @@ _MAX_NOTICE: Final = 2048
 """Characters up to which a text may be a notice."""
 _MAX_STUB: Final = 200
 """Maximum characters of a stub."""
-_PATH: Final = rf"{PRUNED_SLUG}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
+_ID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_PATH: Final = f"{PRUNED_SLUG}-{_ID}"
 _WORDS: Final = r"[1-9][0-9,]* bytes of (?:tool result|tool input|assistant text|user text)"
 _TEXT: Final = re.compile(
-    rf'"(?P<path>{_PATH})"\nThis path stands for what was pruned: (?P<words>{_WORDS})\.\n'
+    rf'"(?P<path>[A-Za-z0-9_-]+-{_ID}(?:/[^\n]*)?)"\n'
+    rf"This path stands for what was pruned: (?P<words>{_WORDS})(?: \((?P<id>{_ID})\))?\.\n"
     rf"Use it as the argument of the next tool\."
     rf"|Pruned: (?P<lost>{_WORDS})\."
 )
@@ -45,13 +47,17 @@ class Stub(msgspec.Struct, frozen=True):
     """A description of the part: `1,234 bytes of tool result`."""
     path: str | None
     """The path of the stored part; None if it is not stored."""
+    shown: str | None = None
+    """The path of the value that the part shows. The stub names it, and of the other path only the id."""
 
     def as_text(self) -> str:
         """The stub as text for a model. It is framed like a notice, so that a pasted stub resolves to its path."""
-        if self.path is None:
+        path = self.shown or self.path
+        if path is None:
             return f"Pruned: {self.words}."
+        stored = f" ({self.path.removeprefix(f'{PRUNED_SLUG}-')})" if self.shown and self.path else ""
         return (
-            f'"{self.path}"\nThis path stands for what was pruned: {self.words}.\n'
+            f'"{path}"\nThis path stands for what was pruned: {self.words}{stored}.\n'
             "Use it as the argument of the next tool."
         )
 
@@ -70,14 +76,18 @@ class Text(msgspec.Struct, frozen=True):
         blob = None if _is_notice(value) else _pack_text(value)
         return ("text", blob) if blob else None
 
-    def put(self, value: str, stub: Stub) -> str:  # noqa: ARG002  # the text is dropped
+    def put(self, value: str, stub: Stub) -> str:
         """The stub's words."""
-        return stub.as_text()
+        shown = read_notice_path(value)
+        return (msgspec.structs.replace(stub, shown=str(shown)) if shown else stub).as_text()
 
     def find(self, value: str) -> Stub | None:
         """The stub that the whole text is."""
-        match = _TEXT.fullmatch(value)
-        return Stub(match["words"] or match["lost"], match["path"]) if match else None
+        if not (match := _TEXT.fullmatch(value)):
+            return None
+        if match["path"] is None or _IS_PATH.fullmatch(match["path"]):
+            return Stub(match["words"] or match["lost"], match["path"])
+        return Stub(match["words"], f"{PRUNED_SLUG}-{match['id']}" if match["id"] else None, match["path"])
 
     def unpack(self, value: str, domain: Domain, blob: Buffer) -> str:  # noqa: ARG002  # the stub has no part of the text
         """The text."""
@@ -144,7 +154,7 @@ class Blocks(msgspec.Struct, frozen=True):
     def put(self, value: list[Any], stub: Stub) -> list[Any]:
         """One text block with the members that belong to the request."""
         if self._is_one_text(value):
-            return [{**value[0], "text": stub.as_text()}]
+            return [{**value[0], "text": Text().put(value[0]["text"], stub)}]
         kept = {key: block[key] for block in value for key in _REQUEST_MEMBERS if key in block}
         return [{"type": self.text, "text": stub.as_text(), **kept}]
 
