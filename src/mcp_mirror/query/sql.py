@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import shorten
+from mcp_mirror.core.python_literals import replace_nan
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name
@@ -84,8 +85,6 @@ _CONFIG: Final[Mapping[str, Any]] = {
     "python_enable_replacements": False,
 }
 _NO_CTES: Final[Mapping[str, Any]] = {}
-
-_NOT_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 
 
 class SqlResult(msgspec.Struct, frozen=True):
@@ -260,7 +259,7 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
     try:
         before = b"["
         while found := rows.fetchmany(_FETCHED):
-            piece = before + _encode_rows([row[0] for row in found])
+            piece = before + replace_nan(",".join(row[0] for row in found)).encode("utf-8", "replace")
             before = b","
             size += len(piece)
             if size > max_bytes:
@@ -286,14 +285,6 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
     finally:
         if file is not None:
             os.close(file)
-
-
-def _encode_rows(rows: Sequence[str]) -> bytes:
-    """The rows as JSON; numbers that JSON does not have become null."""
-    text = ",".join(rows)
-    if "NaN" in text or "Infinity" in text:
-        text = _NOT_JSON.sub(lambda match: match[0] if match[0].startswith('"') else "null", text)
-    return text.encode("utf-8", "replace")
 
 
 def _is_text(blob: Buffer) -> bool:

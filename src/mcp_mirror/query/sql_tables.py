@@ -21,7 +21,7 @@ from mcp_mirror.core.embedded_json import find_embedded_json, read_json_containe
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.number_tables import MAX_CHARACTERS
 from mcp_mirror.core.pipe_tables import find_pipe_table, find_record_table
-from mcp_mirror.core.python_literals import is_python_literal
+from mcp_mirror.core.python_literals import is_python_literal, replace_nan
 from mcp_mirror.core.text_format import (
     FOOTER,
     JSON_LINES,
@@ -64,8 +64,6 @@ _PREFIXED: Final = re.compile(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
 _PREFIX_LETTERS: Final = (b"x", b"X", b"b", b"B")
 """Its letters: a search for one is twenty times as fast."""
-_JSON_NAN: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+"?)|\bNaN\b')
-"""Strings of JSON, as the group, and NaN as Python writes it."""
 MISSING: Final = ("#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", r"\N", "n/a", "nan", "null")
 """Texts for missing numbers, as R, pandas, Excel and databases write them into CSV."""
 _NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
@@ -209,7 +207,9 @@ def _list_objects(data: bytes) -> bytes:
 
 def _clear_nan(data: bytes) -> bytes:
     """Replace NaN in JSON as Python writes it by null."""
-    return _JSON_NAN.sub(lambda match: match[1] or b"null", data) if b"NaN" in data else data
+    if b"NaN" not in data:
+        return data
+    return replace_nan(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 def _read_edges(data: bytes) -> Edges:
