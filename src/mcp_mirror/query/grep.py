@@ -50,9 +50,8 @@ class _Hit(msgspec.Struct, frozen=True):
 
     at: int
     """The line number in a text; the number of earlier hits in any other value."""
-    write: Callable[[int], dict[int, str]] | None
-    """Takes the number of the last shown line. Returns the lines to show by their numbers. None: the hit is only
-    counted."""
+    write: Callable[[], dict[int, str]] | None = None
+    """Returns the lines to show by their numbers: the hit and its context. None: the hit is only counted."""
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -92,7 +91,8 @@ class Search(msgspec.Struct, frozen=True):
         left, why = self.budget.without(_FOOTER), ""
         try:
             for hit in hits:
-                lines = hit.write(last) if hit.write and number < self.limit else {}
+                written = hit.write() if hit.write and number < self.limit else {}
+                lines = {at: line for at, line in written.items() if at > last or at == hit.at}
                 text = "\n".join(lines.values())
                 if not lines or (shown and not left.admits(text)):
                     next_, why = hit.at, _count_rest(hits)
@@ -121,13 +121,15 @@ class Search(msgspec.Struct, frozen=True):
             if line.number >= self.offset:
                 yield _Hit(line.number, partial(self._write, line, matcher))
 
-    def _write(self, line: Line, matcher: Matcher, last: int) -> dict[int, str]:
-        """A line of a text with its context lines, without context lines that are already shown."""
+    def _write(self, line: Line, matcher: Matcher) -> dict[int, str]:
+        """A line of a text with its context lines, by number."""
         before, after = _lines_before(line, self.context), _lines_after(line, self.context)
-        around = (*enumerate(before, line.number - len(before)), *enumerate(after, line.number + 1))
-        lines = {at: f"{at}- {excerpt(one)}" for at, one in around if at > last}
-        lines[line.number] = f"{line.number}{_format_position(line, matcher)}: {_cut_line(line)}"
-        return dict(sorted(lines.items()))
+        first = line.number - len(before)
+        return {
+            **{at: f"{at}- {excerpt(one)}" for at, one in enumerate(before, first)},
+            line.number: f"{line.number}{_format_position(line, matcher)}: {_cut_line(line)}",
+            **{at: f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)},
+        }
 
     def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
         lines = _search_lines_of_strings(matcher, blob, self.context, is_over)
@@ -149,11 +151,11 @@ class Search(msgspec.Struct, frozen=True):
                 path = json.dumps(path)
             earlier = located[place - 1][1] if place else None
             later = located[place + 1][1] if place + 1 < min(len(located), self.limit) else None
-            yield _Hit(at, partial(_write_string, at, hit.write(path, earlier, later)))
+            yield _Hit(at, partial(dict, {at: hit.write(path, earlier, later)}))
         if time_error:
             raise time_error
         for at, _ in enumerate(lines, listed):
-            yield _Hit(at, None)
+            yield _Hit(at)
 
     def _excerpt_hit(self, start: int, line: Line, matcher: Matcher) -> "_StringHit":
         hit = f"{_format_position(line, matcher)}: {_cut_line(line)}"
@@ -196,10 +198,6 @@ class _StringHit(NamedTuple):
     def stop(self) -> int:
         """The number of the first line below it that is not shown."""
         return (self.number or 0) + 1 + len(self.below)
-
-
-def _write_string(at: int, text: str, _last: int) -> dict[int, str]:
-    return {at: text}
 
 
 def _count_rest(hits: Iterator[_Hit]) -> str:
