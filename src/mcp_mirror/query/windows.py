@@ -216,16 +216,17 @@ def _list_entries(
     """A line for each entry, with its value, or with its outline if the value does not fit the budget."""
     shown: list[str] = []
     left = window.budget
-    for label, span in islice(entries, None if window.limit is None else window.limit + 1):
+    footer = ""
+    for label, span in entries:
         check_time(is_over)
-        if shown and len(shown) == window.limit:
-            return "\n".join(shown) + _write_footer(window, offset + len(shown))
         line = f"{label}: {_show_value_or_outline(blob, span, window.budget.without(len(label) + 2))}"
-        if shown and not left.admits(line):
-            return "\n".join(shown) + _write_footer(window, offset + len(shown))
+        is_over_limit = window.limit is not None and len(shown) >= window.limit
+        if shown and (is_over_limit or not left.admits(line)):
+            footer = _write_footer(window, offset + len(shown))
+            break
         shown.append(line)
         left = left.after(line)
-    return "\n".join(shown)
+    return "\n".join(shown) + footer
 
 
 def _show_value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
