@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from samples import at_most, sample
 
 from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
-from mcp_mirror.core.naming import Origin
-from mcp_mirror.core.schema import fit_name
+from mcp_mirror.core.naming import Origin, fit_name
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.security.pins import Lock, Pins, pin_upstream
 from mcp_mirror.settings.policies import MirrorPolicy

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema import Schema, admit_paths
-from mcp_mirror.core.schema_references import References, settle, without
+from mcp_mirror.core.schema import admit_paths
+from mcp_mirror.core.schema_references import References, Schema, settle, without
 
 PATH = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f/raw_grid"
 NUMBER = {"type": "integer"}

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema import Schema, admit_paths, build_twin, fit_name
+from mcp_mirror.core.naming import fit_name
+from mcp_mirror.core.schema import admit_paths, build_twin
+from mcp_mirror.core.schema_references import Schema
 
 TEXT = {"type": "string"}
 TOOL = {

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema import Schema, find_header_locations, types_at
+from mcp_mirror.core.accepted_types import types_at
+from mcp_mirror.core.schema import find_header_locations
+from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.types import Location
 

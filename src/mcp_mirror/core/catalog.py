@@ -17,7 +17,8 @@ from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.listed_members import make_properties_readable
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
 from mcp_mirror.core.parsed_result import WRAPPER
-from mcp_mirror.core.schema import EXECUTION, Schema, build_twin
+from mcp_mirror.core.schema import EXECUTION, build_twin
+from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
 from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.paths import tool_slug

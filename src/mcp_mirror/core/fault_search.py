@@ -22,7 +22,7 @@ from mcp_mirror.core.argument_faults import (
     quote_value,
     read_faults,
 )
-from mcp_mirror.core.schema_references import References, Schema, as_sequence, read_types
+from mcp_mirror.core.schema_references import UNIONS, References, Schema, as_mapping, as_sequence, read_types
 from mcp_mirror.core.validation_cost import Cost, CostCounter, UnboundedError
 from mcp_mirror.paths import escape_token
 
@@ -46,7 +46,6 @@ _READ_BYTES: Final = 100
 """Bytes of a value that are read as fast as a subschema is compiled."""
 _URI: Final = "json-schema:///tool"
 """The URI of a schema without an `$id`."""
-_ALTERNATIVES: Final = ("anyOf", "oneOf")
 _MORE_NAMES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas"))
 """Keywords that may declare members beside `properties`."""
 _LISTING: Final = frozenset(("properties", "patternProperties"))
@@ -177,7 +176,7 @@ class FaultSearch(msgspec.Struct, dict=True):
             yield _Violation(self._references.at(target), pointer, violation.value, violation.at)
         for index, below in enumerate(as_sequence(part.get("allOf"))):
             yield violation.of_part(below, f"allOf/{index}")
-        for word in _ALTERNATIVES:
+        for word in UNIONS:
             alternatives = [
                 violation.of_part(below, f"{word}/{index}") for index, below in enumerate(as_sequence(part.get(word)))
             ]
@@ -201,9 +200,8 @@ class FaultSearch(msgspec.Struct, dict=True):
 
     def _list_constants(self, part: Any) -> Mapping[str, list[Any]]:
         """The constants of an alternative by member."""
-        properties = self._follow(part).get("properties")
-        found = properties.items() if isinstance(properties, dict) else ()
-        constants = {name: _read_constants(below) for name, below in found}
+        properties = as_mapping(self._follow(part).get("properties"))
+        constants = {name: _read_constants(below) for name, below in properties.items()}
         return {name: values for name, values in constants.items() if values}
 
     def _follow(self, part: Any) -> Schema:
@@ -212,12 +210,12 @@ class FaultSearch(msgspec.Struct, dict=True):
             if not isinstance(part, dict) or "$ref" not in part:
                 break
             part = next(self._references.targets(part))
-        return part if isinstance(part, dict) else {}
+        return as_mapping(part)
 
     def _explain(self, violation: _Violation) -> Iterator[ArgumentFault]:
         is_readable = self._is_cheap(violation) and not _accepts_no_member(violation.part)
         validator = self._compile(violation) if is_readable else None
-        part = violation.part if isinstance(violation.part, dict) else {}
+        part = as_mapping(violation.part)
         errors = [*validator.iter_errors(violation.value)] if validator else []
         if not errors:
             cheap_part = _build_cheap_part(part, violation.value)
@@ -231,7 +229,7 @@ class FaultSearch(msgspec.Struct, dict=True):
 
     def _explain_unknown_kind(self, part: Schema, value: Any) -> str | None:
         """The message about the member that names a value's kind, if no alternative has such a kind."""
-        alternatives = [self._list_constants(one) for word in _ALTERNATIVES for one in as_sequence(part.get(word))]
+        alternatives = [self._list_constants(one) for word in UNIONS for one in as_sequence(part.get(word))]
         for name in alternatives[0] if alternatives and isinstance(value, dict) else ():
             allowed = [kind for one in alternatives for kind in one.get(name, ())]
             if value.get(name) not in allowed:
@@ -240,7 +238,7 @@ class FaultSearch(msgspec.Struct, dict=True):
 
     def _explain_type(self, part: Schema, value: Any) -> str | None:
         """The message about a value whose type no alternative accepts."""
-        for alternatives in (as_sequence(part.get(word)) for word in _ALTERNATIVES):
+        for alternatives in (as_sequence(part.get(word)) for word in UNIONS):
             types = [self._list_types(one) for one in alternatives]
             if types and all(types) and not any(self._has_type(one, value) for one in alternatives):
                 return name_types(value, chain.from_iterable(map(sorted, types)))
@@ -249,8 +247,7 @@ class FaultSearch(msgspec.Struct, dict=True):
 
 def _list_members(violation: _Violation, part: Schema) -> Iterator[_Violation]:
     """The members of an object with their subschemas, and their names with the subschema of names."""
-    properties, others = part.get("properties"), part.get("additionalProperties")
-    known = properties if isinstance(properties, dict) else {}
+    known, others = as_mapping(part.get("properties")), part.get("additionalProperties")
     for name, value in violation.value.items():
         if name in known:
             yield violation.of_value(known[name], f"properties/{escape_token(name)}", name, value)

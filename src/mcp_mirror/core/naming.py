@@ -4,6 +4,8 @@ New names differ in more than case, since models and some clients confuse names 
 name may differ from another tool of its server only in case.
 """
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -11,12 +13,38 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.schema import fit_name
-
 Origin = tuple[str, str]
 """A tool: its upstream's name and its own name."""
 
+MAX_NAME: Final = 64
+"""Characters that OpenAI accepts, out of `[A-Za-z0-9_-]`."""
+SHORT_NAME: Final = 45
+"""Characters that leave room for the prefixes of clients (Cursor: 60 with the server's name)."""
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_SAFE: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
+_STARTS: Final = re.compile(r"[A-Za-z_]")
+"""First characters that Gemini accepts."""
+_HASH_LENGTH: Final = 6
+_MAX_SUFFIX: Final = MAX_NAME - _HASH_LENGTH - 2
+
 NO_NAMES: Final[Mapping[str, Origin]] = MappingProxyType({})
+
+
+def fit_name(name: str, suffix: str = "", prefix: str = "") -> str:
+    """Build a tool name that every client accepts, the same on every call.
+
+    A name that is shortened or that loses letters of another script gets a hash of the whole name. A name without
+    prefix and suffix is unchanged if providers accept it.
+    """
+    if not suffix and not prefix and _SAFE.fullmatch(name):
+        return name
+    whole = f"{'' if _STARTS.match(prefix) else '_'}{prefix}_{name}" if prefix else name
+    safe, suffix = _UNSAFE.sub("_", whole), _UNSAFE.sub("_", suffix)[:_MAX_SUFFIX]
+    room = max(SHORT_NAME - len(suffix), _HASH_LENGTH + 2)
+    if 0 < len(safe) <= room and whole.isascii():
+        return safe + suffix
+    digest = hashlib.sha256(f"{prefix}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return f"{safe[: room - _HASH_LENGTH - 1]}_{digest}{suffix}"
 
 
 class NameAllocator(msgspec.Struct):

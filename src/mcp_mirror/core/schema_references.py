@@ -24,6 +24,7 @@ ROOT_COMBINATORS: Final = frozenset(
 )
 """Keywords that a twin does not have at its root."""
 
+UNIONS: Final = ("anyOf", "oneOf")
 ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _KEPT_KEYWORDS: Final = ("$defs", "definitions", "properties")
 """Members of these at the root can be referenced in a twin too."""
@@ -48,6 +49,11 @@ Pointer = tuple[str, ...]
 def as_sequence(value: Any) -> list[Any]:
     """A list unchanged; an empty one for any other value."""
     return value if isinstance(value, list) else []
+
+
+def as_mapping(value: Any) -> dict[str, Any]:
+    """An object unchanged; an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
 
 
 def read_types(value: Any) -> list[str]:
@@ -138,6 +144,23 @@ class References(msgspec.Struct, frozen=True, dict=True):
         return {name: at for name, at in named if isinstance(name, str)}
 
 
+def find_applicable_schemas(references: References, part: Any, seen: dict[int, Any]) -> Iterator[tuple[Schema, bool]]:
+    """The schemas that apply at the location of `part`, except those in `seen`, and whether each applies in every case.
+
+    Each schema is visited once, so the work is linear in the size of the whole schema.
+    """
+    stack = [(part, True)]
+    while stack:
+        here, is_certain = stack.pop()
+        if not isinstance(here, dict) or id(here) in seen:
+            continue
+        seen[id(here)] = here
+        yield here, is_certain
+        below = [(one, is_certain) for one in (*references.targets(here), *as_sequence(here.get("allOf")))]
+        below += [(one, False) for word in UNIONS for one in as_sequence(here.get(word))]
+        stack += reversed(below)
+
+
 def _walk_subschemas(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
     """All subschemas with their paths, except those with an `$id` of their own."""
     if not isinstance(part, dict) or len(at) > 2 * _MAX_DEPTH or (at and "$id" in part):
@@ -146,8 +169,8 @@ def _walk_subschemas(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]
     for key, value in part.items():
         if key in _SCHEMA_KEYWORDS:
             yield from _walk_subschemas(value, (*at, key))
-        members = value.items() if key in _MAP_KEYWORDS and isinstance(value, dict) else ()
-        items = enumerate(value) if key in _SCHEMA_KEYWORDS and isinstance(value, list) else ()
+        members = as_mapping(value).items() if key in _MAP_KEYWORDS else ()
+        items = enumerate(as_sequence(value)) if key in _SCHEMA_KEYWORDS else ()
         for name, below in (*members, *items):
             yield from _walk_subschemas(below, (*at, key, str(name)))
 
@@ -206,7 +229,7 @@ def settle(schema: Schema) -> Schema:
     moved: Schema = move.rewrite(schema, 0)
     known = moved.get(word)
     added = {name: move.rewrite(references.at(pointer), 1) for pointer, name in names.items()}
-    return moved | {word: (known if isinstance(known, dict) else {}) | added}
+    return moved | {word: {**as_mapping(known), **added}}
 
 
 def _find_targets_to_move(references: References) -> dict[Pointer, None]:
@@ -230,7 +253,7 @@ def _is_kept(reference: str, pointer: Pointer) -> bool:
 
 def _name_definitions(pointers: list[Pointer], known: Any) -> dict[Pointer, str]:
     names: dict[Pointer, str] = {}
-    taken = set(known) if isinstance(known, dict) else set()
+    taken = set(as_mapping(known))
     numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(2))
     for pointer in pointers:
         name = base = _UNSAFE.sub("_", "_".join(pointer[-3:])).strip("_") or "part"

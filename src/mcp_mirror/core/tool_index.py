@@ -13,9 +13,10 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Final, Protocol
 
+from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.related_words import RELATED, STOP_WORDS
-from mcp_mirror.core.schema import Schema, remove_hint, types_at
-from mcp_mirror.core.schema_references import read_required
+from mcp_mirror.core.schema import remove_hint
+from mcp_mirror.core.schema_references import Schema, as_mapping, read_required
 from mcp_mirror.security.sanitize import cut, sanitize
 from mcp_mirror.system.slices import Steps
 
@@ -311,7 +312,7 @@ def describe_in_one_line(description: str) -> str:
 def write_signature(advert: Mapping[str, Any], schema: Schema) -> str:
     """Return the arguments of a tool with their types, required ones first; `?` marks the others."""
     own = advert["inputSchema"]
-    properties, originals = (_read_properties(one) for one in (own, schema))
+    properties, originals = (as_mapping(one.get("properties")) for one in (own, schema))
     required = read_required(own)
     find_types = types_at(schema)
     names = sorted(properties, key=lambda name: name not in required)
@@ -321,11 +322,6 @@ def write_signature(advert: Mapping[str, Any], schema: Schema) -> str:
     ]
     written += ["..."] if len(names) > _MAX_ARGUMENTS else []
     return cut(sanitize(", ".join(written)), _MAX_SIGNATURE_BYTES)
-
-
-def _read_properties(schema: Schema) -> Mapping[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
 
 
 def _write_type(schema: object, types: frozenset[str]) -> str:

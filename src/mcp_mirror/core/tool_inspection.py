@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from mcp_mirror.core.listed_members import find_invalid_members, remove_unreadable_members
-from mcp_mirror.core.schema import Schema, admit_paths, find_header_locations
-from mcp_mirror.core.schema_references import read_types
+from mcp_mirror.core.schema import admit_paths, find_header_locations
+from mcp_mirror.core.schema_references import Schema, read_types
 from mcp_mirror.core.schema_repair import repair_schema
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.core.validation_cost import Cost, estimate_cost

@@ -12,7 +12,15 @@ import msgspec
 
 from mcp_mirror.core.argument_faults import ArgumentFault, shorten_middle
 from mcp_mirror.core.fault_search import FaultSearch
-from mcp_mirror.core.schema_references import References, Schema, as_sequence, is_nullable, map_below, read_types
+from mcp_mirror.core.schema_references import (
+    References,
+    Schema,
+    as_mapping,
+    as_sequence,
+    is_nullable,
+    map_below,
+    read_types,
+)
 from mcp_mirror.core.validation_cost import CostCounter
 from mcp_mirror.security.sanitize import sanitize
 
@@ -121,5 +129,4 @@ def _make_lenient(schema: Any, depth: int = 0) -> Any:
 
 
 def _has_default(properties: Schema, name: Any) -> bool:
-    member = properties.get(name) if isinstance(name, str) else None
-    return isinstance(member, dict) and "default" in member
+    return isinstance(name, str) and "default" in as_mapping(properties.get(name))

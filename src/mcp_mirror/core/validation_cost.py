@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.schema_references import References, Schema, as_sequence, iterate_subschemas
+from mcp_mirror.core.schema_references import References, Schema, as_mapping, as_sequence, iterate_subschemas
 
 _MAX_SUBSCHEMAS: Final = 10_000
 _MAX_DEPTH: Final = 64
@@ -118,10 +118,9 @@ def _iterate_lists(part: Schema) -> Iterator[list[Any]]:
     """Yield the lists of a schema whose items are checked one by one, and can each be an error."""
     yield from (as_sequence(part.get(word)) for word in ("enum", "required"))
     for word in ("dependentRequired", "dependencies"):
-        named = part.get(word)
-        yield from map(as_sequence, named.values() if isinstance(named, dict) else ())
+        yield from map(as_sequence, as_mapping(part.get(word)).values())
 
 
 def _list_patterns(part: Schema) -> list[str]:
-    named = part.get("patternProperties")
-    return [str(part[word]) for word in ("pattern",) if word in part] + list(named if isinstance(named, dict) else ())
+    own = [str(part["pattern"])] if "pattern" in part else []
+    return [*own, *as_mapping(part.get("patternProperties"))]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
@@ -24,7 +25,6 @@ from mcp_mirror.core.resolve import (
     substitute_pointers,
     unwrap_pointer,
 )
-from mcp_mirror.core.schema import types_at
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
