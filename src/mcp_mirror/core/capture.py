@@ -5,11 +5,12 @@ A text is dropped only if it repeats the value.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
+from mcp_mirror.core.drafts import ResultReader, build_companion, build_value, parse_json_text, parse_json_texts
 from mcp_mirror.core.main_parts import quote_short_texts
 from mcp_mirror.core.media import NOT_SHOWN
 from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
@@ -22,14 +23,14 @@ from mcp_mirror.core.parsed_result import (
 )
 from mcp_mirror.core.preview import describe_media
 from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
-from mcp_mirror.core.value_sizes import Estimate, count_value_tokens, size_text
+from mcp_mirror.core.value_sizes import Estimate, count_value_tokens
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_rpc import array_of, as_plain_text, decode_as, open_object
+from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, may_be_json, text_end, text_pieces, text_start
+from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, text_end, text_start
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.upstreams import CaptureMode
-from mcp_mirror.types import Buffer, Draft, Kind, Segments
+from mcp_mirror.types import Buffer, Draft
 
 PASS_THROUGH_TOKENS: Final = 300
 """Tokens below which a result that is not an object passes unchanged: a line with its path would cost 10 % or more."""
@@ -46,13 +47,8 @@ _MAX_SHORT_BYTES: Final = 5
 """Bytes for each token of its budget up to which a result may be a short text."""
 _MAX_REMEMBERED: Final = 1 << 17
 """Bytes of a text whose tokens are remembered during a capture."""
-_MAX_DECODED_BYTES: Final = 1 << 20
-"""Bytes up to which a text is decoded in memory to find JSON in it."""
 _FILLED_OBJECT: Final = re.compile(rb"\s*\{\s*+[^}]")
 """The beginning of an object with members; a model writes an empty one with fewer tokens than its path."""
-_MEDIA_TYPE: Final = re.compile(r"[ -~]{1,255}")
-"""The media type of a value: others, with invisible characters or of any length, would be in each list of values."""
-
 _NO_TEXTS: Final = OtherTexts(())
 
 _BLOCKS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -109,11 +105,13 @@ class Captured(msgspec.Struct, frozen=True):
     """The beginning and the end of an error that is too large to be shown."""
 
 
-class _Reader(msgspec.Struct, frozen=True):
-    """Reads the texts of one result."""
+class _Shown(NamedTuple):
+    """What the model reads of a result in place of a preview."""
 
-    estimate: Estimate
-    scans: Scans
+    text: str | None
+    """The value within the inline budget; None: it is larger, or the result is an error."""
+    has_texts: bool
+    """The text includes the texts that differ from the value, if there are any."""
 
 
 def capture(
@@ -129,46 +127,45 @@ def capture(
     if _is_short_text(result, rules, estimate):
         return Captured()
     estimate, scans = _remember(estimate), scans or Scans()
-    reader = _Reader(estimate, scans)
+    reader = ResultReader(estimate, scans)
     rules = rules if rules.preview else rules.store_all()
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     is_empty = parsed.structured is None and not parsed.blocks
     if rules.mode == "never" or is_empty or _passes_unchanged(parsed, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
-    json_texts = _parse_json_texts(parsed, reader)
-    value = _build_value(parsed, json_texts, reader)
+    json_texts = parse_json_texts(parsed, reader)
+    value = build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
-    companion = _build_companion(place, parsed, result, reader)
+    companion = build_companion(place, parsed, result, reader)
     beside = _NO_TEXTS
     if parsed.value is not None and parsed.relation == DIFFERS:
         beside = find_other_texts(parsed.value, parsed.texts)
-    differs = bool(beside.texts)
-    whole = shown = None
-    if not is_error:  # a text that differs is shown beside the value, else only the value, as the budget allows
-        whole = _choose_text(parsed, value, rules, estimate, beside)
-        shown = _choose_text(parsed, value, rules, estimate) if whole is None and differs else whole
-    passed = (
-        tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None)) if rules.passes_unchanged else ()
-    )
+    shown = _Shown(None, has_texts=False) if is_error else _choose_shown(parsed, value, rules, estimate, beside)
+    passed: tuple[Buffer, ...] = ()
+    if rules.passes_unchanged:
+        passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown.text is not None))
     is_unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
+    is_text_hidden = bool(beside.texts) and not shown.has_texts and rules.preview and not is_error
+    is_quoted = is_text_hidden and shown.text is None and not is_unseen
+    is_short = shown.has_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
+    has_more = is_unseen or (bool(beside.texts) and not is_short)
+    is_beside = companion is not None and parsed.value is not None
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
-    is_text_hidden = differs and whole is None and rules.preview and not is_error
-    is_short = whole is not None and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     return Captured(
         value=value,
         companion=companion,
-        is_named=companion is not None and parsed.value is not None and (is_unseen or (differs and not is_short)),
+        is_named=is_beside and has_more,
         is_text_hidden=is_text_hidden,
-        texts=quote_short_texts(beside.texts, estimate) if is_text_hidden and shown is None and not is_unseen else (),
+        texts=quote_short_texts(beside.texts, estimate) if is_quoted else (),
         other_members=build_other_members(result, place, parsed, value),
-        shown=shown,
+        shown=shown.text,
         passed=passed,
         others=_count_others(parsed.blocks, passed),
-        in_order=_order_blocks(parsed, passed) if shown is not None else (),
+        in_order=_order_blocks(parsed, passed) if shown.text is not None else (),
         media=tuple(_describe_media_paths(parsed, passed)) if rules.passes_unchanged else (),
-        has_media_beside=companion is not None and parsed.value is not None,
+        has_media_beside=is_beside,
         is_error=is_error,
         error=_excerpt_error(parsed, value, beside) if is_error and rules.preview else None,
     )
@@ -208,7 +205,7 @@ def _remember(estimate: Estimate) -> Estimate:
     return measure
 
 
-def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: _Reader, *, is_error: bool) -> bool:
+def _passes_unchanged(parsed: ParsedResult, rules: CaptureRules, reader: ResultReader, *, is_error: bool) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
     if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return False
@@ -250,92 +247,27 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
     return True
 
 
-def _has_object_value(parsed: ParsedResult, reader: _Reader) -> bool:
+def _choose_shown(
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts
+) -> _Shown:
+    """The value with the texts beside it, else only the value, as the budget allows."""
+    whole = _choose_text(parsed, value, rules, estimate, beside)
+    if whole is not None or not beside.texts:
+        return _Shown(whole, has_texts=whole is not None)
+    return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_texts=False)
+
+
+def _has_object_value(parsed: ParsedResult, reader: ResultReader) -> bool:
     if parsed.value is not None and not parsed.is_text:
         return _FILLED_OBJECT.match(parsed.value) is not None
     if not parsed.is_text:
         return False
     text = parsed.texts[0] if parsed.value is None else parsed.value
-    return _FILLED_OBJECT.match(_parse_json_text(text, reader) or b"") is not None
-
-
-def _parse_json_texts(parsed: ParsedResult, reader: _Reader) -> dict[int, Buffer]:
-    """The text blocks that are an object or array, by index, if the value is an array of several blocks.
-
-    Text with white space around its JSON remains text, because a path of an item delivers the item without it.
-    """
-    if parsed.value is not None or len(parsed.blocks) == 1:
-        return {}
-    found: dict[int, Buffer] = {}
-    for at, block in enumerate(parsed.blocks):
-        if block.text is None:
-            continue
-        is_small = len(block.text) <= _MAX_DECODED_BYTES  # `scans` may write a file for each text
-        json_text = _parse_json_text(block.text, reader, in_memory=is_small)
-        if json_text is not None and trim(json_text).length == len(json_text):
-            found[at] = json_text
-    return found
-
-
-def _build_value(parsed: ParsedResult, json_texts: Mapping[int, Buffer], reader: _Reader) -> Draft:
-    """The value: structured content, the only text or block, or an array of several blocks."""
-    if parsed.value is not None:
-        decoded = _parse_json_text(parsed.value, reader) if parsed.is_text else None
-        return _build_draft(decoded or parsed.value, None, reader)
-    if len(parsed.blocks) == 1:
-        block = parsed.blocks[0]
-        if block.text is None:
-            is_binary = block.media or "resource" in (open_object(block.raw) or {})
-            return _build_draft(block.raw, "binary" if is_binary else None, reader)
-        return _build_draft(_parse_json_text(block.text, reader) or block.text, None, reader)
-    parts: list[Buffer | Segments] = [
-        json_texts.get(at, block.raw if block.text is None else block.text) for at, block in enumerate(parsed.blocks)
-    ]
-    return _build_draft(b"".join(array_of(parts)), None, reader)
-
-
-def _build_draft(blob: Buffer, kind: Kind | None, reader: _Reader) -> Draft:
-    whole = trim(blob)
-    kind = kind or kind_at(blob, whole.start)
-    return Draft(
-        blob,
-        kind,
-        count_value_tokens(blob, reader.estimate),
-        reader.scans.members(blob, whole) if kind in ("object", "binary") else (),
-        _read_media_type(blob) if kind == "binary" else None,
-        array=reader.scans.index_array(blob),
-        text=(reader.scans.text_size(blob) or size_text(blob, whole)) if kind == "text" else None,
-    )
-
-
-def _read_media_type(blob: Buffer) -> str | None:
-    opened = open_object(blob) or {}
-    inner = open_object(opened.get("resource", b"null")) or opened
-    media_type: str | None = decode_as(inner.get("mimeType"), str)
-    return media_type if media_type and _MEDIA_TYPE.fullmatch(media_type) else None
-
-
-def _parse_json_text(text: Buffer, reader: _Reader, *, in_memory: bool = False) -> Buffer | None:
-    """The object or array in a JSON string as its exact text; None for any other string."""
-    if not may_be_json(text, trim(text)):
-        return None
-    decoded = b"".join(text_pieces(text, trim(text))) if in_memory else reader.scans.decode(text)
-    return decoded if reader.scans.is_container(decoded) else None
-
-
-def _build_companion(
-    place: str | None, parsed: ParsedResult, result: Mapping[str, Buffer], reader: _Reader
-) -> Draft | None:
-    if place == "companion.text":
-        text = parsed.texts[0]
-        # Only a text that differs from the value can be JSON text of its own.
-        json_text = _parse_json_text(text, reader) if parsed.relation == DIFFERS else None
-        return _build_draft(json_text or text, None, reader)
-    return _build_draft(result["content"], None, reader) if place == "companion.content" else None
+    return _FILLED_OBJECT.match(parse_json_text(text, reader) or b"") is not None
 
 
 def _choose_text(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts = _NO_TEXTS
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
