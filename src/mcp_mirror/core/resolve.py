@@ -6,9 +6,9 @@ pointers inside a value are never resolved. Other modules load the values and co
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -36,7 +36,6 @@ from mcp_mirror.paths import (
 from mcp_mirror.payload.json_spans import (
     count_items,
     items,
-    items_at,
     kind_at,
     locate,
     members,
@@ -45,7 +44,7 @@ from mcp_mirror.payload.json_spans import (
     strings_at,
     trim,
 )
-from mcp_mirror.types import Buffer, Kind, Location, Segments, Span
+from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Segments, Span
 
 _REPLACED_COST: Final = 16
 """Bytes that are written as fast as one pointer or escaped path is replaced."""
@@ -58,7 +57,7 @@ _MAX_EXPLAINED: Final = 50
 _MAX_EMBEDDING: Final = 1 << 16
 """Bytes of a text in which `find_embedded_bases` searches."""
 _MAX_CORRECTED: Final = 4096
-"""Keys, texts and nulls in the arguments that are examined for corrections, those of short arguments first."""
+"""Keys and texts in the arguments, and values of any kind, that are examined for corrections."""
 _MAX_CORRECTED_DEPTH: Final = 8
 """Levels of nesting below which only texts are corrected."""
 _STUB_KEYS: Final = frozenset(("memory_path", "pruned"))
@@ -67,7 +66,7 @@ _TEXT_ONLY: Final = frozenset(("string", "null"))
 _CONTAINERS: Final = frozenset(("array", "object"))
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
-_TEXT_OR_NULL: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|null')
+_TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 _TWIN: Final = "mirrored"
 """The end of a twin's name (the default of `mirror.suffix`), folded. Models write this name in place of the tool's."""
 _LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
@@ -236,11 +235,10 @@ def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> t
     object or an array becomes its JSON text. A member that is null is left out: many clients write null for an optional
     argument without a value. The pointers in `found` are skipped.
     """
-    corrections = list(_find_refused_nulls(arguments, types_at))
+    corrections = list(_find_refused_values(arguments, found, types_at))
     for span, _, wanted in _find_refused_texts(arguments, found, types_at):
         value = _convert(arguments, span, "text", wanted)
         corrections += [Correction(span, value)] if value else []
-    corrections += _find_refused_values(arguments, found, types_at)
     return tuple(_drop_inner(corrections))
 
 
@@ -272,7 +270,7 @@ def _find_refused_texts(
 ) -> Iterator[tuple[Span, Location, frozenset[str]]]:
     """The texts where the tool accepts no text, with their locations and the accepted types."""
     taken = {item.span.start for item in found}
-    for span, at in strings_at(arguments, _find_offsets(b'"', arguments)):
+    for span, at in strings_at(arguments, _find_text_offsets(arguments)):
         wanted = types_at(at) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
             yield span, at, wanted
@@ -282,33 +280,11 @@ def _convert(arguments: Buffer, span: Span, kind: Kind, wanted: frozenset[str]) 
     return convert(Resolved(MemoryPath(""), memoryview(arguments)[span.start : span.stop], kind), wanted)
 
 
-def _find_refused_nulls(arguments: Buffer, types_at: TypesAt) -> Iterator[Correction]:
-    """The members that are null where the tool accepts no null, each with a comma beside it."""
-    offsets = _find_offsets(b"null", arguments)
-    pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
-    while pending:
-        span, at = pending.pop()
-        inside = offsets[bisect_left(offsets, span.start) : bisect_left(offsets, span.stop)]
-        if not inside or len(at) > _MAX_CORRECTED_DEPTH:
-            continue
-        if kind_at(arguments, span.start) == "array":
-            pending += [(below, (*at, index)) for index, below in items_at(arguments, span, inside)]
-        elif kind_at(arguments, span.start) == "object":
-            start, is_first = span.start + 1, True
-            for _, (key, value) in members_with_offsets(arguments, span):
-                wanted = types_at((*at, key)) if kind_at(arguments, value.start) == "null" else frozenset()
-                if not wanted or "null" in wanted:
-                    pending.append((value, (*at, key)))
-                    start, is_first = value.stop, False
-                    continue
-                comma = skip_space(arguments, value.stop)
-                stop = comma + 1 if is_first and arguments[comma] == ord(",") else value.stop
-                yield Correction(Span(start, stop - start), ())
-                start = stop
-
-
 def _find_refused_values(arguments: Buffer, found: Pointers, types_at: TypesAt) -> Iterator[Correction]:
-    """The numbers, booleans, objects and arrays where the tool accepts only text; none that contains a pointer."""
+    """The members that are null where the tool accepts no null, and the other values where it accepts only text.
+
+    A value that contains a pointer stays. Short values come first, because a long one may take all steps.
+    """
     taken = [item.span.start for item in found]
     pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
     for _ in range(_MAX_CORRECTED):
@@ -321,29 +297,46 @@ def _find_refused_values(arguments: Buffer, found: Pointers, types_at: TypesAt) 
             if form and bisect_left(taken, span.start) == bisect_left(taken, span.stop):
                 yield Correction(span, form)
         elif len(at) <= _MAX_CORRECTED_DEPTH:
-            pending += _list_below(arguments, span, at)
+            below = [(one, (*at, token)) for token, one in _list_parts(arguments, span)]
+            pending += sorted(below, key=lambda part: -part[0].length)
+            if kind == "object" and any(kind_at(arguments, one.start) == "null" for one, _ in below):
+                yield from _find_refused_nulls(arguments, span, at, types_at)
 
 
-def _list_below(arguments: Buffer, span: Span, at: Location) -> Iterator[tuple[Span, Location]]:
+def _list_parts(arguments: Buffer, span: Span) -> Iterable[tuple[JsonToken, Span]]:
+    """The members of an object or the first items of an array; nothing for any other value."""
     if kind_at(arguments, span.start) == "object":
-        yield from ((below, (*at, key)) for key, below in members(arguments, span))
-    elif kind_at(arguments, span.start) == "array":
-        yield from ((below, (*at, index)) for index, below in enumerate(islice(items(arguments, span), _MAX_CORRECTED)))
+        return members(arguments, span)
+    is_array = kind_at(arguments, span.start) == "array"
+    return enumerate(islice(items(arguments, span), _MAX_CORRECTED)) if is_array else ()
 
 
-def _find_offsets(first: bytes, arguments: Buffer) -> list[int]:
-    """The ascending offsets of keys and texts (`first` is a quote) or of nulls; those of short arguments come first."""
-    spans = sorted((span for _, span in members(arguments, trim(arguments))), key=lambda span: span.length)
-    found = islice(chain.from_iterable(_find_in(arguments, span) for span in spans), _MAX_CORRECTED)
-    return sorted(at for at in found if arguments[at] == first[0])
+def _find_refused_nulls(arguments: Buffer, span: Span, at: Location, types_at: TypesAt) -> Iterator[Correction]:
+    """The members of an object that are null where the tool accepts no null, each with a comma beside it."""
+    start, is_first = span.start + 1, True
+    for _, (key, value) in members_with_offsets(arguments, span):
+        wanted = types_at((*at, key)) if kind_at(arguments, value.start) == "null" else frozenset()
+        if not wanted or "null" in wanted:
+            start, is_first = value.stop, False
+            continue
+        comma = skip_space(arguments, value.stop)
+        stop = comma + 1 if is_first and arguments[comma] == ord(",") else value.stop
+        yield Correction(Span(start, stop - start), ())
+        start = stop
 
 
-def _find_in(arguments: Buffer, span: Span) -> Iterator[int]:
-    """The offsets of the keys, texts and nulls of an argument; a large text is not read."""
-    if kind_at(arguments, span.start) == "text":
-        yield span.start
-    else:
-        yield from (match.start() for match in _TEXT_OR_NULL.finditer(arguments, span.start, span.stop))
+def _find_text_offsets(arguments: Buffer) -> list[int]:
+    """The ascending offsets of keys and texts; if there are many, of those in short arguments."""
+    offsets: list[int] = []
+    for _, span in sorted(members(arguments, trim(arguments)), key=lambda member: member.span.length):
+        if kind_at(arguments, span.start) == "text":  # a large text is not read
+            offsets.append(span.start)
+        else:
+            found = (match.start() for match in _TEXT.finditer(arguments, span.start, span.stop))
+            offsets += islice(found, _MAX_CORRECTED - len(offsets))
+        if len(offsets) >= _MAX_CORRECTED:
+            break
+    return sorted(offsets)
 
 
 def measure_substitution(found: Sequence[object], values: Mapping[Pointer, Resolved]) -> int:
