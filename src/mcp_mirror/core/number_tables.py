@@ -120,7 +120,11 @@ def _build_table(rows: Sequence[str], names: Sequence[_Cell], *lines: Sequence[_
     """The table of these cells; None if it is not one or is doubtful."""
     if len(names) < _MIN_NAMES or not all(name.text for name in names[1:]):
         return None
-    columns = [_build_column(name, cells) for name, *cells in zip(names, *lines, strict=True)]
+    columns: list[_Column] = []
+    for name, *cells in zip(names, *lines, strict=True):
+        filled = [cell for cell in cells if cell.text]
+        has_numbers = all(_NUMBER.fullmatch(cell.text) for cell in filled)
+        columns.append(_Column(name, filled, len(cells), has_numbers))
     is_doubtful = (
         not all(_EVEN_WIDTH.fullmatch(row, 0, names[-1].start) for row in rows)
         or any(before.may_be_one_with(column) for before, column in pairwise(columns))
@@ -132,11 +136,6 @@ def _build_table(rows: Sequence[str], names: Sequence[_Cell], *lines: Sequence[_
     if is_doubtful or numbers < _MIN_NUMBERS or not all(column.is_aligned for column in columns) or columns[-1].has_gap:
         return None
     return PipeTable([name.text for name in names], [[cell.text for cell in line] for line in lines])
-
-
-def _build_column(name: _Cell, cells: Sequence[_Cell]) -> "_Column":
-    filled = [cell for cell in cells if cell.text]
-    return _Column(name, filled, len(cells), all(_NUMBER.fullmatch(cell.text) for cell in filled))
 
 
 class _Column(msgspec.Struct, frozen=True):
@@ -169,12 +168,10 @@ class _Column(msgspec.Struct, frozen=True):
     @property
     def has_gap(self) -> bool:
         """Whether all cells may have a second part, below no name: after two blank positions, or after a number."""
-        blanks = set.intersection(
-            *(
-                {cell.start + at for at, one in enumerate(cell.text[:_GAP_CHARACTERS]) if one == " "}
-                for cell in self.cells
-            )
-        )
+        each = [
+            {cell.start + at for at, one in enumerate(cell.text[:_GAP_CHARACTERS]) if one == " "} for cell in self.cells
+        ]
+        blanks = set.intersection(*each)
         are_numbers = all(_NUMBER.fullmatch(cell.text.partition(" ")[0]) for cell in self.cells)
         return bool(blanks if are_numbers else blanks & {at + 1 for at in blanks})
 

@@ -144,9 +144,9 @@ def find_record_table(text: str) -> PipeTable | None:
         return None
     if any(name != header[at % width] for at, name in enumerate(names)) or not all(mark for _, mark, _ in cells):
         return None
-    return (
-        PipeTable(header, [[value.strip() for _, _, value in cells[at : at + width]] for at in rows]) if cells else None
-    )
+    if not cells:
+        return None
+    return PipeTable(header, [[value.strip() for _, _, value in cells[at : at + width]] for at in rows])
 
 
 def find_first_records(lines: Sequence[str]) -> PipeTable | None:

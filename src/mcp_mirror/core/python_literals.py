@@ -99,15 +99,20 @@ def translate_python_literal(text: str) -> bytes | None:
         return None
     try:
         if is_python_literal(text):
-            translated = _TOKEN.sub(_translate, text).strip().encode()
-        elif text.lstrip().startswith(("[", "{")) and (replaced := _replace_in_json(text)) != text:
-            translated = replaced.strip().encode()
+            translated = _TOKEN.sub(_translate, text)
+        elif text.lstrip().startswith(("[", "{")):
+            translated = replace_nan(text)
+            if "\\u" in translated:
+                translated = replace_half_pairs(translated.encode()).decode()
+            if translated == text:
+                return None
         else:
             return None
-        msgspec.json.decode(translated, type=msgspec.Raw)
+        found = translated.strip().encode()
+        msgspec.json.decode(found, type=msgspec.Raw)
     except (ValueError, OverflowError, SyntaxError, RecursionError):
         return None
-    return translated
+    return found
 
 
 def translate_first_rows(head: str) -> bytes | None:
@@ -139,11 +144,6 @@ def count_rows(text: str) -> int:
             case "other":
                 return 0
     return commas + 1 if depth == 0 else 0
-
-
-def _replace_in_json(text: str) -> str:
-    replaced = replace_nan(text)
-    return replace_half_pairs(replaced.encode()).decode() if "\\u" in replaced else replaced
 
 
 def _translate(token: re.Match[str]) -> str:

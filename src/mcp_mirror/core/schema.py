@@ -133,15 +133,14 @@ def _flatten_root(schema: Schema) -> Schema:
     for part in (part for part, is_certain in parts if not is_certain):
         for name, value in _read_properties(part, schema).items():
             cases.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), value)
-    either = {name: _join_alternatives(list(found.values())) for name, found in cases.items()}
+    either: dict[str, Any] = {}
+    for name, found in cases.items():
+        alternatives = list(found.values())
+        either[name] = alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
     named = [name for part, is_certain in parts if is_certain for name in as_sequence(part.get("required"))]
     required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
     kept = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS}
     return kept | {"properties": either | properties} | required
-
-
-def _join_alternatives(found: list[Any]) -> Any:
-    return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _read_properties(part: Schema, root: Schema) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.number_tables import MAX_CHARACTERS, find_number_table
 from mcp_mirror.core.pipe_tables import PipeTable, find_aligned_table, find_first_records, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
@@ -184,7 +185,8 @@ def _detect_rows_and_footer(head: str, *, is_whole: bool) -> str:
 def _detect_rows(lines: Sequence[str]) -> str:
     if _are_json_lines(lines):
         return JSON_LINES
-    return _detect_csv(lines)
+    columns = _find_columns(lines)
+    return "" if columns is None or columns.are_false else f"{columns.name}, {len(columns.rows[0])} columns"
 
 
 def _detect_table(edges: Edges, start: int) -> str:
@@ -219,8 +221,7 @@ def _ends_in_table(edges: Edges) -> bool:
 
 
 def _name_table(table: PipeTable | None) -> str:
-    count = len(table.header) if table else 0
-    return f"table, {count} column{'' if count == 1 else 's'}" if count else ""
+    return f"table, {format_count(len(table.header), 'column')}" if table else ""
 
 
 def has_columns(form: str) -> bool:
@@ -310,11 +311,6 @@ def _are_json_lines(lines: Sequence[str]) -> bool:
 def _is_one_literal(head: str, lines: Sequence[str]) -> bool:
     """Whether a text begins as one list or dictionary of Python, and not with a line for each of several."""
     return is_python_literal(head) and (len(lines) == 1 or translate_python_literal(lines[0]) is None)
-
-
-def _detect_csv(lines: Sequence[str]) -> str:
-    columns = _find_columns(lines)
-    return "" if columns is None or columns.are_false else f"{columns.name}, {len(columns.rows[0])} columns"
 
 
 class _Columns(msgspec.Struct, frozen=True):

@@ -184,7 +184,10 @@ def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
         for spelling in _spell_name(tool.tool):
             named[spelling].append(number)
         names.append(tool.name)
-        for at, (part, stems) in enumerate(_count_stems(tool).items()):
+        stems_by_part: dict[str, Counter[str]] = {part: Counter() for part in _PARTS}
+        for part, text in _list_texts(tool):
+            stems_by_part[part].update(stem_word(word) for word in split_words(text) if word not in STOP_WORDS)
+        for at, (part, stems) in enumerate(stems_by_part.items()):
             totals[part].append(stems.total())
             for stem, count in stems.items():
                 counts[stem].extend((number, at, count))
@@ -207,14 +210,6 @@ def _spell_name(name: str) -> Iterator[str]:
     for kind, spelled in (("stems", stems), ("words", words)):
         if text := " ".join(sorted(set(spelled))):
             yield f"{kind}: {text}"
-
-
-def _count_stems(tool: IndexedTool) -> Mapping[str, Counter[str]]:
-    """Count the stems of each part of a definition."""
-    counts: dict[str, Counter[str]] = {part: Counter() for part in _PARTS}
-    for part, text in _list_texts(tool):
-        counts[part].update(stem_word(word) for word in split_words(text) if word not in STOP_WORDS)
-    return counts
 
 
 def _weigher(totals: Mapping[str, Sequence[int]]) -> Callable[[int, int, int], float]:

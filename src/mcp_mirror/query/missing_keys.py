@@ -24,15 +24,10 @@ _MAX_SEARCHED: Final = 10_000
 """Objects, arrays and texts of a value in which a key is searched."""
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """A key that expressions contain without quotes."""
-_CHAINS: Final = frozenset(
-    {
-        *("subexpression", "index_expression", "projection", "filter_projection", "value_projection", "flatten"),
-        "pipe",
-    }
-)
-"""Parts of expressions whose first part is evaluated on the value, and the others on what it selects."""
 _OF_ARRAYS: Final = frozenset({"index_expression", "projection", "filter_projection", "flatten"})
 """Parts of expressions that select nothing from an object."""
+_CHAINS: Final = _OF_ARRAYS | {"subexpression", "value_projection", "pipe"}
+"""Parts of expressions whose first part is evaluated on the value, and the others on what it selects."""
 _WHOLE: Final = ("identity", "current")
 """Parts of expressions that stand for the value itself."""
 
@@ -166,13 +161,9 @@ def _read_keys(node: Node) -> tuple[str, ...] | None:
 def _name_rows(value: Mapping[str, Any], above: Location) -> str:
     """The place of an object's first array of objects, or an expression for an array of its members."""
     place = _find_rows(value)
-    if (
-        place
-        and max(map(len, place)) <= _MAX_NAME
-        and len(located := _format_location((*above, *place))) <= _MAX_LOCATION
-    ):
-        return located
-    return f"values({_format_location(above) or '@'})"
+    located = _format_location((*above, *place))
+    is_short = len(located) <= _MAX_LOCATION and all(len(key) <= _MAX_NAME for key in place)
+    return located if place and is_short else f"values({_format_location(above) or '@'})"
 
 
 def _find_rows(value: Mapping[str, Any]) -> tuple[str, ...]:

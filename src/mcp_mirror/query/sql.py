@@ -132,7 +132,11 @@ def run_sql(
         blobs = [map_span(one.value) for one in tables]
     except OSError:
         return FileRemoved()
-    texts = [one.name for one, blob in zip(tables, blobs, strict=True) if one.is_media or _is_text(blob)]
+    texts = [
+        one.name
+        for one, blob in zip(tables, blobs, strict=True)
+        if one.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
+    ]
     with open_database() as database:
         try:
             _check_query(database, sql, [one.name for one in tables])
@@ -285,10 +289,6 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
     finally:
         if file is not None:
             os.close(file)
-
-
-def _is_text(blob: Buffer) -> bool:
-    return kind_at(blob, skip_space(blob, 0)) == "text"
 
 
 def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, texts: Collection[str]) -> SqlFailure:
