@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.core.content_comparison import (
     BLOCKS,
@@ -69,13 +70,13 @@ class ParsedResult(msgspec.Struct, frozen=True):
     """A parsed result."""
 
     blocks: tuple[ParsedBlock, ...]
-    structured: Buffer | None
+    structured: Buffer | None = None
     """The whole structured content."""
-    value: Buffer | None
+    value: Buffer | None = None
     """The structured content or, for a wrapper, its only member. None: the content is the value."""
-    wrapper: str | None
+    wrapper: str | None = None
     """The key of that member."""
-    relation: str
+    relation: str = UNKNOWN
     """How the content relates to the value: a constant of `content_comparison`, `repeats.member:KEY` or
     `repeats.content:KEY`."""
     nulls: Sequence[Nulls] = ()
@@ -108,28 +109,48 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
     blocks = tuple(_parse_block(raw, scans) for raw in scans.open_array(content) or ())
     structured = result.get("structuredContent")
     if structured is None or bytes(structured[:5]) == b"null":
-        return ParsedResult(blocks, None, None, None, UNKNOWN)
-    texts = [block.text for block in blocks if block.text is not None]
-    opened = scans.open_object(structured) or {}
-    if len(opened) == 1:
-        ((key, member),) = opened.items()
-        relation = compare_value(member, texts, content)
-        is_repeated = relation in (SAME, ITEMS, LEAVES)
-        raw = [block.raw for block in blocks]
-        nulls = () if is_repeated or relation == BLOCKS else find_nulls(member, raw, scans)
-        if relation == BLOCKS or nulls:
-            return ParsedResult(blocks, structured, None, key, BLOCKS, nulls)
-        if is_repeated or (is_wrapped and key == "result" and compare_value(structured, texts, content) != SAME):
-            return ParsedResult(blocks, structured, member, key, relation)
+        return ParsedResult(blocks)
+    parsed = ParsedResult(blocks, structured, structured)
+    texts = parsed.texts
+    members = scans.open_object(structured) or {}
+    if len(members) == 1:
+        (only,) = members.items()
+        unwrapped = _unwrap(parsed, structured, only, content, scans, is_wrapped=is_wrapped)
+        if unwrapped is not None:
+            return unwrapped
     if len(texts) == 1 and is_json_text(texts[0], structured):  # then it cannot repeat a member
-        return ParsedResult(blocks, structured, structured, None, SAME)
+        return replace(parsed, relation=SAME)
     if len(blocks) == 1 and (nulls := find_nulls(structured, [blocks[0].raw], scans)):
-        return ParsedResult(blocks, structured, None, None, BLOCKS, nulls)
-    if bytes(structured[:1]) == b"{" and blocks and (found := find_member(tuple(opened.items()), texts, content)):
-        relation = f"repeats.{'member' if found[1] == SAME else 'content'}:{found[0]}"
-    else:
-        relation = compare_value(structured, texts, content)
-    return ParsedResult(blocks, structured, structured, None, relation)
+        return replace(parsed, value=None, relation=BLOCKS, nulls=nulls)
+    is_object = bytes(structured[:1]) == b"{"
+    if is_object and blocks and (found := find_member(tuple(members.items()), texts, content)):
+        key, relation = found
+        return replace(parsed, relation=f"repeats.{'member' if relation == SAME else 'content'}:{key}")
+    return replace(parsed, relation=compare_value(structured, texts, content))
+
+
+def _unwrap(
+    parsed: ParsedResult,
+    structured: Buffer,
+    only: tuple[str, Buffer],
+    content: Buffer,
+    scans: Scans,
+    *,
+    is_wrapped: bool,
+) -> ParsedResult | None:
+    """The result whose value is the only member of its structured content; None if this member is not all of it."""
+    key, member = only
+    relation = compare_value(member, parsed.texts, content)
+    is_repeated = relation in (SAME, ITEMS, LEAVES)
+    nulls: Sequence[Nulls] = ()
+    if not is_repeated and relation != BLOCKS:
+        nulls = find_nulls(member, [block.raw for block in parsed.blocks], scans)
+    if relation == BLOCKS or nulls:
+        return replace(parsed, value=None, wrapper=key, relation=BLOCKS, nulls=nulls)
+    is_marked = is_wrapped and key == "result"
+    if is_repeated or (is_marked and compare_value(structured, parsed.texts, content) != SAME):
+        return replace(parsed, value=member, wrapper=key, relation=relation)
+    return None
 
 
 def _parse_block(raw: Buffer, scans: Scans) -> ParsedBlock:
