@@ -42,24 +42,30 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer]) -> OtherTexts:
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
     parsed = _parse(bytes(value))
-    parts = [parsed, *(islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ())]
-    written = [msgspec.json.decode(literal, type=str) for literal in texts]
-    found = [_read_text(text) for text in written]
-    repeated = set(_find_alike(found, parsed))
-    for ones in (found, written):  # JSON text may repeat an object or array, or a string with this text
+    members = islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ()
+    parts = [parsed, *members]
+    repeated = _find_repeated(parsed, parts, [msgspec.json.decode(literal, type=str) for literal in texts])
+    others = [literal for at, literal in enumerate(texts) if at not in repeated]
+    left: list[Buffer] = []
+    for literal in others:
+        if (json_text := find_embedded_json(literal)) is None:
+            left.append(literal)
+            continue
+        found = _parse(json_text)
+        if _includes(found, parsed):
+            return OtherTexts(tuple(others), include_value=True)
+        left.append(_read_words(literal, json_text) if found in parts else literal)
+    return OtherTexts(tuple(left))
+
+
+def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> set[int]:
+    """The positions of the texts that repeat the value, one of its parts, or all items of one of them."""
+    found = [_read_text(text) for text in texts]
+    repeated = set(_find_alike(found, value))
+    for ones in (found, texts):  # JSON text may repeat an object or array, or a string with this text
         repeated.update(at for at, one in enumerate(ones) if one in parts and _is_distinct(one))
         repeated.update(*(_find_run(ones, part) for part in parts if isinstance(part, list)))
-    others = [literal for at, literal in enumerate(texts) if at not in repeated]
-    embedded = [find_embedded_json(literal) for literal in others]
-    read = [None if json_text is None else _parse(json_text) for json_text in embedded]
-    if any(_includes(one, parsed) for one in read if one is not None):
-        return OtherTexts(tuple(others), include_value=True)
-    return OtherTexts(
-        tuple(
-            _read_words(literal, json_text) if json_text is not None and one in parts else literal
-            for literal, json_text, one in zip(others, embedded, read, strict=True)
-        )
-    )
+    return repeated
 
 
 def _read_words(literal: Buffer, json_text: bytes) -> Buffer:
