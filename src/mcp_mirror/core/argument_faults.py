@@ -84,21 +84,25 @@ def _word(error: jsonschema_rs.ValidationError) -> ArgumentFault:
 
     Alternatives for values of another type, or of another kind, are not meant, unless all of them are.
     """
-    failed = [_without_patterns(found) for found in getattr(error.kind, "context", ()) if found]
-    if not failed:
+    alternatives = [_without_patterns(errors) for errors in getattr(error.kind, "context", ()) if errors]
+    if not alternatives:
         missing = error.kind.property if isinstance(error.kind, _KINDS.Required) else None
         return _build_fault(error, _read_message(error), missing)
-    wanted = [_read_expected_types(found, error.instance_path) for found in failed]
-    typed = [found for found, types in zip(failed, wanted, strict=True) if not types]
-    if not typed:
-        return _build_fault(error, name_types(error.instance, chain.from_iterable(wanted)))
-    kinds = [_read_expected_kinds(found, error.instance_path) for found in typed]
-    if len(typed) > 1 and (name := next((one for one in kinds[0] if all(one in other for other in kinds)), None)):
-        return _build_fault(error, name_kinds(name, error.instance, [value for one in kinds for value in one[name]]))
-    meant = [found[0] for found in [one for one, names in zip(typed, kinds, strict=True) if not names] or typed]
+    types = [_read_expected_types(errors, error.instance_path) for errors in alternatives]
+    same_type = [errors for errors, expected in zip(alternatives, types, strict=True) if not expected]
+    if not same_type:
+        return _build_fault(error, name_types(error.instance, chain.from_iterable(types)))
+    kinds = [_read_expected_kinds(errors, error.instance_path) for errors in same_type]
+    of_all = [name for name in kinds[0] if all(name in other for other in kinds)]
+    if len(kinds) > 1 and of_all:
+        allowed = [value for one in kinds for value in one[of_all[0]]]
+        return _build_fault(error, name_kinds(of_all[0], error.instance, allowed))
+    same_kind = [errors for errors, names in zip(same_type, kinds, strict=True) if not names]
+    meant = [errors[0] for errors in same_kind or same_type]
     if len(meant) == 1:
         return _word(meant[0])
-    return _build_fault(error, "; or ".join(list(dict.fromkeys(map(_read_message, meant)))[:_MAX_ALTERNATIVES]))
+    messages = list(dict.fromkeys(map(_read_message, meant)))
+    return _build_fault(error, "; or ".join(messages[:_MAX_ALTERNATIVES]))
 
 
 def _build_fault(error: jsonschema_rs.ValidationError, message: str, missing: str | None = None) -> ArgumentFault:
