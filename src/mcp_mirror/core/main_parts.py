@@ -132,16 +132,15 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     texts leave no room for a preview.
     """
     listed = find_listed_items(blob, trim(blob))
-    view = memoryview(blob)
     short = [one for one in listed if one.length <= MAX_LISTED_TEXT and kind_at(blob, one.start) == "text"]
     if len(short) != len(listed) - 1:
         return None
-    position = max(range(len(listed)), key=lambda at: listed[at].length)
-    span = find_text_at(blob, listed[position]) or listed[position]
-    kind = kind_at(blob, span.start)
+    view = memoryview(blob)
     others = quote_short_texts([view[one.start : one.stop] for one in short], estimate)
+    position = next(at for at, one in enumerate(listed) if one not in short)
+    span = find_text_at(blob, listed[position]) or listed[position]
+    kind, part = kind_at(blob, span.start), view[span.start : span.stop]
     is_main = span.length > MAX_LISTED_TEXT and kind in ("text", "array", "object")
-    part = view[span.start : span.stop]
     if not others or not is_main or (kind == "object" and has_content(part)):
         return None
     is_indexed = kind == "object" and span.length <= MAX_NESTED_BYTES

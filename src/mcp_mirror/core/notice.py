@@ -287,12 +287,14 @@ def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
             described = f'{name} {outline_hidden(stored.blob, text.span)} at "{path}"{found}'
             at = next((at for at, formatted in enumerate(listed) if formatted.startswith(f"{name} ")), None)
-            if at is not None:
+            if at is None:
+                listed.append(described)
+                left -= len(text.keys) == 1
+            else:
                 listed[at] = described
-                continue
-            listed.append(described)
-            left -= len(text.keys) == 1
-    return ", ".join((*listed, *([f"and {format_count(left, 'more key')}"] if left else ())))
+    if left:
+        listed.append(f"and {format_count(left, 'more key')}")
+    return ", ".join(listed)
 
 
 def _describe_text(stored: NoticeInput, text: Part) -> str:

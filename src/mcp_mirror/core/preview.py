@@ -389,7 +389,9 @@ def _name_keys(blob: Buffer) -> str:
     if kind_at(blob, span.start) != "object" or span.length > MAX_NESTED_BYTES:
         return ""
     keys = [_format_key(key) for key, _ in islice(members(blob, span), _MAX_LISTED_KEYS + 1)]
-    return f"{of} ({', '.join((*keys[:_MAX_LISTED_KEYS], *(['...'] if len(keys) > _MAX_LISTED_KEYS else [])))})"
+    if len(keys) > _MAX_LISTED_KEYS:
+        keys[_MAX_LISTED_KEYS:] = ["..."]
+    return f"{of} ({', '.join(keys)})"
 
 
 def _format_cell(blob: Buffer, span: Span) -> str:
@@ -469,13 +471,14 @@ def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]
         return (outline_value(blob, span, count),)
     if kind != "object" or span.length > MAX_NESTED_BYTES:
         return ("",)
-    known = list(islice(members(blob, span), _MAX_LISTED_KEYS + 1))
+    known = members(blob, span)
     keys = [
         f"{as_json_string(key, MAX_FIELD_NAME)} {describe_shape(blob, value, count)}"
         for key, value in known[:_MAX_LISTED_KEYS]
     ]
-    more = ["..."] if len(known) > _MAX_LISTED_KEYS else []
-    return "", f"{outline_hidden(blob, span, count)}: {', '.join(keys + more)}"
+    if len(known) > _MAX_LISTED_KEYS:
+        keys.append("...")
+    return "", f"{outline_hidden(blob, span, count)}: {', '.join(keys)}"
 
 
 def _find_picture(blob: Buffer, span: Span) -> Media | None:

@@ -69,8 +69,11 @@ def show_around_data(head: str, end: str, data: bytes, take: Take) -> tuple[Sequ
     `end` is empty if the head is the whole text. `data` is JSON, which the text may have in the notation of Python.
     """
     tail = end or head
-    first, last = (str(part, "utf-8", "ignore") for part in (data[:_MARK], data[-_MARK:]))
-    first, last = first if first in head else f"\n{first[0]}", last if last in tail else f"{last[-1]}\n"
+    first, last = data[:_MARK].decode(errors="ignore"), data[-_MARK:].decode(errors="ignore")
+    if first not in head:
+        first = f"\n{first[0]}"
+    if last not in tail:
+        last = f"{last[-1]}\n"
     before = head.partition(first)[0] if first in head else ""
     after = tail.rpartition(last)[2] if last in tail else ""
     return _take_lines(split_lines(before)[:_TAIL_LINES], take), _take_lines(split_lines(after)[-_TAIL_LINES:], take)

@@ -138,8 +138,7 @@ class ToolIndex:
             frequencies: dict[int, float] = defaultdict(float)
             strengths: dict[int, float] = defaultdict(float)
             for stem, weight in variants.items():
-                tools, weights = self._postings.get(stem, _NO_POSTINGS)
-                for tool, frequency in zip(memoryview(tools).cast("I"), memoryview(weights).cast("d"), strict=True):
+                for tool, frequency in self._list_tools(stem):
                     frequencies[tool] += weight * frequency
                     strengths[tool] = max(strengths[tool], weight)
             containing = sum(strengths.values())
@@ -154,6 +153,11 @@ class ToolIndex:
             best *= _NAMED_WEIGHT
             scores.update(dict.fromkeys(memoryview(self._named.get(spelling, b"")).cast("I"), best))
         return scores
+
+    def _list_tools(self, stem: str) -> Iterable[tuple[int, float]]:
+        """The tools that contain a stem, with its weighted frequency in each."""
+        tools, frequencies = self._postings.get(stem, _NO_POSTINGS)
+        return zip(memoryview(tools).cast("I"), memoryview(frequencies).cast("d"), strict=True)
 
     def _expand(self, wording: str) -> Iterable[Mapping[str, float]]:
         """Each word of a wording, and each pair of words written as one, with the related stems and their weights."""

@@ -56,7 +56,8 @@ def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
         return None
     view = memoryview(blob)
     records = [view[one.span.start : one.span.stop] for one in known]
-    fields, name = set(map(str.casefold, set().union(*map(read_keys, records)))), "key"
+    fields = {key.casefold() for record in records for key in read_keys(record)}
+    name = "key"
     while name in fields:
         name = f"_{name}"
     return b"\n".join(_write_record(name, one.key, record) for one, record in zip(known, records, strict=True))
