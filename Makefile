@@ -308,7 +308,7 @@ $(CLIENTS)/.installed: tests/clients/package-lock.json
 
 comma := ,
 # The pure modules: tests/unit covers every branch of them. Modules with I/O are tested with real processes.
-PURE  := errors types callers paths $(addprefix observability/,audit argument_shapes) \
+PURE  := errors types callers paths library/tool_formats $(addprefix observability/,audit argument_shapes) \
          $(addprefix settings/,policies upstreams store labels access limits declarations) \
          $(addprefix payload/,json_rpc json_bounds framing json_spans json_strings scans) \
          $(addprefix security/,flows pins sanitize) \

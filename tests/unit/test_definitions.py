@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.tool_inspection import format_definition
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.library.tool_formats import format_definition
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 ADVERT = {"name": "load_mirrored", "description": "A table.", "inputSchema": SCHEMA, "annotations": {"title": "Load"}}

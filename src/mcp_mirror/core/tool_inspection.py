@@ -3,9 +3,8 @@
 The result does not depend on names, pins or other configuration of the catalog.
 """
 
-from collections.abc import Callable, Mapping
-from copy import deepcopy
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final
 
 import mcp_types as types
 import msgspec
@@ -17,34 +16,25 @@ from mcp_mirror.core.schema_references import Schema, read_types
 from mcp_mirror.core.schema_repair import repair_schema
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
 from mcp_mirror.core.validation_cost import Cost, estimate_cost
-from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_bounds import is_deeper
 from mcp_mirror.settings.limits import UpstreamBounds
 
-Format = Literal["openai", "openai-responses", "anthropic", "mcp"]
-
-Definition = dict[str, Any]
-
-
-def format_definition(advert: Mapping[str, Any], form: str) -> Definition:
-    """The definition of a tool in a provider's format; a copy, which callers may change.
-
-    The formats are `openai` (Chat Completions, which most other APIs have adopted), `openai-responses` (Responses),
-    `anthropic` (Messages) and `mcp`.
-
-    Raises:
-        MirrorError: The format is unknown.
-    """
-    if form not in _FORMS:
-        raise MirrorError(f"Unknown tool format {form!r}. Use one of {', '.join(_FORMS)}.")
-    return _FORMS[form](deepcopy(dict(advert)))
+_ANY: Final[Schema] = {"type": "object"}
+_MAX_CHARACTERS: Final = 1 << 16
+"""Characters of a schema that the event loop may compile."""
+_MAX_CHARACTERS_UNKNOWN_COST: Final = 1 << 13
+"""The same for a schema without a known cost."""
+_SLOW_KEYWORDS: Final = ("unevaluated", "$dynamicRef", "$recursiveRef", "pattern")
+"""Keywords that can make the compilation of a small schema take seconds."""
+_MAX_PATTERNS: Final = 20
+"""Patterns that the event loop may compile: each takes 0.3 ms at most."""
 
 
 def find_excess(tool: Mapping[str, Any], bounds: UpstreamBounds) -> str | None:
     """The limit that a tool's definition exceeds, as a clause; None if it exceeds none."""
     try:
         text = msgspec.json.encode(tool)
-    except (ValueError, TypeError):  # `tool_inspection` reports members that cannot be encoded
+    except (ValueError, TypeError):  # `find_invalid_members` reports them
         return None
     except RecursionError:
         return _describe_nesting_excess(bounds)
@@ -57,32 +47,6 @@ def find_excess(tool: Mapping[str, Any], bounds: UpstreamBounds) -> str | None:
 
 def _describe_nesting_excess(bounds: UpstreamBounds) -> str:
     return f"its definition is nested deeper than `limits.max_schema_depth` ({bounds.max_schema_depth})"
-
-
-def _format_function(advert: Definition, schema_key: str) -> Definition:
-    """Return the members of a tool that all APIs have; a description is optional in MCP and in each of them."""
-    named = ((key, advert[key]) for key in ("name", "description") if key in advert)
-    return dict(named) | {schema_key: advert["inputSchema"]}
-
-
-_FORMS: Final[Mapping[str, Callable[[Definition], Definition]]] = {
-    "openai": lambda advert: {"type": "function", "function": _format_function(advert, "parameters")},
-    # `strict` is true by default there, which rejects optional arguments.
-    "openai-responses": lambda advert: {"type": "function", **_format_function(advert, "parameters"), "strict": False},
-    "anthropic": lambda advert: _format_function(advert, "input_schema"),
-    "mcp": lambda advert: advert,
-}
-
-
-_ANY: Final[Schema] = {"type": "object"}
-_MAX_CHARACTERS: Final = 1 << 16
-"""Characters of a schema that the event loop may compile."""
-_MAX_CHARACTERS_UNKNOWN_COST: Final = 1 << 13
-"""The same for a schema without a known cost."""
-_SLOW_KEYWORDS: Final = ("unevaluated", "$dynamicRef", "$recursiveRef", "pattern")
-"""Keywords that can make the compilation of a small schema take seconds."""
-_MAX_PATTERNS: Final = 20
-"""Patterns that the event loop may compile: each takes 0.3 ms at most."""
 
 
 class InspectedTool(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,6 @@ from mcp_mirror.callers import LOCAL, OWN_NAME, Caller, NullChannel
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
 from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.replies import ToolResult
-from mcp_mirror.core.tool_inspection import Definition, Format, format_definition
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
 from mcp_mirror.functions.results import encode_media, write_cut_texts, write_json
@@ -33,6 +32,7 @@ from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.pipeline import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
+from mcp_mirror.library.tool_formats import Definition, Format, format_definition
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value

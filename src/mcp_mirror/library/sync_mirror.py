@@ -17,11 +17,11 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, U
 import anyio
 
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams
-from mcp_mirror.core.tool_inspection import Definition, Format
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.signatures import ToolOptions
 from mcp_mirror.gateway.call import Stage
 from mcp_mirror.library.mirror import Mirror
+from mcp_mirror.library.tool_formats import Definition, Format
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")

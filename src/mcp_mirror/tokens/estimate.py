@@ -132,14 +132,6 @@ def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
     return measured
 
 
-def _find_zeros(numbers: Sequence[int]) -> Iterator[int]:
-    """The positions of the zeros; faster than a loop over all numbers."""
-    at = -1
-    for _ in range(numbers.count(0)):
-        at = numbers.index(0, at + 1)
-        yield at
-
-
 class _Costs:
     """The costs of the pieces of texts. If they have very many rare parts, a sample of these is examined."""
 
@@ -153,7 +145,7 @@ class _Costs:
             pieces = split(text)
             costs = list(map(find_cost, pieces))
             self._known.append(sum(costs))
-            rare.append([pieces[at] for at in _find_zeros(costs)])
+            rare.append([piece for piece, cost in zip(pieces, costs, strict=True) if not cost])
         self._rare = [0] * len(rare)
         """By text: the cost of its examined parts, in lanes."""
         self._scale = 1.0
