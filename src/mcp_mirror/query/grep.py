@@ -123,13 +123,13 @@ class Search(msgspec.Struct, frozen=True):
 
     def _write(self, line: Line, matcher: Matcher) -> dict[int, str]:
         """A line of a text with its context lines, by number."""
+        above, below = self._excerpt_context(line)
+        return _number_lines(line.number, above, f"{_format_position(line, matcher)}: {_cut_line(line)}", below)
+
+    def _excerpt_context(self, line: Line) -> tuple[list[str], list[str]]:
+        """The lines before and after a hit that are shown."""
         before, after = _lines_before(line, self.context), _lines_after(line, self.context)
-        first = line.number - len(before)
-        return {
-            **{at: f"{at}- {excerpt(one)}" for at, one in enumerate(before, first)},
-            line.number: f"{line.number}{_format_position(line, matcher)}: {_cut_line(line)}",
-            **{at: f"{at}- {excerpt(one)}" for at, one in enumerate(after, line.number + 1)},
-        }
+        return [*map(excerpt, before)], [*map(excerpt, after)]
 
     def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
         lines = _search_lines_of_strings(matcher, blob, self.context, is_over)
@@ -161,8 +161,7 @@ class Search(msgspec.Struct, frozen=True):
         hit = f"{_format_position(line, matcher)}: {_cut_line(line)}"
         if not line.number and b"\n" not in line.data:
             return _StringHit(start, None, hit)
-        above, below = _lines_before(line, self.context), _lines_after(line, self.context)
-        return _StringHit(start, line.number, hit, [*map(excerpt, above)], [*map(excerpt, below)])
+        return _StringHit(start, line.number, hit, *self._excerpt_context(line))
 
 
 class _StringHit(NamedTuple):
@@ -181,23 +180,32 @@ class _StringHit(NamedTuple):
         """The line and its context; with the path of the string, unless the hit above has it already."""
         if self.number is None:
             return f"{path}{self.line}"
-        lines = (*(f"- {one}" for one in self.above), self.line, *(f"- {one}" for one in self.below))
         first = begin = self.number - len(self.above)
-        end = first + len(lines)
-        shown = earlier.stop if earlier and earlier.start == self.start else None
-        if shown is not None:
-            begin = max(first, min(shown, self.number))
+        end = self.stop
+        follows = earlier is not None and earlier.start == self.start
+        if earlier and follows:
+            begin = min(earlier.stop, self.number)
         if later and later.start == self.start:
             end = min(end, later.number or 0)
-        text = "\n".join(f"line {at}{lines[at - first]}" for at in range(begin, end))
-        if shown is None:
+        lines = _number_lines(self.number, self.above, self.line, self.below, "line ")
+        text = "\n".join(line for at, line in lines.items() if begin <= at < end)
+        if not follows:
             return f"{path} {text}"
-        return f"--\n{text}" if self.above and begin > shown else text
+        return f"--\n{text}" if self.above and first > begin else text
 
     @property
     def stop(self) -> int:
         """The number of the first line below it that is not shown."""
         return (self.number or 0) + 1 + len(self.below)
+
+
+def _number_lines(number: int, above: Sequence[str], hit: str, below: Sequence[str], label: str = "") -> dict[int, str]:
+    """The line of a hit and its context, by number."""
+    return {
+        **{at: f"{label}{at}- {line}" for at, line in enumerate(above, number - len(above))},
+        number: f"{label}{number}{hit}",
+        **{at: f"{label}{at}- {line}" for at, line in enumerate(below, number + 1)},
+    }
 
 
 def _count_rest(hits: Iterator[_Hit]) -> str:
