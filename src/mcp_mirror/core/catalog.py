@@ -262,6 +262,7 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
         found += yield from _select_tools(policy, tools, rules.pins, problems)
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
+    slugs: set[str] = set()
     quarantined: dict[str, Finding] = {}
     origins: dict[str, Origin] = {}
     required: dict[str, frozenset[str]] = {}
@@ -270,6 +271,7 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
         named = yield from _name_tools(found, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
         for one in found:
             yield
+            slugs.add(tool_slug(one.examined.name))
             if not is_twin and not rules.is_transparent and not one.policy.preview:
                 continue  # an original would show its results
             name = named[one.origin]
@@ -280,13 +282,8 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
                 quarantined[name] = one.finding
             else:
                 entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
-    slugs: set[str] = set()
-    findings: list[Finding] = []
-    for one in found:
-        yield
-        slugs.add(tool_slug(one.examined.name))
-        findings += (one.finding,) if one.finding else ()
-    return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, tuple(findings), required, origins=origins)
+    findings = tuple(one.finding for one in found if one.finding)
+    return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, findings, required, origins=origins)
 
 
 def _name_tools(
@@ -301,7 +298,8 @@ def _name_tools(
     new: list[Origin] = []
     for one in found:
         yield
-        new += (one.origin,) if one.origin not in known else ()
+        if one.origin not in known:
+            new.append(one.origin)
     named: dict[Origin, str] = {}
     for group in (pinned, new):
         named |= names.keep_original_names([one for one in group if keeps.fullmatch(one[1])]) if keeps else {}

@@ -252,11 +252,12 @@ def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
 def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
     """One line for each image, recording or file, and one about links and embedded texts if only some follow."""
     lines = [f'"{path}" {what}' for path, what in stored.media[:_MAX_MEDIA_LINES]]
-    more = stored.media[_MAX_MEDIA_LINES:]
-    hidden = sum(what.endswith(NOT_SHOWN) for _, what in more)
-    lines += [f"and {len(more):,} more{f', {hidden:,} of them{NOT_SHOWN[1:]}' if hidden else ''}"] if more else []
+    if more := stored.media[_MAX_MEDIA_LINES:]:
+        hidden = sum(what.endswith(NOT_SHOWN) for _, what in more)
+        lines.append(f"and {len(more):,} more{f', {hidden:,} of them{NOT_SHOWN[1:]}' if hidden else ''}")
     following, total = stored.others
-    lines += [f"Below are {following:,} of {total:,} links and embedded texts."] if 0 < following < total else []
+    if 0 < following < total:
+        lines.append(f"Below are {following:,} of {total:,} links and embedded texts.")
     return tuple(lines)
 
 

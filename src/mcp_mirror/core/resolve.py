@@ -220,7 +220,8 @@ def open_texts(arguments: Buffer, known: frozenset[str], types_at: TypesAt) -> B
         pointer = _classify_string(arguments, span, at, known)
         is_taken = isinstance(pointer, EscapedPath) or (pointer is not None and pointer.path is not None)
         value = None if is_taken else _convert(arguments, span, "text", wanted)
-        opened += [Correction(span, value)] if value else []
+        if value:
+            opened.append(Correction(span, value))
     if not opened:
         return arguments
     in_order = tuple(sorted(opened, key=lambda one: one.span.start))
@@ -237,8 +238,8 @@ def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> t
     """
     corrections = list(_find_refused_values(arguments, found, types_at))
     for span, _, wanted in _find_refused_texts(arguments, found, types_at):
-        value = _convert(arguments, span, "text", wanted)
-        corrections += [Correction(span, value)] if value else []
+        if value := _convert(arguments, span, "text", wanted):
+            corrections.append(Correction(span, value))
     return tuple(_drop_inner(corrections))
 
 

@@ -319,7 +319,8 @@ def write_signature(advert: Mapping[str, Any], schema: Schema) -> str:
         f"{name}{'' if name in required else '?'}: {_write_type(originals.get(name), find_types((name,)))}"
         for name in names[:_MAX_ARGUMENTS]
     ]
-    written += ["..."] if len(names) > _MAX_ARGUMENTS else []
+    if len(names) > _MAX_ARGUMENTS:
+        written.append("...")
     return cut(sanitize(", ".join(written)), _MAX_SIGNATURE_BYTES)
 
 
