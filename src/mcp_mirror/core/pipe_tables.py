@@ -169,12 +169,12 @@ def _has_cells_of_lines(lines: Sequence[str], count: int, form: _Form) -> bool:
     drawn = list(takewhile(lambda line: not _FOOTER_RULE.match(line), lines[1:count]))
     if any(map(_CONTINUED.search, drawn)) or (rule.startswith("+") and not _is_closed(lines, count, form)):
         return True
-    last = [(line, below) for line, below in pairwise(drawn) if line.endswith("+") and not _read_rule(line)]
-    if any(not any(_split_cells(below, form)[:-1]) for _, below in last):
-        return True
-    rules = {at for at, line in enumerate(drawn) if _read_rule(line)}
-    followers = (line for at, line in enumerate(drawn) if at and not rules & {at - 1, at})
-    return any(at < len(drawn) - 1 for at in rules) and any(not _split_cells(line, form)[0] for line in followers)
+    are_rules = [_read_rule(line) != "" for line in drawn]
+    for line, below, is_rule in zip(drawn, drawn[1:], are_rules, strict=False):
+        if line.endswith("+") and not is_rule and not any(_split_cells(below, form)[:-1]):
+            return True
+    followers = [line for line, of_two in zip(drawn[1:], pairwise(are_rules), strict=True) if not any(of_two)]
+    return any(are_rules[:-1]) and any(not _split_cells(line, form)[0] for line in followers)
 
 
 def _is_closed(lines: Sequence[str], count: int, form: _Form) -> bool:

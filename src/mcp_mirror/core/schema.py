@@ -125,22 +125,23 @@ def _flatten_root(schema: Schema) -> Schema:
     """
     if ROOT_COMBINATORS.isdisjoint(schema):
         return schema
-    parts = list(find_applicable_schemas(References(schema), schema, {}))
-    properties: dict[str, Any] = {}
-    for part in reversed([part for part, is_certain in parts if is_certain]):
-        properties |= _read_properties(part, schema)
+    certain: list[Schema] = []
+    uncertain: list[Schema] = []
+    for part, is_certain in find_applicable_schemas(References(schema), schema, {}):
+        (certain if is_certain else uncertain).append(part)
     cases: dict[str, dict[str, Any]] = {}
-    for part in (part for part, is_certain in parts if not is_certain):
+    for part in uncertain:
         for name, value in _read_properties(part, schema).items():
             cases.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), value)
-    either: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
     for name, found in cases.items():
         alternatives = list(found.values())
-        either[name] = alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
-    named = [name for part, is_certain in parts if is_certain for name in as_sequence(part.get("required"))]
-    required = {"required": list(dict.fromkeys(map(str, named)))} if named else {}
-    kept = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS}
-    return kept | {"properties": either | properties} | required
+        properties[name] = alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+    for part in reversed(certain):
+        properties |= _read_properties(part, schema)
+    required = dict.fromkeys(str(name) for part in certain for name in as_sequence(part.get("required")))
+    flat = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS} | {"properties": properties}
+    return flat | {"required": list(required)} if required else flat
 
 
 def _read_properties(part: Schema, root: Schema) -> Mapping[str, Any]:

@@ -234,15 +234,13 @@ def settle(schema: Schema) -> Schema:
 
 def _find_targets_to_move(references: References) -> dict[Pointer, None]:
     """The paths of the targets that have to move, each once."""
-    used = (
-        part[word] for at, part in _walk_subschemas(references.root, ()) for word in REFERENCES if at and word in part
-    )
-    found = ((reference, references.pointer(reference)) for reference in used)
-    return {
-        pointer: None
-        for reference, pointer in found
-        if pointer and not _is_kept(reference, pointer) and references.at(pointer) is not None
-    }
+    moved: dict[Pointer, None] = {}
+    for at, part in _walk_subschemas(references.root, ()):
+        for reference in (part[word] for word in REFERENCES if at and word in part):
+            pointer = references.pointer(reference)
+            if pointer and not _is_kept(reference, pointer) and references.at(pointer) is not None:
+                moved[pointer] = None
+    return moved
 
 
 def _is_kept(reference: str, pointer: Pointer) -> bool:

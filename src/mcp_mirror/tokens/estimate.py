@@ -120,14 +120,11 @@ def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
         return _measure_whole(text if isinstance(text, str) else bytes(text).decode(errors="replace"), tokenizers)
     known = _read_tokenizers(tokenizers)
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
-        windows, sizes = zip(
-            *(_read_window(text, start) for start in _choose_places(len(text), count, _READ_SIZE)), strict=True
-        )
+        places = _choose_places(len(text), count, _READ_SIZE)
+        windows, sizes = zip(*(_read_window(text, start) for start in places), strict=True)
         measured = _measure_windows(windows, sizes, known, len(text) / sum(sizes))
-        if all(
-            error <= _MAX_ERROR_SHARE * tokens
-            for error, tokens in zip(measured.sampling_errors, measured.tokens, strict=True)
-        ):
+        errors = zip(measured.sampling_errors, measured.tokens, strict=True)
+        if all(error <= _MAX_ERROR_SHARE * tokens for error, tokens in errors):
             break  # few windows are enough, because they vary little
     return measured
 
