@@ -153,30 +153,46 @@ class Matcher:
         return self._find_candidate(data, 0, len(data) + 1) is not None
 
 
+class _Size(NamedTuple):
+    """The size of a part of a pattern."""
+
+    steps: int = 0
+    """Steps of its automaton."""
+    optional: int = 0
+    """Its parts that may be left out."""
+
+    def plus(self, other: "_Size") -> "_Size":
+        """The size of both parts together."""
+        return _Size(self.steps + other.steps, self.optional + other.optional)
+
+    def repeat(self, least: int, most: int) -> "_Size":
+        """The size of what a quantifier adds to the part."""
+        return _Size(self.steps * (most - 1), self.optional * (most - 1) + most - least)
+
+
 def measure_pattern(pattern: str) -> int:
     """An estimate of the time to compile a pattern: the steps of its automaton (0.3 us each), up to a million."""
     if len(pattern) > _MEASURED_PATTERN:
         return _MAX_STEPS
-    outer: list[tuple[int, int]] = []
-    steps = optional = 0  # of the group so far
-    last = (0, 0)  # steps and optional parts of the part to which a quantifier belongs
+    outer: list[_Size] = []
+    group = last = _Size()  # the group so far, and the part of it to which a quantifier belongs
     for atom in _ATOM.finditer(_accept_windows_ends(pattern)):
         if atom["open"]:
-            outer.append((steps, optional))
-            steps = optional = 0
+            outer.append(group)
+            group = _Size()
             continue
         if atom["least"] or atom["mark"]:
-            least, most = _read_quantifier(atom)
-            steps += last[0] * (most - 1)
-            optional += last[1] * (most - 1) + most - least
+            group = group.plus(last.repeat(*_read_quantifier(atom)))
             continue
-        last = (_CLASS_STEPS if atom["class"] else _MANY_STEPS if atom["many"] else 1, 0)
         if atom["close"] and outer:
-            last = (steps + 1, optional)
-            steps, optional = outer.pop()
-        steps, optional = steps + last[0], optional + last[1]
-    total = steps + sum(one[0] for one in outer) + (optional + sum(one[1] for one in outer)) ** 2 // _PAIRS
-    return min(total, _MAX_STEPS)
+            last, group = _Size(group.steps + 1, group.optional), outer.pop()
+        else:
+            simple = _MANY_STEPS if atom["many"] else 1
+            last = _Size(_CLASS_STEPS if atom["class"] else simple)
+        group = group.plus(last)
+    for one in outer:
+        group = group.plus(one)
+    return min(group.steps + group.optional**2 // _PAIRS, _MAX_STEPS)
 
 
 def _read_quantifier(atom: re.Match[str]) -> tuple[int, int]:
