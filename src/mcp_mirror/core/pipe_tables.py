@@ -10,10 +10,11 @@ import msgspec
 _BAR: Final = re.compile(r"(?<!\\)\|")
 """A bar between two cells; a bar with a backslash is part of a cell."""
 _BOX_BAR: Final = re.compile("[\u2502\u2503\u2551]")
-_BOX: Final = {
-    code: "|" if _BOX_BAR.match(chr(code)) else "-" if chr(code) in "\u2500\u2501\u2550" else "+"
-    for code in range(0x2500, 0x2574)
-}
+_BOX: Final = str.maketrans(
+    dict.fromkeys(map(chr, range(0x2500, 0x2574)), "+")
+    | dict.fromkeys("\u2502\u2503\u2551", "|")
+    | dict.fromkeys("\u2500\u2501\u2550", "-")
+)
 """Box characters, and the characters of rules that they stand for."""
 _RULE_CHARACTERS: Final = frozenset("|+-=: \t") | frozenset(map(chr, _BOX))
 _RULE_CELL: Final = re.compile(r"\s*:?[-=]+:?\s*")

@@ -129,8 +129,11 @@ def _describe_files(parts: Sequence[str], mark: str) -> Iterator[str]:
     """Yield a line for each file: `src/app.py +12 -3`."""
     for part in parts:
         header, has_hunks, rest = part.partition("\n@@")
-        name = _find_name(header) if mark == _GIT else _find_name(f"--- {header}") if "\n+++ " in header else ""
-        if not name:
+        if mark == _PLAIN:
+            if "\n+++ " not in header:
+                continue
+            header = f"--- {header}"
+        if not (name := _find_name(header)):
             continue
         hunks = _SIGNATURE.split(rest, maxsplit=1)[0] if "\n-- \n" in rest else rest
         added, removed = hunks.count("\n+"), hunks.count("\n-")

@@ -376,7 +376,11 @@ def join_pieces(blob: Buffer, pieces: Pieces) -> Iterator[Buffer]:
 
 
 def _collect_pieces(view: memoryview, root: NodeRef) -> Pieces:
-    return _pack(
-        one if isinstance(one, bytes) else one.span if one.blob is view else serialize_node(one)
-        for one in render(root.node)
-    )
+    def list_pieces() -> Iterator[Span | bytes]:
+        for one in render(root.node):
+            if isinstance(one, Leaf):
+                yield one.span if one.blob is view else serialize_node(one)
+            else:
+                yield one
+
+    return _pack(list_pieces())

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -208,7 +208,9 @@ def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     while waiting:
         location, one = waiting.popleft()
         yield location, one
-        inner = one.items() if isinstance(one, dict) else enumerate(one[:1]) if isinstance(one, list) else ()
+        inner: Iterable[tuple[str | int, Any]] = one.items() if isinstance(one, dict) else ()
+        if isinstance(one, list):
+            inner = enumerate(one[:1])
         for key, member in inner:
             if seen < _MAX_SEARCHED and isinstance(member, dict | list | str):
                 waiting.append(((*location, key), member))

@@ -28,7 +28,9 @@ class _Pair(NamedTuple):
     @property
     def advice(self) -> str:
         """What differs, and the next step."""
-        kind = "null" if self.other is None else "a boolean" if isinstance(self.other, bool) else "a number"
+        kind = "a boolean" if isinstance(self.other, bool) else "a number"
+        if self.other is None:
+            kind = "null"
         if self.written == "other":
             return f"The value is text there, not {kind}: write '{self.text}'."
         if self.written == "text":
@@ -74,8 +76,9 @@ def _find_pair(sides: list[Any], literal: list[bool]) -> _Pair | None:
     """The two sides of a comparison if they differ in their types only."""
     for at, (text, other) in enumerate((sides, sides[::-1])):
         if isinstance(text, str) and _is_written_alike(text, other):
-            written = "text" if literal[at] else "other" if literal[1 - at] else None
-            return _Pair(text, other, written)
+            if literal[at]:
+                return _Pair(text, other, "text")
+            return _Pair(text, other, "other" if literal[1 - at] else None)
     return None
 
 
