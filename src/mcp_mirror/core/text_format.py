@@ -324,16 +324,20 @@ class _Columns(msgspec.Struct, frozen=True):
     @property
     def are_false(self) -> bool:
         """Whether the first line and most others are prose, code, or lines of a log, list or file, and not a row."""
+        if _repeats_labels(self.rows) or _are_numbered_lines(self.rows):
+            return True
+        if self.delimiter == "|":
+            return self._are_most(_has_changes) or _is_rule(self.rows[1])
         tests = (
-            *(_has_one_cell, self._has_open_brackets, self._has_time),
-            *(self._is_item, self._is_log_line, self._is_prose, _has_number_in_words),
+            _has_one_cell,
+            self._has_open_brackets,
+            self._has_time,
+            _is_item,
+            _is_log_line,
+            _is_prose,
+            _has_number_in_words,
         )
-        return (
-            _repeats_labels(self.rows)
-            or _are_numbered_lines(self.rows)
-            or (self.delimiter in _PUNCTUATION and any(map(self._are_most, tests)))
-            or (self.delimiter == "|" and (self._are_most(_has_changes) or _is_rule(self.rows[1])))
-        )
+        return self.delimiter in _PUNCTUATION and any(map(self._are_most, tests))
 
     def _are_most(self, test: Callable[[Sequence[str]], bool]) -> bool:
         """Whether the first row and most others pass a test."""
@@ -345,17 +349,6 @@ class _Columns(msgspec.Struct, frozen=True):
 
     def _has_time(self, row: Sequence[str]) -> bool:
         return _TIME_WITH_COMMA.search(self.delimiter.join(row)) is not None
-
-    def _is_item(self, row: Sequence[str]) -> bool:
-        return _is_spaced(row) and _LIST_ITEM.match(row[0]) is not None
-
-    def _is_log_line(self, row: Sequence[str]) -> bool:
-        has_words = 2 * len(_WORD.findall(row[0])) >= _MIN_WORDS
-        return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
-
-    def _is_prose(self, row: Sequence[str]) -> bool:
-        is_sentence = _SENTENCE_END.search(row[-1]) or _has_long_cells(row)
-        return _is_spaced(row) and bool(is_sentence) and not any(map(_NUMBER.fullmatch, row))
 
 
 def _find_columns(lines: Sequence[str]) -> _Columns | None:
@@ -382,6 +375,20 @@ def _read_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 def _has_one_cell(row: Sequence[str]) -> bool:
     """Whether only the first cell has a text, as in a line that ends with a semicolon."""
     return not any(map(str.strip, row[1:]))
+
+
+def _is_item(row: Sequence[str]) -> bool:
+    return _is_spaced(row) and _LIST_ITEM.match(row[0]) is not None
+
+
+def _is_log_line(row: Sequence[str]) -> bool:
+    has_words = 2 * len(_WORD.findall(row[0])) >= _MIN_WORDS
+    return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
+
+
+def _is_prose(row: Sequence[str]) -> bool:
+    is_sentence = _SENTENCE_END.search(row[-1]) or _has_long_cells(row)
+    return _is_spaced(row) and bool(is_sentence) and not any(map(_NUMBER.fullmatch, row))
 
 
 def _has_number_in_words(row: Sequence[str]) -> bool:
