@@ -13,6 +13,8 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.related_words import RELATED, STOP_WORDS
 from mcp_mirror.core.schema import remove_hint
@@ -102,19 +104,14 @@ class IndexedTool(Protocol):
         """The input schema, of an upstream's tool the upstream's."""
 
 
-class ToolIndex:
-    """An index of tools. It does not change."""
+class ToolIndex(msgspec.Struct, frozen=True):
+    """An index of tools."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        postings: Mapping[str, _Postings],
-        named: Mapping[str, bytes],
-    ) -> None:
-        """Keep an index: names of tools, postings by stem, and by the spellings of a name the tools with this name."""
-        self._names = names
-        self._postings = postings
-        self._named = named
+    names: Sequence[str]
+    postings: Mapping[str, _Postings]
+    """By stem."""
+    named: Mapping[str, bytes]
+    """By the spellings of a name, the tools with this name: unsigned integers."""
 
     def search(self, query: str, limit: int) -> list[str]:
         """Return the names of the tools that match a search, the best first.
@@ -128,7 +125,7 @@ class ToolIndex:
             for tool, score in scores.items():
                 totals[tool] += score / best
         ranked = sorted(totals, key=lambda tool: (-totals[tool], tool))
-        return [self._names[tool] for tool in ranked[:limit]]
+        return [self.names[tool] for tool in ranked[:limit]]
 
     def _score(self, wording: str) -> Mapping[int, float]:
         """Return the score of each tool that matches one wording."""
@@ -142,7 +139,7 @@ class ToolIndex:
                     frequencies[tool] += weight * frequency
                     strengths[tool] = max(strengths[tool], weight)
             containing = sum(strengths.values())
-            rarity = math.log(1 + (len(self._names) - containing + 0.5) / (containing + 0.5))
+            rarity = math.log(1 + (len(self.names) - containing + 0.5) / (containing + 0.5))
             for tool, frequency in frequencies.items():
                 scores[tool] += rarity * frequency / (frequency + _SATURATION)
                 matches[tool] += strengths[tool]
@@ -151,12 +148,12 @@ class ToolIndex:
         best = max(scores.values(), default=1.0)
         for spelling in _spell_name(wording):  # a tool with this very name comes first of all
             best *= _NAMED_WEIGHT
-            scores.update(dict.fromkeys(memoryview(self._named.get(spelling, b"")).cast("I"), best))
+            scores.update(dict.fromkeys(memoryview(self.named.get(spelling, b"")).cast("I"), best))
         return scores
 
     def _list_tools(self, stem: str) -> Iterable[tuple[int, float]]:
         """The tools that contain a stem, with its weighted frequency in each."""
-        tools, frequencies = self._postings.get(stem, _NO_POSTINGS)
+        tools, frequencies = self.postings.get(stem, _NO_POSTINGS)
         return zip(memoryview(tools).cast("I"), memoryview(frequencies).cast("d"), strict=True)
 
     def _expand(self, wording: str) -> Iterable[Mapping[str, float]]:
@@ -165,14 +162,14 @@ class ToolIndex:
         for stem in dict.fromkeys(stem_word(word) for word in words if word not in STOP_WORDS):
             yield self._find_variants(stem)
         for joined in dict.fromkeys(stem_word(f"{one}{other}") for one, other in pairwise(words)):
-            if joined in self._postings or joined in _RELATED:
+            if joined in self.postings or joined in _RELATED:
                 yield self._find_variants(joined)
 
     def _find_variants(self, stem: str) -> Mapping[str, float]:
         """A stem, its related stems, and for an unknown stem those that begin with it, with their weights."""
         variants = dict.fromkeys(_RELATED.get(stem, ()), _RELATED_WEIGHT)
-        if stem not in self._postings and len(stem) > _SHORTEST_STEM:
-            longer = (other for other in self._postings if other.startswith(stem))
+        if stem not in self.postings and len(stem) > _SHORTEST_STEM:
+            longer = (other for other in self.postings if other.startswith(stem))
             variants |= dict.fromkeys(islice(longer, _MAX_LONGER), _RELATED_WEIGHT)
         return {**variants, stem: 1.0}
 
