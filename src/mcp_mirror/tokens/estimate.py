@@ -10,12 +10,14 @@ dense parts from the windows or the sample can exceed it.
 import codecs
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain, pairwise
 from operator import mul
 from typing import Final, NamedTuple
+
+import msgspec
 
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.costs import (
@@ -129,76 +131,46 @@ def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
     return measured
 
 
-class _Costs:
-    """The costs of the pieces of texts. If they have very many rare parts, a sample of these is examined."""
+class _Costs(msgspec.Struct, frozen=True):
+    """The costs of the pieces of texts."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._known: list[int] = []
-        """By text: the cost of its pieces with a measured cost, in lanes."""
-        rare: list[list[str]] = []
-        """By text: its other pieces."""
-        find_cost = table().costs.known.__getitem__
-        for text in texts:
-            pieces = split(text)
-            costs = list(map(find_cost, pieces))
-            self._known.append(sum(costs))
-            rare.append([piece for piece, cost in zip(pieces, costs, strict=True) if not cost])
-        self._rare = [0] * len(rare)
-        """By text: the cost of its examined parts, in lanes."""
-        self._scale = 1.0
-        """The characters of all rare parts for each examined one."""
-        self._times: dict[RarePart, int] = {}
-        self._squares: dict[RarePart, int] = {}
-        """The errors of n occurrences of a rare piece are equal, so its variance counts n squared times."""
-        self._guesses: dict[RarePart, Guess] = {}
-        if any(rare):
-            self._examine(rare)
-
-    def _examine(self, rare: Sequence[Sequence[str]]) -> None:
-        """Guess the costs of the rare pieces of each text, or of a sample."""
-        counts = Counter(chain.from_iterable(rare))
-        split_pieces = {piece: split_rare(piece) for piece in counts}
-        parts = list(dict.fromkeys(chain.from_iterable(split_pieces.values())))
-        characters = sum(len(part.text) for part in parts)
-        if characters > _MAX_RARE:
-            parts = [parts[at] for at in _choose_places(len(parts), len(parts) * _MAX_RARE // characters)]
-        self._guesses = guesses = {part: guess(part) for part in parts}
-        units: dict[str, int] = {}
-        for piece, times in counts.items():
-            units[piece] = 0
-            for part in split_pieces[piece]:
-                if guessed := guesses.get(part):
-                    units[piece] += guessed.units
-                    self._times[part] = self._times.get(part, 0) + times
-                    self._squares[part] = self._squares.get(part, 0) + times * times
-        examined = sum(times * len(part.text) for part, times in self._times.items())
-        self._scale = sum(len(piece) * times for piece, times in counts.items()) / examined
-        self._rare = [sum(map(units.__getitem__, pieces)) for pieces in rare]
+    known: Sequence[int]
+    """By text: the cost of its pieces with a measured cost, in lanes."""
+    rare: Sequence[int]
+    """By text: the cost of the examined parts of its other pieces, in lanes."""
+    scale: float = 1.0
+    """The characters of all rare parts for each examined one."""
+    guesses: Mapping[RarePart, Guess] = msgspec.field(default_factory=dict)
+    """The examined parts."""
+    times: Mapping[RarePart, int] = msgspec.field(default_factory=dict)
+    """Their occurrences."""
+    squares: Mapping[RarePart, int] = msgspec.field(default_factory=dict)
+    """The errors of n occurrences of a rare piece are equal, so its variance counts n squared times."""
 
     def totals(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
         """The cost of all texts, by tokenizer."""
-        known, rare, scale = sum(self._known), sum(self._rare), self._scale
+        known, rare, scale = sum(self.known), sum(self.rare), self.scale
         return [(known >> one.shift & _LANE_MASK) + scale * (rare >> one.shift & _LANE_MASK) for one in tokenizers]
 
     def units(self, one: _Tokenizer) -> list[float]:
         """The cost of each text."""
-        shift, scale = one.shift, self._scale
+        shift, scale = one.shift, self.scale
         return [
             (known >> shift & _LANE_MASK) + scale * (rare >> shift & _LANE_MASK)
-            for known, rare in zip(self._known, self._rare, strict=True)
+            for known, rare in zip(self.known, self.rare, strict=True)
         ]
 
     def variances(self, tokenizers: Sequence[_Tokenizer]) -> list[float]:
         """The variance of each tokenizer's tokens: of single pieces, and of all pieces of a class together."""
-        if not self._guesses:
+        if not self.guesses:
             return [0.0] * len(tokenizers)
         costs: dict[str, int] = {}
         spread = 0
-        for part, guessed in self._guesses.items():
-            costs[guessed.named] = costs.get(guessed.named, 0) + self._times[part] * guessed.units
-            spread += self._squares[part] * guessed.variance
+        for part, guessed in self.guesses.items():
+            costs[guessed.named] = costs.get(guessed.named, 0) + self.times[part] * guessed.units
+            spread += self.squares[part] * guessed.variance
         by_class = [(table().rules[named], cost) for named, cost in costs.items()]
-        unit = self._scale / UNIT
+        unit = self.scale / UNIT
         return [
             lane(spread, one.at) * unit
             + sum((rules[one.at].doubt * lane(cost, one.at) * unit) ** 2 for rules, cost in by_class)
@@ -210,17 +182,54 @@ class _Costs:
 
         The estimate is in proportion to the characters (Cochran, Sampling Techniques, section 6.4).
         """
-        if self._scale == 1:
+        if self.scale == 1:
             return [0.0] * len(tokenizers)
-        sizes = [self._times[part] * len(part.text) for part in self._guesses]
-        factor = self._scale * (self._scale - 1) * len(sizes) / (len(sizes) - 1)
+        sizes = [self.times[part] * len(part.text) for part in self.guesses]
+        factor = self.scale * (self.scale - 1) * len(sizes) / (len(sizes) - 1)
         errors = []
         for one in tokenizers:
-            units = [self._times[part] * lane(guessed.units, one.at) for part, guessed in self._guesses.items()]
+            units = [self.times[part] * lane(guessed.units, one.at) for part, guessed in self.guesses.items()]
             density = sum(units) / sum(sizes)
             squares = sum((cost - density * size) ** 2 for cost, size in zip(units, sizes, strict=True))
             errors.append(math.sqrt(squares * factor) / UNIT)
         return errors
+
+
+def _compute_costs(texts: Iterable[str]) -> _Costs:
+    """The costs of the pieces of texts. If they have very many rare parts, a sample of these is examined."""
+    known: list[int] = []
+    rare: list[list[str]] = []
+    find_cost = table().costs.known.__getitem__
+    for text in texts:
+        pieces = split(text)
+        costs = list(map(find_cost, pieces))
+        known.append(sum(costs))
+        rare.append([piece for piece, cost in zip(pieces, costs, strict=True) if not cost])
+    return _add_rare_costs(known, rare) if any(rare) else _Costs(known, [0] * len(known))
+
+
+def _add_rare_costs(known: Sequence[int], rare: Sequence[Sequence[str]]) -> _Costs:
+    """Guess the costs of the rare pieces of each text, or of a sample of their parts."""
+    counts = Counter(chain.from_iterable(rare))
+    split_pieces = {piece: split_rare(piece) for piece in counts}
+    parts = list(dict.fromkeys(chain.from_iterable(split_pieces.values())))
+    characters = sum(len(part.text) for part in parts)
+    if characters > _MAX_RARE:
+        parts = [parts[at] for at in _choose_places(len(parts), len(parts) * _MAX_RARE // characters)]
+    guesses = {part: guess(part) for part in parts}
+    units: dict[str, int] = dict.fromkeys(counts, 0)
+    occurrences: dict[RarePart, int] = {}
+    squares: dict[RarePart, int] = {}
+    for piece, times in counts.items():
+        for part in split_pieces[piece]:
+            if guessed := guesses.get(part):
+                units[piece] += guessed.units
+                occurrences[part] = occurrences.get(part, 0) + times
+                squares[part] = squares.get(part, 0) + times * times
+    examined = sum(times * len(part.text) for part, times in occurrences.items())
+    scale = sum(len(piece) * times for piece, times in counts.items()) / examined
+    of_texts = [sum(map(units.__getitem__, pieces)) for pieces in rare]
+    return _Costs(known, of_texts, scale, guesses, occurrences, squares)
 
 
 @dataclass(frozen=True)
@@ -259,7 +268,7 @@ class _Measured:
 @lru_cache(_RECENT)  # a call measures a result twice: to decide what is shown, and to count what the model reads
 def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> _Measured:
     """Measure a text that is examined whole: pieces and joints."""
-    known, costs = _read_tokenizers(tokenizers), _Costs((text,))
+    known, costs = _read_tokenizers(tokenizers), _compute_costs((text,))
     return _Measured(known, costs, _count_tokens(costs.totals(known), text, known))
 
 
@@ -280,7 +289,7 @@ def _measure_windows(
     windows: Sequence[str], sizes: Sequence[int], tokenizers: tuple[_Tokenizer, ...], scale: float
 ) -> _Measured:
     """Measure a text `scale` times as long as its windows."""
-    costs = _Costs(windows)
+    costs = _compute_costs(windows)
     whole = _count_tokens(costs.totals(tokenizers), "".join(windows), tokenizers)
     errors = [
         math.hypot(_compute_standard_error([cost / UNIT for cost in costs.units(one)], sizes), sampled) * scale
