@@ -146,6 +146,7 @@ def test_long_texts_that_are_no_literals_are_read_in_linear_time(text: str) -> N
         '[{"a": NaNs}]',
         '[{"a": "NaN"} x]',
         "words",
+        "words (1)",
         "",
     ],
 )

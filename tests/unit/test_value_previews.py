@@ -390,6 +390,12 @@ def test_each_of_a_few_different_items_has_a_line(value: Any, lines: tuple[str, 
     assert shown.lines == lines
 
 
+def test_an_item_with_many_keys_shows_the_first_ones() -> None:
+    first, _ = preview([{f"k{number}": "x" * 9 for number in range(20)}, "the end"]).lines
+    keys = ", ".join(f'"k{number}" text' for number in range(8))
+    assert first == f'"{BASE}/0": object 390 B: {keys}, ...'
+
+
 def test_an_object_before_many_texts_does_not_make_them_objects() -> None:
     shown = preview([{"pages": 12}, *(f"[Page {n}]" for n in range(12))])
     assert shown.summary.startswith("array[13], ")

@@ -145,7 +145,7 @@ def describe_part(blob: Buffer, part: MainPart, room: TokenBudget, path: str = "
             line = _describe_main_array(blob, part, named, room)
         case Records():
             line = _describe_records(part, named, room)
-        case Level():
+        case _:
             line = _describe_level(blob, part, named, room)
     if len(part.keys) > 1 and (whole := find_path(path, part.keys)):  # the outline of the object has only its members
         line = line.replace(f'"{named}"', f'"{whole}"', 1)
