@@ -216,27 +216,39 @@ def _read_edges(data: bytes) -> Edges:
 
 
 def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
-    """Make a table of a text: of the table that it draws, or of CSV or TSV, which a heading may precede."""
-    edges = _read_edges(data)
-    head, form = edges.head, find_format(edges)
-    body = data[len(head[: measure_heading(edges)].encode()) :]
-    is_loaded = False
-    if form.startswith("table"):
-        text = data.decode(errors="replace")
-        drawn = find_record_table(text) or find_pipe_table(text) or find_spaced_table(body.decode(errors="replace"))
-        if drawn:
-            rows = _write_csv((drawn.header, *drawn.rows), ",")
-            with open_as_file(rows) as path:
-                _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
-            is_loaded = True
-    elif not (has_false_columns(edges) or form.startswith(_LINE_FORMATS)):
-        if form.startswith(("CSV", "TSV")):
-            delimiter = find_delimiter(edges._replace(head=head[measure_heading(edges) :]))
-            is_loaded = _load_rows(database, name, body.lstrip(b"\r\n"), delimiter)
-        else:
-            is_loaded = _load_csv(database, name, body)
-    if not is_loaded:
+    """Make a table of a text: of its columns, which a heading may precede, or else of its lines."""
+    if not _load_columns(database, name, data):
         _load_lines(database, name, data)
+
+
+def _load_columns(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
+    """Make a table of the table that a text draws, or of CSV or TSV. Return whether the text is such a table."""
+    edges = _read_edges(data)
+    form, heading = find_format(edges), edges.head[: measure_heading(edges)]
+    body = data[len(heading.encode()) :]
+    if form.startswith("table"):
+        return _load_drawn_table(database, name, data, body)
+    if has_false_columns(edges) or form.startswith(_LINE_FORMATS):
+        return False
+    if form.startswith(("CSV", "TSV")):
+        delimiter = find_delimiter(edges._replace(head=edges.head.removeprefix(heading)))
+        return _load_rows(database, name, body.lstrip(b"\r\n"), delimiter)
+    return _load_csv(database, name, body)
+
+
+def _load_drawn_table(database: "DuckDBPyConnection", name: str, data: bytes, body: bytes) -> bool:
+    """Make a table of the table that a text draws. Return whether it draws one.
+
+    `body` is the text without its heading.
+    """
+    text = data.decode(errors="replace")
+    drawn = find_record_table(text) or find_pipe_table(text) or find_spaced_table(body.decode(errors="replace"))
+    if drawn is None:
+        return False
+    rows = _write_csv((drawn.header, *drawn.rows), ",")
+    with open_as_file(rows) as path:
+        _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
+    return True
 
 
 def _write_csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
