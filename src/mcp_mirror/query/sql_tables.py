@@ -9,6 +9,7 @@ import binascii
 import codecs
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -44,9 +45,11 @@ _CSV: Final = (
     "sample_size = -1, skip = 0, comment = '', "
     "auto_type_candidates = ['BOOLEAN', 'BIGINT', 'HUGEINT', 'DOUBLE', 'VARCHAR']"
 )
-_LINES: Final = "format = 'newline_delimited', records = false, columns = {'line': 'VARCHAR'}"
-_JSON_LINE_BYTES: Final = 1 << 24
-"""The longest line of JSON that DuckDB reads by default."""
+_LINES: Final = (
+    "auto_detect = false, header = false, quote = '', escape = '', new_line = '\\n', columns = {'line': 'VARCHAR'}"
+)
+_CONTROLS: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08"
+"""The characters of marks."""
 _LINE_BYTES: Final = 2_000_000
 """The longest line that DuckDB reads by default."""
 _NO_CSV: Final = re.compile(
@@ -357,13 +360,25 @@ def _has_mixed_ends(data: bytes) -> bool:
 def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     """Make a table of the lines of a text, which end with LF or CRLF, or with CR if the text contains no LF."""
     data = data.replace(b"\r\n", b"\n") if b"\n" in data else data.replace(b"\r", b"\n")
-    text = data.removesuffix(b"\n").decode(errors="replace")
-    # A reader of CSV would also end a line at a carriage return.
-    written = msgspec.json.Encoder().encode_lines(text.split("\n") if data else [])
-    longest = max(map(len, io.BytesIO(written)), default=0)
-    options = f"{_LINES}, maximum_object_size = {max(longest, _JSON_LINE_BYTES)}"
-    with open_as_file(written) as path:
-        create_table(database, name, f"read_json({path}, compression = 'none', {options})")
+    line, delimiter = "line", ""
+    if b"\r" in data:  # DuckDB would end a line there
+        mark = _find_mark(data)
+        data, line = data.replace(b"\r", mark.encode()), f"replace(line, {quote_text(mark)}, chr(13))"
+    if b"\0" in data:  # the empty delimiter
+        delimiter = _find_mark(data)
+    longest = max(map(len, io.BytesIO(data)), default=0)
+    options = f"{_LINES}, delim = {quote_text(delimiter)}, max_line_size = {max(longest + 1, _LINE_BYTES)}"
+    with open_as_file(data) as path:
+        source = f"read_csv({path}, compression = 'none', {options})"
+        create_table(database, name, f"{source} SELECT coalesce({line}, '') AS line")  # CSV has NULL for an empty line
+
+
+def _find_mark(data: bytes) -> str:
+    """Return four different control characters that a text does not contain in this order."""
+    for mark in map(bytes, itertools.permutations(_CONTROLS, 4)):
+        if mark not in data:
+            return mark.decode()
+    raise ValueError("it contains too many control characters.")
 
 
 def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: str) -> dict[str, str]:
