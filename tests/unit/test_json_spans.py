@@ -15,6 +15,7 @@ from samples import sample
 from mcp_mirror.paths import parse_path
 from mcp_mirror.payload.json_spans import (
     Miss,
+    are_equal,
     count_items,
     item,
     items,
@@ -115,6 +116,17 @@ def test_spans_agree_with_a_parser(text: bytes, form: Any) -> None:
     assert bytes(blob[span.start : span.stop]) == text.strip()
     assert kind_at(blob, span.start) == KINDS[type(json.loads(text))]
     walk(blob, span, value)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 16, 3 << 16])
+def test_buffers_are_equal_if_all_their_bytes_are(size: int) -> None:
+    blob = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    assert are_equal(blob, memoryview(bytearray(blob)))
+    assert not are_equal(blob, b"%b " % blob)
+    for at in {0, size // 2, size - 1} if size else ():
+        changed = bytearray(blob)
+        changed[at] ^= 1
+        assert not are_equal(blob, bytes(changed))
 
 
 @given(TEXTS)
