@@ -122,9 +122,9 @@ async def test_a_model_reads_only_a_short_edited_copy_again(
             edited = await client.text("memory_edit", change)
             copy = text.replace("line 1", "row 1")
             assert (copy.strip() in edited) == is_shown
-            assert f"Changed {copy.count('row 1')} places." in edited
-            received = json.loads(await receive_at_upstream(client, path_in(edited)))["params"]["arguments"]["x"]
-            assert received == copy
+            for sent in (path_in(edited), edited):  # small models give the whole notice
+                received = json.loads(await receive_at_upstream(client, sent))["params"]["arguments"]["x"]
+                assert received == copy
 
 
 async def test_unedited_numbers_keep_their_digits(configured: Configured, open_lines: OpenLines, raw: Any) -> None:

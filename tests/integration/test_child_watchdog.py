@@ -55,21 +55,13 @@ def test_added_groups_end_with_the_watchdog() -> None:
     assert children() == before
 
 
-def test_groups_end_where_the_watchdog_is_too_slow_to_end_them() -> None:
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL], ids=["it is too slow", "it has died"])
+def test_groups_end_where_the_watchdog_does_not_end_them(fault: signal.Signals) -> None:
     with sleeper() as process:
         before = children()
         with ChildWatchdog() as child_watchdog:
             child_watchdog.add(process.pid)
-            os.kill(watchdog_of(before), signal.SIGSTOP)
-        assert process.wait(BOUND) == -signal.SIGKILL
-
-
-def test_groups_end_where_the_watchdog_has_died() -> None:
-    with sleeper() as process:
-        before = children()
-        with ChildWatchdog() as child_watchdog:
-            child_watchdog.add(process.pid)
-            os.kill(watchdog_of(before), signal.SIGKILL)
+            os.kill(watchdog_of(before), fault)
         assert process.wait(BOUND) == -signal.SIGKILL
 
 

@@ -27,7 +27,8 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Buffer, FileSpan, Span
-from mcp_mirror.workers.queries import QueryRunner
+from mcp_mirror.workers.pool import TaskError
+from mcp_mirror.workers.queries import QueryRunner, build_failure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,6 +62,18 @@ async def test_the_result_is_the_same_wherever_a_query_runs(queries: QueryRunner
     assert await queries.run(LARGE, None, NEEDLE, SECONDS, "alice") == line
     assert await queries.run(LARGE, filed(tmp_path, LARGE), NEEDLE, SECONDS, "alice") == line
     assert await queries.run(b'"the needle"', None, NEEDLE, SECONDS, "alice") == "0: the needle"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("MemoryError", "The query needs more memory than one query may have."),
+        ("ZeroDivisionError", "The query failed: ZeroDivisionError."),
+    ],
+)
+def test_the_error_of_a_failed_query_names_the_next_step(error: str, reason: str) -> None:
+    failure = build_failure(TaskError(error), SECONDS, "Query a smaller part of the value.")
+    assert str(failure) == f"{reason} Query a smaller part of the value."
 
 
 async def test_a_costly_query_of_a_small_value_runs_in_a_worker_process(

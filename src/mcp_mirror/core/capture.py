@@ -140,8 +140,10 @@ def capture(
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
     is_empty = parsed.structured is None and not parsed.blocks
+    if rules.mode == "never" or is_empty:
+        return Captured(is_error=is_error)
     beside = _find_beside(parsed, rules)
-    if rules.mode == "never" or is_empty or _passes_unchanged(parsed, beside, rules, reader, is_error=is_error):
+    if _passes_unchanged(parsed, beside, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     json_texts = parse_json_texts(parsed, reader)
     value = build_value(parsed, json_texts, reader)

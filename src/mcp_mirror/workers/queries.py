@@ -117,7 +117,9 @@ def build_failure(error: PoolError, seconds: float, advice: str) -> ToolError:
     if isinstance(error, DeadlineError):
         return ToolError(f"The query takes longer than {limit}. {advice}")
     if isinstance(error, TaskError):
-        return ToolError(f"The query failed: {error}.")
+        needs_memory = str(error) == MemoryError.__name__
+        reason = "needs more memory than one query may have" if needs_memory else f"failed: {error}"
+        return ToolError(f"The query {reason}. {advice}")
     if isinstance(error, StartError):
         return ToolError(f"The worker process for the query cannot start: {error}.")
     return ToolError(f"The worker process died during the query, perhaps at its memory limit. {advice}")

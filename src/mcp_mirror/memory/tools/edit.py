@@ -4,15 +4,15 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.amounts import format_bytes, format_count
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.capture import PASS_THROUGH_TOKENS
 from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, measure_substitution, substitute_pointers
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.lookup import find_argument, find_value, query_value
-from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_value
-from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_text_content
+from mcp_mirror.memory.tools.save import NewValue, save_and_reply
+from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import cut_for_candidates, find_notice_bases, has_candidates, parse_wrapped_path, unwrap_result
 from mcp_mirror.payload.json_rpc import contiguous
@@ -60,11 +60,7 @@ async def edit(call: ToolInput) -> Content:
     edited = NewValue(
         join_pieces(found_value.blob, pieces), (found_value, *used), most_shown=PASS_THROUGH_TOKENS, size=size
     )
-    notice = (await save_value(call, edited)).notice
-    if call.arguments.flag("all") and isinstance(change, Replace | ReplaceByValue):
-        places = format_count(len(pieces) // 2, "place")  # before, between and after them are unchanged parts
-        notice = f"{notice.rstrip()}\nChanged {places}."
-    return build_text_content(notice)
+    return await save_and_reply(call, edited)
 
 
 def _choose_way(arguments: Arguments) -> str:
