@@ -18,7 +18,8 @@ from clocks import PassTime
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from mcp_mirror.server.connections import Connections, LimitedProtocol, find_connection
+from mcp_mirror.server.connection_limits import Connections
+from mcp_mirror.server.connections import LimitedProtocol, find_connection
 from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.http_parser import RequestParser
 from mcp_mirror.settings.limits import TrafficPolicy

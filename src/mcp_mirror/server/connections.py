@@ -1,73 +1,51 @@
-"""Limits of HTTP connections: their number, and the time and size of a request's head.
+"""One HTTP connection: its states, and the steps from received bytes to a request of the ASGI application.
 
-A connection is pending until the gateway has admitted a request on it. The number of pending connections without a
-complete head is limited for each client address. At a limit, a new connection closes the oldest waiting one.
+The limits that it shares with the other connections are in `connection_limits`.
 """
 
 import asyncio
-import ipaddress
-import logging
-import sys
-from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any, Final
 from urllib.parse import unquote
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from mcp_mirror.server.handover import ConnectionHandover
+from mcp_mirror.server.connection_limits import Connections, find_network
 from mcp_mirror.server.http_exchange import Exchange, HeldFlow
 from mcp_mirror.server.http_parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
-from mcp_mirror.server.rejected_requests import build_busy_response
-from mcp_mirror.server.turns import ChunkTurns, Turns
-from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
-
-if sys.platform != "win32":
-    import resource
-
-_logger = logging.getLogger(__name__)
 
 _CONNECTION: Final = "mcp_mirror.connection"
 """The key of the connection in the state of an ASGI scope."""
-_REFUSED_CONNECTIONS: Final = 64
-"""Connections over the limit that get HTTP 503; the server closes further ones without a response."""
-_RESERVED_FILES: Final = 256
-"""Open files that are reserved for stores, upstreams and logs, if the limit of the process is high enough."""
-_NETWORK_BITS: Final = 64
-"""Bits of an IPv6 address that name the network. One client may have all addresses of its network."""
-_IDLE_TIMEOUT: Final = 620.0
-"""Seconds after a response in which the next request must begin: more than the time for which proxies keep connections,
-as a request on a connection that closes at that moment fails. nginx keeps them for 60 s, Traefik for 90 s, Caddy for
-120 s, and the load balancers of Google Cloud for 600 s."""
-_CROWDED: Final = (
-    "Closed a connection of %s, which has over %d without a whole request (`limits.pending_connections_per_address`). "
-    "Raise the limit if this is the address of a proxy. The log reports this once."
-)
-_REASONS: Final = {400: "invalid HTTP", 408: "head did not come", 431: "head too large", 503: "too many"}
-"""The reason of a rejected request in the audit log, by its status."""
-Report = Callable[[str, str], object]
 _HANDOVER_RETRY: Final = 0.005
 """Seconds between two attempts to give a connection to another worker."""
 _MIN_READ: Final = 32 << 10
 """Bytes that a connection reads at once, if they are not the rest of a body or of a chunk."""
-_MAX_READ: Final = 256 << 10
-"""Bytes that a connection reads at once."""
-_MAX_READ_TOGETHER: Final = 16 << 20
-"""Bytes that all connections together read at once, unless each reads `_MIN_READ`."""
 _LAST_REQUEST: Final = 0.5
 """Seconds after the start of a shutdown in which idle connections still accept a request."""
-_ENDED_AT_ONCE: Final = 16
-"""Requests of disconnected clients that end in a pass: a proxy that stops disconnects all of its clients at once."""
 _AFTER_HANDSHAKE: Final = frozenset({b"mcp-session-id", b"mcp-protocol-version"})
 """Headers of requests after the handshake of 2025-11-25, and of all requests of 2026-07-28. Others may be handshakes,
 which take as long as several calls."""
 _MAX_SEARCHED: Final = 4096
 """Bytes of a request that waits for its turn in which these headers are searched."""
-BACKLOG: Final = 128
-"""Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
+
+
+class _State(Enum):
+    """What a connection does. After `SERVING` follows one of the others: the client may have sent the next request."""
+
+    RECEIVING = auto()
+    """It waits for the rest of a request's head, or for the first request."""
+    QUEUED = auto()
+    """A request has arrived, and has to wait for the requests of other connections to begin (`Turns`)."""
+    SERVING = auto()
+    """From the head of a request to the end of its response; the body may still arrive."""
+    IDLE = auto()
+    """After a response, without a byte of the next request."""
+    CLOSED = auto()
+    """It is closed or closing."""
 
 
 def find_connection(scope: Scope) -> "LimitedProtocol | None":
@@ -76,139 +54,12 @@ def find_connection(scope: Scope) -> "LimitedProtocol | None":
     return connection
 
 
-def _limit_connections(configured: int) -> int:
-    """Return the number of connections to accept: the configured one, or less if the limit of open files is low."""
-    if sys.platform == "win32":
-        return configured
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return configured
-    available = files - max(min(_RESERVED_FILES, files // 2), files // 4)
-    if available < configured:
-        _logger.warning(
-            "`limits.max_connections` (%s) is too high for a limit of %s open files: the gateway accepts %s "
-            "connections. Raise the limit (`ulimit -n`), or lower `limits.max_connections`.",
-            *(f"{number:,}" for number in (configured, files, available)),
-        )
-    return min(configured, available)
-
-
-class Connections:
-    """All connections of one server, and their limits."""
-
-    def __init__(
-        self, policy: TrafficPolicy, handover: ConnectionHandover | None = None, report: Report | None = None
-    ) -> None:
-        """Create an empty set of connections.
-
-        `handover` gives some of them to other worker processes, if there are any. `report` is called with the reason
-        for which a connection rejects a request, and a sentence for the log.
-        """
-        self.handover: ConnectionHandover | None = handover
-        self._report = report
-        self.policy: TrafficPolicy = policy
-        self.turns: Turns = Turns()
-        self.chunk_turns: ChunkTurns = ChunkTurns()
-        self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
-        self.idle_deadline: SharedTimer = SharedTimer(_IDLE_TIMEOUT)
-        self._capacity = _limit_connections(policy.max_connections)
-        self.max_read: int = _MAX_READ
-        """Bytes that a connection reads at once."""
-        self._open: set[LimitedProtocol] = set()
-        self._pending: dict[LimitedProtocol, None] = {}
-        """Connections that wait for a complete head, without an admitted request before; the oldest first."""
-        self._idle: dict[LimitedProtocol, None] = {}
-        """Connections that wait for a complete head after an admitted request; the oldest first."""
-        self._pending_by_address: dict[str, dict[LimitedProtocol, None]] = {}
-        self._has_warned = False
-        self.is_shutting_down = False
-        """Whether each connection ends with its present or its next request."""
-        self._disconnected: deque[LimitedProtocol] = deque()
-        """Closed connections whose requests do not know it yet."""
-
-    def add(self, connection: "LimitedProtocol") -> bool:
-        """Count a new connection; return False if the capacity is exhausted.
-
-        At the limit, this closes the oldest pending or idle connection.
-        """
-        self._open.add(connection)
-        self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // len(self._open))
-        if len(self._open) <= self._capacity:
-            return True
-        oldest = next(iter(self._pending), None) or next(iter(self._idle), None)
-        if oldest is None:
-            return False
-        oldest.drop()
-        return len(self._open) <= self._capacity
-
-    @property
-    def is_overrun(self) -> bool:
-        """Whether there are too many connections to answer further ones with HTTP 503."""
-        return len(self._open) > self._capacity + _REFUSED_CONNECTIONS
-
-    def mark_waiting(self, connection: "LimitedProtocol") -> None:
-        """Record that a connection waits for a complete head."""
-        if connection.is_admitted:
-            self._idle.setdefault(connection)
-            return
-        if connection in self._pending:
-            return
-        self._pending[connection] = None
-        neighbours = self._pending_by_address.setdefault(connection.address, {})
-        neighbours[connection] = None
-        if len(neighbours) > self.policy.pending_connections_per_address:
-            next(iter(neighbours)).drop()
-            if not self._has_warned:
-                self._has_warned = True
-                _logger.warning(_CROWDED, connection.address, self.policy.pending_connections_per_address)
-
-    def mark_serving(self, connection: "LimitedProtocol") -> None:
-        """Record that the server handles a request of a connection."""
-        self._idle.pop(connection, None)
-        if connection in self._pending:
-            del self._pending[connection]
-            neighbours = self._pending_by_address[connection.address]
-            del neighbours[connection]
-            if not neighbours:
-                del self._pending_by_address[connection.address]
-
-    def remove(self, connection: "LimitedProtocol") -> None:
-        """Forget a connection that is closed or closing."""
-        self._open.discard(connection)
-        self.turns.remove(connection)
-        self.chunk_turns.remove(connection)
-        self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // (len(self._open) or 1))
-        self.mark_serving(connection)
-
-    def report_disconnect(self, connection: "LimitedProtocol") -> None:
-        """Tell the request of a closed connection that its client has disconnected, soon."""
-        if not self._disconnected:
-            connection.loop.call_soon(self._report_disconnects)
-        self._disconnected.append(connection)
-
-    def _report_disconnects(self) -> None:
-        for _ in range(min(_ENDED_AT_ONCE, len(self._disconnected))):
-            connection = self._disconnected.popleft()
-            if connection.on_disconnect is not None:
-                connection.on_disconnect()
-        if self._disconnected:
-            connection.loop.call_soon(self._report_disconnects)
-
-    def report_rejection(self, status: int, explanation: str) -> None:
-        """Report a request that gets a status before the application gets the request."""
-        if self._report is not None:
-            self._report(_REASONS[status], explanation)
-
-    async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request with HTTP 503: the ASGI application of connections over the limit."""
-        self.report_rejection(503, f"`limits.max_connections` ({self._capacity:,}) connections are in use.")
-        response = build_busy_response(503, "max_connections", self._capacity, "connections are in use")
-        response.headers["connection"] = "close"
-        await response(scope, receive, send)
-
-
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection: uvicorn's HTTP protocol with limits, and with a parser that reads one request after the other."""
+    """A connection: uvicorn's HTTP protocol with limits, and with a parser that reads one request after the other.
+
+    asyncio calls the first four methods. Received bytes pass through the next ones in their order, up to the start of
+    the ASGI application, which calls `take_body` and `watch_disconnect`. The server calls `shutdown`.
+    """
 
     app: Any
     cycle: Exchange | None  # type: ignore[assignment]  # None before the first request and after the end
@@ -219,14 +70,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**keys)
         self._requests = RequestParser(connections.policy.max_header_bytes)
         self._received = received
-        self._state = {**self.app_state, _CONNECTION: self}
+        self._scope_state = {**self.app_state, _CONNECTION: self}
         self.on_disconnect: Callable[[], object] | None = None
         """Called if the client disconnects; None without a request that waits for it."""
         self.address = ""
         self.is_admitted = False
         """Whether the gateway has admitted a request, so that the connection is not pending any more."""
-        self._has_ended = False
-        """The client sends no more, and its last request waits."""
+        self._ends_after_request = False
+        """The client sends no more, and its last request is queued."""
         self._connections = connections
         self._deadline: SharedTimer | None = None
         """The timer that closes the connection; None while the server handles a request."""
@@ -236,7 +87,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = HeldFlow(transport)
         self._limit_read()
-        self.address = _find_network(self.client[0] if self.client else "")
+        self.address = find_network(self.client[0] if self.client else "")
         if not self._connections.add(self):
             self.app = self._connections.refuse
         if self._connections.is_overrun:
@@ -253,27 +104,23 @@ class LimitedProtocol(HttpToolsProtocol):
         self._requests.close()
         super().connection_lost(exc)
         self.cycle = None
-        self._state.clear()
+        self._scope_state.clear()
         if self.on_disconnect is not None:
             self._connections.report_disconnect(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client."""
         self._requests.received += data
-        if self._is_waiting:
+        if self._is_queued:
             self.flow.pause_reading()
             return
         self._handle_received()
         self._limit_read()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
-        """Close the connection, but not before a request that waits has begun: the client has not cancelled it."""
-        self._has_ended = self._is_waiting
-        return self._has_ended
-
-    def _limit_read(self) -> None:
-        """Set how many bytes asyncio reads at once: few if they may be many small chunks, which are slow to parse."""
-        self.transport.max_size = max(_MIN_READ, min(self._requests.missing, self._connections.max_read))  # type: ignore[attr-defined]
+        """Close the connection, but not before a queued request has begun: the client has not cancelled it."""
+        self._ends_after_request = self._is_queued
+        return self._ends_after_request
 
     def _handle_received(self) -> None:
         """Parse the received bytes up to the end of a request, and answer an invalid one."""
@@ -286,7 +133,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._update_limits()
 
     def _read_request(self) -> None:
-        """Begin an exchange, continue it, or give the connection to the worker of the request's session."""
+        """Add a body to the present request, and begin the next one after the end of its response."""
         while not self.transport.is_closing():
             if self._requests.is_in_body:
                 body = self._connections.chunk_turns.read_body(self, self._requests)
@@ -303,17 +150,28 @@ class LimitedProtocol(HttpToolsProtocol):
                     return
                 self._begin(head)
 
-    @property
-    def may_be_handshake(self) -> bool:
-        """Whether the request that has arrived may be a handshake."""
-        received = bytes(self._requests.received[:_MAX_SEARCHED]).lower()
-        return not any(header in received for header in _AFTER_HANDSHAKE)
-
     def _read_head(self) -> RequestHead | None:
-        """Return the head of a request that may begin now; None if it is not complete, or another worker serves it."""
-        if not self._requests.received or self._is_given() or not self._connections.turns.take(self):
+        """Return the head of a request; None if it is not complete, queued, or served by another worker."""
+        if not self._requests.received or self._hand_over() or not self._connections.turns.take(self):
             return None
         return self._requests.read_head()
+
+    def _hand_over(self) -> bool:
+        """Give the connection to another worker if its next request belongs there. Return whether it does."""
+        handover, received = self._connections.handover, self._requests.received
+        if handover is None or (owner := handover.find_owner(received)) is None:
+            return False
+        connection = self.transport.get_extra_info("socket").fileno()
+        try:
+            is_given = not self.transport.get_write_buffer_size() and handover.give(owner, connection, bytes(received))
+        except OSError:
+            return False  # this worker answers that the session does not exist
+        if is_given:
+            self.drop()
+        else:
+            self.flow.pause_reading()
+            self.loop.call_later(_HANDOVER_RETRY, self.resume)
+        return True
 
     def _begin(self, head: RequestHead) -> None:
         if head.method == "POST" and _AFTER_HANDSHAKE.isdisjoint(name for name, _ in head.headers):
@@ -333,7 +191,7 @@ class LimitedProtocol(HttpToolsProtocol):
             "raw_path": raw_path,
             "query_string": query,
             "headers": head.headers,
-            "state": self._state.copy(),
+            "state": self._scope_state.copy(),
         }
         self.cycle = Exchange(
             scope=scope,
@@ -362,39 +220,28 @@ class LimitedProtocol(HttpToolsProtocol):
         if body or not cycle.more_body:
             cycle.message_event.set()
 
-    def _is_given(self) -> bool:
-        """Give the connection to another worker if its next request belongs there. Returns whether it does."""
-        handover, received = self._connections.handover, self._requests.received
-        if handover is None or (owner := handover.find_owner(received)) is None:
-            return False
-        connection = self.transport.get_extra_info("socket").fileno()
-        try:
-            is_given = not self.transport.get_write_buffer_size() and handover.give(owner, connection, bytes(received))
-        except OSError:
-            return False  # this worker answers that the session does not exist
-        if is_given:
-            self.drop()
-        else:
-            self.flow.pause_reading()
-            self.loop.call_later(_HANDOVER_RETRY, self.resume)
-        return True
-
     def resume(self) -> None:
-        """Handle the received bytes, which had to wait."""
+        """Handle the received bytes: called when a queued request or a chunk has its turn, or to hand over again."""
         if not self.transport.is_closing():
             self.flow.release()
             self._handle_received()
-            if self._has_ended and not self.flow.read_paused:  # paused: the bytes still wait
+            if self._ends_after_request and not self.flow.read_paused:  # paused: the bytes still wait
                 self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Handle the next request, or wait for it."""
+        """Handle the next request, or wait for it: called by the exchange."""
         self.server_state.total_requests += 1
         self.flow.resume_reading()
         if self._requests.received:
             self._handle_received()
         else:
             self._update_limits()
+
+    @property
+    def may_be_handshake(self) -> bool:
+        """Whether the request that has arrived may be a handshake."""
+        received = bytes(self._requests.received[:_MAX_SEARCHED]).lower()
+        return not any(header in received for header in _AFTER_HANDSHAKE)
 
     def take_body(self) -> bytes | None:
         """Return the body of the request if it has been received completely and not been read; else None.
@@ -422,7 +269,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.loop.call_later(_LAST_REQUEST, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if not self._is_serving and not self._is_waiting:
+        if not self._is_serving and not self._is_queued:
             self.transport.close()
 
     def drop(self) -> None:
@@ -435,21 +282,38 @@ class LimitedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
-    def _is_waiting(self) -> bool:
-        """Whether a request has to wait for the requests of other connections to begin."""
+    def _is_queued(self) -> bool:
         return self._connections.turns.has(self)
 
-    def _update_limits(self) -> None:
-        """Update the count and the deadline after a change of the connection's state."""
+    @property
+    def _state(self) -> _State:
+        """The present state, which follows from the exchange, the queue and the parser."""
         if self.transport.is_closing():
-            self._release()
-        elif self._is_serving or self._is_waiting:
-            self._set_deadline(None)
-            self._connections.mark_serving(self)
-        else:
-            is_idle = self.cycle is not None and self._requests.is_at_start
-            self._set_deadline(self._connections.idle_deadline if is_idle else self._connections.head_deadline)
-            self._connections.mark_waiting(self)
+            return _State.CLOSED
+        if self._is_serving:
+            return _State.SERVING
+        if self._is_queued:
+            return _State.QUEUED
+        return _State.IDLE if self.cycle is not None and self._requests.is_at_start else _State.RECEIVING
+
+    def _update_limits(self) -> None:
+        """Set the deadline, and whether the connection waits for a head, after a change of the state."""
+        match self._state:
+            case _State.RECEIVING:
+                self._set_deadline(self._connections.head_deadline)
+                self._connections.add_waiting(self)
+            case _State.IDLE:
+                self._set_deadline(self._connections.idle_deadline)
+                self._connections.add_waiting(self)
+            case _State.QUEUED | _State.SERVING:
+                self._set_deadline(None)
+                self._connections.remove_waiting(self)
+            case _State.CLOSED:
+                self._release()
+
+    def _limit_read(self) -> None:
+        """Set how many bytes asyncio reads at once: few if they may be many small chunks, which are slow to parse."""
+        self.transport.max_size = max(_MIN_READ, min(self._requests.missing, self._connections.max_read))  # type: ignore[attr-defined]
 
     def _set_deadline(self, deadline: SharedTimer | None) -> None:
         """Start another timer; leave a running one as it is."""
@@ -483,11 +347,3 @@ class LimitedProtocol(HttpToolsProtocol):
     def _release(self) -> None:
         self._set_deadline(None)
         self._connections.remove(self)
-
-
-def _find_network(address: str) -> str:
-    """Return the network of an IPv6 address; other addresses unchanged."""
-    try:
-        return str(ipaddress.IPv6Network((address.partition("%")[0], _NETWORK_BITS), strict=False))
-    except ValueError:
-        return address

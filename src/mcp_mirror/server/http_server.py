@@ -19,7 +19,8 @@ from starlette.types import ASGIApp
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.gate import Gate, check_address
-from mcp_mirror.server.connections import BACKLOG, Connections, LimitedProtocol, Report
+from mcp_mirror.server.connection_limits import Connections, Report
+from mcp_mirror.server.connections import LimitedProtocol
 from mcp_mirror.server.dashboard import build_api, is_served, route_api, route_static
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.endpoints import EndpointRouter
@@ -35,6 +36,8 @@ from mcp_mirror.system.resources import PatientListener
 
 _logger = logging.getLogger(__name__)
 
+_BACKLOG: Final = 128
+"""Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
 _MAX_PORT: Final = 65_535
 """The highest port of TCP."""
 _REPEATED_ADDRESS: Final = " (while attempting to bind on address"
@@ -148,7 +151,9 @@ class HttpServer(uvicorn.Server):
         self._connections = Connections(traffic, handover, report)
         http = cast("type[asyncio.Protocol]", partial(LimitedProtocol, self._connections))  # called as a class is
         super().__init__(
-            uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False, lifespan="on", backlog=BACKLOG)
+            uvicorn.Config(
+                app, http=http, ws="none", log_config=None, access_log=False, lifespan="on", backlog=_BACKLOG
+            )
         )
         self._handover = handover
         self._accepting: set[asyncio.Task[object]] = set()
@@ -172,7 +177,7 @@ class HttpServer(uvicorn.Server):
         """Accept the connections in the queue of a socket, because its close would reset them."""
         loop = asyncio.get_running_loop()
         with suppress(OSError):  # such as the one for an empty queue
-            for _ in range(BACKLOG):
+            for _ in range(_BACKLOG):
                 connection, _ = socket.socket.accept(listening)  # without the pauses of a `PatientListener`
                 connection.settimeout(0)
                 accepting = loop.connect_accepted_socket(partial(self._create_protocol, b""), connection)
