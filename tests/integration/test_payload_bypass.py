@@ -20,7 +20,7 @@ from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.client_channel import Session
-from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.session import is_closed
 from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass, ServerMessage
@@ -381,11 +381,11 @@ def no_pending_payloads() -> PendingPayloads:
 
 
 async def letter(pending_payloads: PendingPayloads, identity: bytes = b"1") -> tuple[dict[str, str], str]:
-    frame, message, token = await pending_payloads.lift_params(CALL % identity, LOCAL)
-    assert isinstance(message, types.JSONRPCRequest)
-    assert token is not None
-    assert b"1e400" not in frame
-    return json.loads(frame)["params"]["_meta"], token
+    lifted = await pending_payloads.lift_params(CALL % identity, LOCAL)
+    assert isinstance(lifted.message, types.JSONRPCRequest)
+    assert lifted.token is not None
+    assert b"1e400" not in lifted.stub
+    return json.loads(lifted.stub)["params"]["_meta"], lifted.token
 
 
 async def test_params_and_result_use_one_pending_payload() -> None:
@@ -432,7 +432,7 @@ async def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
     assert no_pending_payloads().take_params({"other": 1}, None) == {}
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
     listing = types.JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/list")
-    assert await no_pending_payloads().lift_params(frame, LOCAL) == (frame, listing, None)
+    assert await no_pending_payloads().lift_params(frame, LOCAL) == LiftedMessage(frame, listing)
 
 
 class WaitingStream:
@@ -454,18 +454,18 @@ async def test_a_long_response_that_no_request_awaits_is_not_parsed() -> None:
     empty = b'{"jsonrpc":"2.0","id":5,"result":{}}'
     pending_payloads = no_pending_payloads()
     for known in (None, session):
-        stub, message, _ = await pending_payloads.lift_params(frame, LOCAL, known)
-        assert (stub, message) == (empty, types.JSONRPCResponse(jsonrpc="2.0", id=5, result={}))
+        lifted = await pending_payloads.lift_params(frame, LOCAL, known)
+        assert lifted == LiftedMessage(empty, types.JSONRPCResponse(jsonrpc="2.0", id=5, result={}))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.request_on, WaitingStream(), "sampling/createMessage", {})
         await anyio.wait_all_tasks_blocked()
-        assert (await pending_payloads.lift_params(frame, LOCAL, session))[0] == frame
+        assert (await pending_payloads.lift_params(frame, LOCAL, session)).stub == frame
         session.client_responses["direct-1"] = asyncio.get_running_loop().create_future()  # for a direct call
-        assert (await pending_payloads.lift_params(frame, LOCAL, session))[0] == empty
-        assert (await pending_payloads.lift_params(frame.replace(b"5", b'"direct-1"', 1), LOCAL, session))[0] != empty
+        assert (await pending_payloads.lift_params(frame, LOCAL, session)).stub == empty
+        assert (await pending_payloads.lift_params(frame.replace(b"5", b'"direct-1"', 1), LOCAL, session)).stub != empty
         tasks.cancel_scope.cancel()
     session.client_responses.clear()
-    assert (await pending_payloads.lift_params(frame, LOCAL, session))[0] == empty
+    assert (await pending_payloads.lift_params(frame, LOCAL, session)).stub == empty
 
 
 async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,13 @@ from mcp_mirror.server.auth.gate import Gate, check_address
 from mcp_mirror.server.connection_limits import Connections, Report
 from mcp_mirror.server.connections import LimitedProtocol
 from mcp_mirror.server.dashboard import build_api, is_served, route_api, route_static
-from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.endpoints import EndpointRouter
 from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
 from mcp_mirror.server.handover import ConnectionHandover, Worker, WorkerSessions
 from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http import PayloadMiddleware, make_session_closer
+from mcp_mirror.server.http import McpEndpoint
 from mcp_mirror.server.probes import ProbeMiddleware, Readiness
+from mcp_mirror.server.sdk_http import make_session_closer
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import Config
@@ -97,9 +97,9 @@ def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
     """Return the ASGI application of an address.
 
     Its layers from the outside: CORS, the files of the dashboard, authentication, the dashboard's API, the endpoints of
-    upstreams, payloads and the direct path, and the SDK.
+    upstreams, the MCP endpoint, and the SDK.
     """
-    policy, handlers = server.policy, server.handlers
+    policy, handlers, rejected = server.policy, server.handlers, server.rejected_requests
     addresses = AddressCheck(policy)
     app = server.sdk_server.streamable_http_app(
         streamable_http_path=policy.path,
@@ -109,10 +109,7 @@ def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
         session_idle_timeout=None,  # see `Sessions`: the SDK does not see direct calls
     )
     handlers.sessions.close = make_session_closer(app, policy.path)
-    direct_http = DirectHttp(server.direct_path, handlers.sessions, policy.path)
-    rejected = server.rejected_requests
-    payload_app = PayloadMiddleware(app, handlers.pending_payloads, server.spool, addresses, rejected, direct_http)
-    inner: ASGIApp = EndpointRouter(payload_app, policy.path)
+    inner: ASGIApp = EndpointRouter(McpEndpoint(app, server, addresses), policy.path)
     if has_dashboard := is_served(config):
         inner = route_api(inner, build_api(handlers.gateway, config), config.dashboard, addresses, policy.path)
     server.gate = Gate(inner, server.auth, time.monotonic, rejected) if server.auth.is_required else None

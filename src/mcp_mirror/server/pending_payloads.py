@@ -22,14 +22,15 @@ from mcp_mirror.payload.json_bounds import has_more_values, is_deeper
 from mcp_mirror.payload.json_rpc import (
     MARK,
     MAX_MEMBERS,
+    Lifted,
     contiguous,
     find_mark,
     is_input_required,
-    open_message,
     splice,
 )
-from mcp_mirror.payload.spool import Frame, SpooledFrame, answered_id
+from mcp_mirror.payload.spool import Frame, SpooledFrame
 from mcp_mirror.server.client_channel import Session
+from mcp_mirror.server.sdk_messages import drop_unawaited_result, read_sdk_message
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.workers.frame_jobs import lift
@@ -37,8 +38,6 @@ from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_AGE: Final = 600.0
 """Seconds after which the payload of a request without a written response is dropped (its client disconnected)."""
-_NOTIFICATION: Final = "notifications/"
-"""The beginning of the methods of notifications."""
 _SDK_MEMBERS: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState"})
 """Members of a result that depend on the client's protocol version, or that the SDK writes."""
 _HINTS: Final = ("_meta", "ttlMs", "cacheScope")
@@ -51,17 +50,31 @@ _MAX_DEPTH: Final = 240
 """Levels of nesting of such a member. pydantic writes 255, with those of the message around it."""
 
 
-_LONG_RESPONSE: Final = 1 << 16
-"""Bytes from which a response that no request awaits is not parsed."""
-
-
 class _PendingPayload(msgspec.Struct):
-    """The payload of one request: its parameters until the handler reads them, then its result until it is written."""
+    """The payload of one request: its parameters, nothing while the handler works, and then its result."""
 
     since: float
     """Monotonic seconds."""
     params: Mapping[str, Buffer] | None = None
+    """Until the handler takes them."""
     result: Mapping[str, Segments] | None = None
+    """Until the transport writes it."""
+
+    @property
+    def is_in_handler(self) -> bool:
+        """Whether the handler works on the request."""
+        return self.params is None and self.result is None
+
+
+class LiftedMessage(msgspec.Struct, frozen=True):
+    """A message of a client, without its payload."""
+
+    stub: bytes
+    """The text of the message for the SDK."""
+    message: types.JSONRPCMessage
+    """The message that the SDK makes of it."""
+    token: str | None = None
+    """The token of the pending parameters; None if the message has no parameters."""
 
 
 def payload_of(members: Mapping[str, Buffer | Segments]) -> dict[str, Segments]:
@@ -103,51 +116,6 @@ def _parse(member: Buffer | Segments) -> Any:
         return None
 
 
-def _read_sdk_message(stub: bytes) -> types.JSONRPCMessage:
-    """Return the message that the SDK makes of a text. The SDK's own errors list every type that does not fit.
-
-    The SDK would take a request whose id is null for a notification, and its client would wait without an end. Clients
-    in some languages send notifications with such an id.
-
-    Raises:
-        MCPError: The SDK cannot read the message, or it is a request without an id. The text names the cause.
-    """
-    try:
-        message = types.jsonrpc_message_adapter.validate_json(stub, by_name=False)
-    except ValueError as failure:
-        reason = "The message is not a JSON-RPC request, notification or response."
-        if "recursion limit" in str(failure):  # of the SDK's parser; the gateway has read the message as JSON
-            reason = "The message is nested too deep: more than 200 levels outside of `arguments`. Use fewer."
-        raise MCPError(types.INVALID_REQUEST, reason) from None
-    may_be_request = isinstance(message, types.JSONRPCNotification) and not message.method.startswith(_NOTIFICATION)
-    if may_be_request and open_message(stub).id is None:
-        raise MCPError(types.INVALID_REQUEST, "The request's `id` is null. Send a number or a text.")
-    return message
-
-
-def _drop_result(frame: bytes, session: Session | None, max_depth: int) -> bytes:
-    """Return a response without its result if no request to the client awaits it; any other message unchanged."""
-    message = open_message(frame, max_depth)
-    request_id = message.id
-    if not isinstance(message.result, dict) or not isinstance(request_id, int | str):
-        return frame
-    if session is not None and session.awaits_response(request_id):
-        return frame
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "result": {}})
-
-
-def refuse_response(frame: Frame, error: types.ErrorData) -> types.JSONRPCError | None:
-    """Return the error that answers a request to the client in place of a response that cannot be read.
-
-    Returns:
-        None for a message that is not a response.
-    """
-    if (request_id := answered_id(frame)) is None:
-        return None
-    message = f"The client's response was refused. {error.message}"
-    return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=error.code, message=message))
-
-
 class PendingPayloads:
     """Keeps parameters between arrival and handler, and results between handler and transport, by a random token."""
 
@@ -160,9 +128,7 @@ class PendingPayloads:
         """Return the number of requests with pending payloads."""
         return len(self._payloads)
 
-    async def lift_params(
-        self, frame: Frame, principal: str, session: Session | None = None
-    ) -> tuple[bytes, types.JSONRPCMessage, str | None]:
+    async def lift_params(self, frame: Frame, principal: str, session: Session | None = None) -> LiftedMessage:
         """Lift the parameters out of a request, and the result out of a long response that the session does not await.
 
         Args:
@@ -170,35 +136,38 @@ class PendingPayloads:
             principal: The client. Principals share the worker processes fairly.
             session: The session of the message, if it has one.
 
-        Returns:
-            The text of the message for the SDK, the message that the SDK makes of it, and the token of the pending
-            parameters; None if the message has no parameters.
-
         Raises:
             MCPError: The frame is not a JSON-RPC message, is over a limit, for which it may have been discarded, or
                 could not be read, because the worker process died or was needed for another principal.
         """
-        token, limits = secrets.token_hex(16), self.limits
         if isinstance(frame, DiscardedFrame):
             code = types.PARSE_ERROR if frame.failure is None else types.INTERNAL_ERROR
             raise MCPError(code, frame.explain())
+        token = secrets.token_hex(16)
+        lifted = await self._lift(frame, token, principal)
+        if lifted is None:
+            whole = bytes(frame.view) if isinstance(frame, SpooledFrame) else frame
+            stub = drop_unawaited_result(whole, session, self.limits.max_depth)
+            return LiftedMessage(stub, read_sdk_message(stub))
+        message = read_sdk_message(lifted.stub)
+        self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
+        return LiftedMessage(lifted.stub, message, token)
+
+    async def _lift(self, frame: bytes | SpooledFrame, token: str, principal: str) -> Lifted | None:
+        """Return a message and its parameters; None for one without parameters.
+
+        Raises:
+            MCPError: The frame is not a JSON-RPC message, is over a limit, or could not be read.
+        """
+        limits = self.limits
         try:
             if isinstance(frame, SpooledFrame):
-                lifted = await self._scanner.lift(frame, token, limits, principal)
-            else:
-                lifted = lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
+                return await self._scanner.lift(frame, token, limits, principal)
+            return lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
         except WireError as error:
             raise MCPError(types.PARSE_ERROR, str(error)) from None
         except UpstreamError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
-        if lifted is None:
-            stub = bytes(frame.view) if isinstance(frame, SpooledFrame) else frame
-            if len(stub) > _LONG_RESPONSE:
-                stub = _drop_result(stub, session, limits.max_depth)
-            return stub, _read_sdk_message(stub), None
-        message = _read_sdk_message(lifted.stub)
-        self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
-        return lifted.stub, message, token
 
     def take_params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
         """Take the parameters of a request by the token in `meta`; without a token, as the SDK parsed them.
@@ -259,7 +228,7 @@ class PendingPayloads:
             oldest_token, oldest = next(iter(self._payloads.items()))
             if oldest.since >= payload.since - _MAX_AGE:
                 break
-            if oldest.params is None and oldest.result is None:  # its handler still works
+            if oldest.is_in_handler:
                 self._payloads.move_to_end(oldest_token)
                 oldest.since = payload.since
             else:

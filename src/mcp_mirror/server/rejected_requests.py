@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Final
 
 import mcp_types as types
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.json_rpc import RequestId
@@ -22,6 +22,22 @@ _RETRY_AFTER: Final = 5
 """Seconds."""
 _MAX_RECORDED: Final = 100
 """Requests of unknown senders that are recorded one by one in an interval, for each reason."""
+UNKNOWN_SESSION: Final = "unknown session"
+
+
+class RejectedError(Exception):
+    """The endpoint rejects a request with a response."""
+
+    def __init__(self, response: Response, outcome: str = "") -> None:
+        """`outcome`: that in the audit log; empty for the usual one of the response's status."""
+        super().__init__(response.status_code)
+        self.response = response
+        self.outcome = outcome
+
+
+def reject(status: int, code: int, message: str, request_id: RequestId | None = None) -> RejectedError:
+    """Return the exception for a request that a JSON-RPC error rejects."""
+    return RejectedError(build_error_response(status, code, message, request_id))
 
 
 def build_error_response(status: int, code: int, message: str, request_id: RequestId | None = None) -> JSONResponse:
@@ -63,6 +79,10 @@ class RejectedRequests:
             return
         self._audit.write(AuditRecord("refusal", namespace, "", reason))
         _logger.info("Rejected a request: %s. %s", reason, explanation)
+
+    def report_response(self, status: int, outcome: str, namespace: str) -> None:
+        """Report a request by the status of its response; `outcome` is the reason in the audit log."""
+        self.report(outcome, f"The response has HTTP status {status}.", namespace)
 
     def _admit(self, reason: str) -> bool:
         """Whether to record one more request of an unknown sender."""

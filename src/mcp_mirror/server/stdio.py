@@ -33,7 +33,8 @@ from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
 from mcp_mirror.server.cancel_scopes import STOPPED, STOPPING, CancelScopes, RequestScope, find_cancelled_id
 from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
-from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
+from mcp_mirror.server.pending_payloads import PendingPayloads
+from mcp_mirror.server.sdk_messages import refuse_response
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
 
@@ -326,7 +327,8 @@ class StdioReader(MessageStream):
         with discard_after(frame):
             try:
                 session = self._direct_path.find_session()
-                _, message, token = await pending_payloads.lift_params(frame, LOCAL, session)
+                lifted = await pending_payloads.lift_params(frame, LOCAL, session)
+                message, token = lifted.message, lifted.token
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
