@@ -218,7 +218,7 @@ async def test_waiting_notifications_count_with_the_memory_of_their_values() -> 
 async def test_messages_on_a_requests_stream_go_to_its_caller() -> None:
     first, second, owner_client = ready("a"), ready("b"), ready("c")
     async with dispatching(owner_client) as setup:
-        track = setup.dispatcher.track
+        track = setup.dispatcher.inflight.track
         with (
             track("one", first, PausableTimeout(9), resets_timeout=False) as one,
             track("two", second, PausableTimeout(9), resets_timeout=False) as two,
@@ -252,7 +252,7 @@ async def test_messages_that_name_no_request_go_to_the_only_caller(
     clients = {str(at): ready(session) for at, session in enumerate(sessions)} | {"owner_client": ready("owner_client")}
     async with dispatching(clients["owner_client"] if owner_client else None) as setup:
         tracked = [
-            setup.dispatcher.track(name, client, PausableTimeout(9), resets_timeout=False)
+            setup.dispatcher.inflight.track(name, client, PausableTimeout(9), resets_timeout=False)
             for name, client in clients.items()
             if name != "owner_client"
         ]
@@ -268,7 +268,7 @@ async def test_messages_that_name_no_request_go_to_the_only_caller(
 async def test_a_completed_request_gets_no_more_messages() -> None:
     client = ready()
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+        with setup.dispatcher.inflight.track("one", client, PausableTimeout(9), resets_timeout=False):
             pass
         setup.receive(LOG, {}, about="one")
         setup.receive(PROGRESS, {"progressToken": "one", "progress": 1})
@@ -282,7 +282,7 @@ async def test_progress_goes_to_the_request_with_its_token(pass_time: PassTime) 
     timeout, steady, other = PausableTimeout(100), PausableTimeout(100), PausableTimeout(100)
     await pass_time(60)
     async with dispatching() as setup:
-        track = setup.dispatcher.track
+        track = setup.dispatcher.inflight.track
         with (
             track("one", wants, timeout, resets_timeout=True) as inflight,
             track("two", not_wants, other, resets_timeout=True),
@@ -329,7 +329,7 @@ async def test_a_new_subscription_after_a_lost_one_announces_all_lists() -> None
 async def test_a_server_request_is_answered_with_the_callers_answer(method: str) -> None:
     client = ready(answer={"action": "accept", "vendor": [1]})
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+        with setup.dispatcher.inflight.track("one", client, PausableTimeout(9), resets_timeout=False):
             setup.receive(method, {"message": "?", "vendor": 1}, id="q-1")
             assert await setup.sink.answer() == types.JSONRPCResponse(
                 jsonrpc="2.0", id="q-1", result={"action": "accept", "vendor": [1]}
@@ -340,7 +340,7 @@ async def test_a_server_request_is_answered_with_the_callers_answer(method: str)
 async def test_a_server_request_pauses_the_timeout_and_keeps_its_order() -> None:
     client, timeout = Client(), PausableTimeout(100)
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, timeout, resets_timeout=False):
+        with setup.dispatcher.inflight.track("one", client, timeout, resets_timeout=False):
             for number in range(5):
                 setup.receive(LOG, {"data": number}, about="one")
             setup.receive("roots/list", id=1, about="one")
@@ -360,7 +360,7 @@ async def test_a_server_request_of_a_call_that_ends_meanwhile_is_relayed() -> No
     client = Client()
     client.answers.set()
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+        with setup.dispatcher.inflight.track("one", client, PausableTimeout(9), resets_timeout=False):
             setup.receive(LOG, {"data": 1}, about="one")
             setup.receive("roots/list", id=1)
             await anyio.wait_all_tasks_blocked()
@@ -422,10 +422,10 @@ async def test_server_requests_that_take_too_much_memory_get_an_error() -> None:
 async def test_a_long_request_takes_the_room_of_those_of_ended_calls() -> None:
     client = Client()
     async with dispatching(limit=1 << 20) as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+        with setup.dispatcher.inflight.track("one", client, PausableTimeout(9), resets_timeout=False):
             setup.receive("elicitation/create", {"message": "old"}, id="old", about="one", memory=1 << 20)
             await anyio.wait_all_tasks_blocked()
-        with setup.dispatcher.track("two", client, PausableTimeout(9), resets_timeout=False):
+        with setup.dispatcher.inflight.track("two", client, PausableTimeout(9), resets_timeout=False):
             setup.receive("elicitation/create", {"message": "new"}, id="new", about="two", memory=1 << 18)
             assert (await setup.sink.answer()).id == "old"
             client.answers.set()
@@ -455,11 +455,11 @@ async def test_requests_of_ended_calls_make_room_for_those_of_others() -> None:
     client, most = Client(), UpstreamBounds().max_input_requests
     client.accepts.set()
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False):
+        with setup.dispatcher.inflight.track("one", client, PausableTimeout(9), resets_timeout=False):
             for number in range(most):
                 setup.receive("elicitation/create", {"message": str(number)}, id=number, about="one")
             await anyio.wait_all_tasks_blocked()
-        with setup.dispatcher.track("two", client, PausableTimeout(9), resets_timeout=False):
+        with setup.dispatcher.inflight.track("two", client, PausableTimeout(9), resets_timeout=False):
             for identity in ("new", "newer"):
                 setup.receive("elicitation/create", {"message": identity}, id=identity, about="two")
             dropped = [await setup.sink.answer() for _ in range(2)]
@@ -477,7 +477,7 @@ async def test_server_requests_that_name_no_call_are_shared_among_the_calls() ->
     async with dispatching() as setup, AsyncExitStack() as stack:
         for number, client in enumerate(clients):
             stack.enter_context(
-                setup.dispatcher.track(f"call-{number}", client, PausableTimeout(9), resets_timeout=False)
+                setup.dispatcher.inflight.track(f"call-{number}", client, PausableTimeout(9), resets_timeout=False)
             )
         for identity in range(6):
             setup.receive("elicitation/create", {"message": str(identity)}, id=identity)
@@ -490,8 +490,8 @@ async def test_server_requests_of_unknown_calls_count_against_calls_in_flight() 
     timeouts = [PausableTimeout(100), PausableTimeout(100)]
     async with dispatching() as setup:
         with (
-            setup.dispatcher.track("1", client, timeouts[0], resets_timeout=False),
-            setup.dispatcher.track("2", client, timeouts[1], resets_timeout=False),
+            setup.dispatcher.inflight.track("1", client, timeouts[0], resets_timeout=False),
+            setup.dispatcher.inflight.track("2", client, timeouts[1], resets_timeout=False),
         ):
             for number in range(2 * most):
                 setup.receive("roots/list", id=number)
@@ -627,7 +627,7 @@ async def test_a_result_waits_until_the_client_knows_of_a_cancellation() -> None
 
     client = Withdrawing()
     async with dispatching() as setup:
-        with setup.dispatcher.track("one", client, PausableTimeout(9), resets_timeout=False) as inflight:
+        with setup.dispatcher.inflight.track("one", client, PausableTimeout(9), resets_timeout=False) as inflight:
             setup.receive("elicitation/create", {"message": "?"}, id=5)
             await client.was_requested.wait()
             setup.receive("notifications/cancelled", {"requestId": 5})

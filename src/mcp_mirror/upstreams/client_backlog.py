@@ -11,6 +11,8 @@ from mcp_mirror.payload.floods import RepeatedLog
 
 REQUEST_COPIES: Final = 2
 """How often a request that waits for its answer is in memory: as the server sent it, and as the client received it."""
+MESSAGE_OVERHEAD: Final = 500
+"""Bytes that a message that waits costs beside its own."""
 
 _logger = logging.getLogger(__name__)
 

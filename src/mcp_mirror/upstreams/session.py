@@ -230,7 +230,7 @@ class UpstreamSession:
         inflight = None
         if channel is not None:
             resets_timeout = self.policy.progress_resets_timeout
-            inflight = self._dispatcher.track(token, channel, timeout, resets_timeout=resets_timeout)
+            inflight = self._dispatcher.inflight.track(token, channel, timeout, resets_timeout=resets_timeout)
         failure = None
         try:
             with inflight or nullcontext():
