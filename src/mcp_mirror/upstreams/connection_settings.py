@@ -25,8 +25,8 @@ from mcp_mirror.workers.frame_jobs import OpenedList
 
 if TYPE_CHECKING:
     from mcp_mirror.upstreams.oauth import Authorizer
+    from mcp_mirror.upstreams.transports.cookies import AcceptCookies
     from mcp_mirror.upstreams.transports.http import HttpTransport
-    from mcp_mirror.upstreams.transports.http_messages import AcceptCookies
 
 _logger = logging.getLogger(__name__)
 

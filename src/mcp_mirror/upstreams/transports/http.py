@@ -6,7 +6,6 @@ the gateway's own requests, and takes their responses out of JSON bodies and ser
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from http.cookiejar import Cookie, CookieJar
 from typing import Any, Final
 
 import anyio
@@ -23,28 +22,14 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.oauth import Authorizer, AuthorizingTransport
-from mcp_mirror.upstreams.transports.http_messages import (
-    DELETE_TIMEOUT,
-    MAX_COOKIES,
-    AcceptCookies,
-    LiftingTransport,
-)
+from mcp_mirror.upstreams.transports.cookies import AcceptCookies, BoundedCookies, CookieFilter
+from mcp_mirror.upstreams.transports.http_messages import DELETE_TIMEOUT, LiftingTransport
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds for connecting to the host."""
-
-
-class _BoundedCookies(CookieJar):
-    """The cookies of one connection. A server may set new ones with every response."""
-
-    def set_cookie(self, cookie: Cookie) -> None:
-        """Keep a cookie in place of one with the same name, or if there are few others."""
-        others = [one for one in self if (one.domain, one.path, one.name) != (cookie.domain, cookie.path, cookie.name)]
-        if len(others) < MAX_COOKIES:
-            super().set_cookie(cookie)
 
 
 class _HttpReader(MessageStream):
@@ -95,7 +80,7 @@ class _StreamableWriter(_HttpWriter):
         self._tasks = tasks
 
     async def send_request(self, request: PendingRequest) -> None:
-        if not await self._transport.post(request, self._cookies, self._tasks):
+        if not await self._transport.direct_posts.post(request, self._cookies, self._tasks):
             await super().send_request(request)
 
     def drop_request(self, identity: int) -> None:
@@ -149,9 +134,10 @@ class HttpTransport(msgspec.Struct, frozen=True):
         inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(addresses)
         if self.authorizer:
             inner = AuthorizingTransport(inner, self.authorizer)
-        return LiftingTransport(self.endpoint, inner, self.accept_cookies, bypass, self.spool, self.output)
+        inner = CookieFilter(inner, self.accept_cookies)
+        return LiftingTransport(self.endpoint, inner, bypass, self.spool, self.output)
 
     def _create_client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
         timeout = httpx2.Timeout(self.timeout, connect=_CONNECT_TIMEOUT)
         headers = {"accept-encoding": "identity", **self.endpoint.headers}
-        return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout, cookies=_BoundedCookies())
+        return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout, cookies=BoundedCookies())

@@ -1,28 +1,26 @@
-"""Sends the requests of the gateway over HTTP past the SDK, and hands their responses to those who wait for them.
+"""Between the SDK's transport over HTTP and the network: bodies of requests, and responses as far as the SDK sees them.
 
 The SDK's transport sends the handshake, notifications, answers to requests of the server, and the first request of each
-session. Later requests of the gateway repeat the headers of the first one and are sent here, without the SDK and the
-HTTP client around this transport. An unusual response (a redirect, an error status, a stream that breaks off) goes to
-the SDK's transport, which handles it as the response to a request of its own. No request is sent twice.
+session. The gateway's later requests are sent in `direct_posts`.
 """
 
-import logging
-import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
+from enum import Enum, auto
 from typing import Any, Final
 
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 from anyio.abc import TaskGroup
 
 from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning, replace_body
 from mcp_mirror.payload.json_rpc import RequestId, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.upstreams import HttpEndpoint
+from mcp_mirror.upstreams.transports.direct_posts import END_TIMEOUT, DirectPosts
 from mcp_mirror.upstreams.transports.http_bodies import (
     ENDED,
     EVENTS,
@@ -45,10 +43,7 @@ from mcp_mirror.upstreams.transports.network_errors import (
     mark,
 )
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
-from mcp_mirror.upstreams.transports.requests import PendingRequest
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
-
-_logger = logging.getLogger(__name__)
 
 _TOO_LARGE: Final = 413
 _REPLACED: Final = {"reason_phrase": b"Replaced by mcp-mirror"}
@@ -60,16 +55,8 @@ _UNKNOWN_SESSION: Final = frozenset({400, 404})
 """Statuses with which servers answer in a session that they do not know."""
 _SESSION: Final = "mcp-session-id"
 _SESSION_HEADERS: Final = (_SESSION, "mcp-protocol-version")
-_OWN_HEADERS: Final = frozenset({"content-length", "cookie", "mcp-method", "mcp-name"})
-_OWN_PREFIX: Final = "mcp-param-"
-"""Headers that differ between requests of a session; the others are the same."""
 DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
-_END_TIMEOUT: Final = 1.0
-"""Seconds after its result in which an event stream may end, so that its connection stays open. The same for a body
-that nothing reads."""
-_RESUMING: Final = re.compile(rb"(?:id|retry)(?::|\Z)")
-"""The lines of an event that apply to the whole stream: where and when to resume it."""
 _OPENED_AT_ONCE: Final = 10
 """How often an event stream is opened again at once. A server may end it each time, and set a delay of zero."""
 _OPEN_INTERVAL: Final = 1.0
@@ -77,14 +64,31 @@ _OPEN_INTERVAL: Final = 1.0
 _LONGEST_OPEN_INTERVAL: Final = 4.0
 """Seconds between two attempts to reach a server for an event stream, at most."""
 
-MAX_COOKIES: Final = 50
-"""Cookies of one response, and of one connection: as many as RFC 6265, section 6.1, requires of a browser."""
-_MAX_COOKIE: Final = 1 << 12
-"""Bytes of one cookie with its attributes."""
-_SET_COOKIE: Final = b"set-cookie"
 
-AcceptCookies = Callable[[str | None], bool]
-"""Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
+class _Kind(Enum):
+    """The HTTP requests of the SDK's transport."""
+
+    REQUEST = auto()
+    """POST of a request: of the SDK, or the gateway's first one in the session."""
+    MESSAGE = auto()
+    """POST of a notification, or of an answer to a request of the server."""
+    STREAM = auto()
+    """GET of the event stream of the session."""
+    RESUMPTION = auto()
+    """GET of the rest of the response to a request."""
+    END = auto()
+    """DELETE of the session."""
+
+
+class _Outgoing(msgspec.Struct):
+    """An HTTP request of the SDK's transport."""
+
+    request: httpx2.Request
+    kind: _Kind
+    identity: RequestId | None = None
+    """The id of the `REQUEST`, or of the one whose response the `RESUMPTION` continues."""
+    body: bytes = b""
+    """The body that the SDK made."""
 
 
 class _EventStream:
@@ -108,32 +112,29 @@ _stream: ContextVar[_EventStream] = ContextVar("_stream")
 
 
 class LiftingTransport(httpx2.AsyncBaseTransport):
-    """Sends through `inner`. Requests of the gateway get their bodies here, and their responses stop here."""
+    """Sends the requests of the SDK's transport through `inner`.
+
+    Those of the gateway get their bodies here, and their responses stop here.
+    """
 
     def __init__(
         self,
         endpoint: HttpEndpoint,
         inner: httpx2.AsyncBaseTransport,
-        accept_cookies: AcceptCookies,
         bypass: PayloadBypass,
         spool: Spool,
         output: ServerOutput,
     ) -> None:
         self._url = httpx2.URL(endpoint.url)
         self._inner = inner
-        self._accept_cookies = accept_cookies
         self._output = output
         self._bypass = bypass
         self._bodies = BodyReader(endpoint, bypass, spool, output)
+        self.direct_posts: DirectPosts = DirectPosts(self._url, inner, bypass, self._bodies)
         self._waiting: dict[RequestId, anyio.CancelScope] = {}
+        """Requests that wait for the beginning of their responses, by their ids."""
         self._reading: dict[RequestId, httpx2.Response] = {}
         """Responses whose bodies are being read, by the ids of their requests."""
-        self._headers: list[tuple[str, str]] | None = None
-        """The headers that all requests of the session have in common; None before the first one succeeded."""
-        self._extensions: Mapping[str, Any] = {}
-        """The extensions of these requests."""
-        self._received: dict[RequestId, httpx2.Response] = {}
-        """Responses for the SDK's transport to requests that it did not send."""
         self._has_stream = False
         """The server has opened the event stream of the session."""
         self.session: dict[str, str] = {}
@@ -146,56 +147,113 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
         """
         if request.method == "DELETE" and not self.session:
             return httpx2.Response(httpx2.codes.NO_CONTENT)  # the SDK ends a session that has been ended
-        body = await request.aread() if request.method == "POST" else b""
-        identity = await _open_stream() if request.method == "GET" else read_request_id(body)
-        if identity is not None and self._bypass.has_ended(identity):
-            return _build_end(request, identity)
-        if request.method == "POST":
-            _stream.set(_EventStream(identity))
-        request = self._replace_body(request, body, self._bypass.find(identity)) if body else request
-        request.extensions = {**request.extensions, "timeout": self._build_timeouts(request, identity)}
-        named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
-        self.session = named if _SESSION in named and request.method != "DELETE" else {}
+        outgoing = await _classify(request)
+        if outgoing.identity is not None and self._bypass.has_ended(outgoing.identity):
+            return _build_end(outgoing)
+        self._prepare(outgoing)
         try:
-            response = await self._send_until_reached(request, identity)
+            response = await self._send_until_reached(outgoing)
         except httpx2.TransportError as error:
-            if request.method != "POST":
+            if outgoing.kind not in (_Kind.REQUEST, _Kind.MESSAGE):
                 raise
-            return _build_failure_response(identity, error, request.url)
-        response.request, self._bypass.unreachable = request, None
-        is_own = request.url == self._url and self._bypass.find(identity) is not None
-        if is_own and response.status_code == httpx2.codes.OK:
-            self._note_common_parts(request)
-        if request.method == "POST":
-            response = await self._take_refusal(response, identity)
-        self._note_stream(response, identity)
-        return await self._rewrite_response(response, identity)
+            return _build_failure_response(outgoing.identity, error, request.url)
+        response.request, self._bypass.unreachable = outgoing.request, None
+        self._note_progress(outgoing, response)
+        if outgoing.kind is _Kind.MESSAGE:
+            response = await _accept_refusal(response)
+        elif outgoing.identity is not None and outgoing.kind is _Kind.REQUEST:
+            response = await self._take_refusal(response, outgoing.identity)
+        return await self._rewrite_response(response, outgoing)
 
-    def _note_common_parts(self, request: httpx2.Request) -> None:
-        """Note what all requests of the session have in common, by the first one."""
-        if self._headers is None:
-            headers = request.headers.items()
-            self._headers = [
-                one for one in headers if one[0] not in _OWN_HEADERS and not one[0].startswith(_OWN_PREFIX)
-            ]
-            self._extensions = dict(request.extensions)
+    def _prepare(self, outgoing: _Outgoing) -> None:
+        """Set the body and the timeouts of a request, and note the session that it names."""
+        if outgoing.kind in (_Kind.REQUEST, _Kind.MESSAGE):
+            outgoing.request = self._replace_body(outgoing)
+        request = outgoing.request
+        request.extensions = {**request.extensions, "timeout": _build_timeouts(outgoing)}
+        named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
+        self.session = named if _SESSION in named and outgoing.kind is not _Kind.END else {}
 
-    def _note_stream(self, response: httpx2.Response, identity: RequestId | None) -> None:
-        """Report an unknown session if the event stream of the session cannot be opened again because of that."""
-        if identity is not None or response.request.method != "GET":
-            return
-        if self._has_stream and response.status_code == httpx2.codes.NOT_FOUND and _SESSION in response.request.headers:
-            self._bypass.report_unknown_session(None)
-        self._has_stream = self._has_stream or response.status_code == httpx2.codes.OK
+    def _replace_body(self, outgoing: _Outgoing) -> httpx2.Request:
+        """Return the request with the body to send: that of the gateway's request, or the SDK's."""
+        request, own = outgoing.request, self._bypass.find(outgoing.identity)
+        segments = self._bypass.outbound(outgoing.body) if own is None else own.frame
+        if own is not None:
+            own.is_sent = True  # or will be: a slow server counts as a slow response
+        elif segments == (outgoing.body,):
+            return request
+        headers = httpx2.Headers(request.headers)
+        headers["content-length"] = str(sum(len(segment) for segment in segments))
+        return httpx2.Request(
+            request.method, request.url, headers=headers, stream=RequestBody(segments), extensions=request.extensions
+        )
 
-    async def _take_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+    async def _send_until_reached(self, outgoing: _Outgoing) -> httpx2.Response:
+        """Send a request; to open the event stream of the session again, try until the server can open it.
+
+        The SDK's transport would not try again, and the session would get no more notifications.
+        """
+        opens_again = outgoing.kind is _Kind.STREAM and self._has_stream
+        delay = _OPEN_INTERVAL
+        while True:
+            try:
+                response = await self._send_until_response(outgoing)
+                if not opens_again or response.status_code not in _LATER:
+                    return response
+                self._bypass.unreachable = None
+                await _close(response)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                if opens_again or self._subscribes(outgoing):
+                    self._bypass.unreachable = explain_failed_connection(error, outgoing.request.url)
+                if not opens_again:  # the caller subscribes again
+                    raise
+            await anyio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_OPEN_INTERVAL)
+
+    def _subscribes(self, outgoing: _Outgoing) -> bool:
+        """Whether a request subscribes to changes: the only requests of the SDK itself after the handshake."""
+        is_request = outgoing.kind is _Kind.REQUEST and self.direct_posts.have_begun
+        return is_request and self._bypass.find(outgoing.identity) is None
+
+    async def _send_until_response(self, outgoing: _Outgoing) -> httpx2.Response:
+        """Send a request until the beginning of its response, unless `DirectPosts` has sent it.
+
+        Without an id, the beginning must come in the time that a read may take: a server may send parts of a head, or
+        informational responses, for ever.
+
+        Raises:
+            httpx2.TransportError: The request failed, or was dropped.
+        """
+        request, identity = outgoing.request, outgoing.identity
+        if identity is None:
+            seconds = request.extensions["timeout"].get("read")
+            with anyio.move_on_after(seconds):
+                return await self._inner.handle_async_request(request)
+            raise httpx2.ReadTimeout(f"it took longer than {seconds:g} s")
+        if (received := self.direct_posts.take_unusual(identity)) is not None:
+            return received
+        with anyio.CancelScope() as scope:
+            self._waiting[identity] = scope
+            try:
+                return await self._inner.handle_async_request(request)
+            finally:
+                self._waiting.pop(identity, None)
+        raise httpx2.ReadError("the request was dropped")
+
+    def _note_progress(self, outgoing: _Outgoing, response: httpx2.Response) -> None:
+        """Note the first request of the gateway that succeeds, and whether the session and its event stream exist."""
+        is_ok = response.status_code == httpx2.codes.OK
+        if outgoing.kind is _Kind.STREAM:
+            is_missing = response.status_code == httpx2.codes.NOT_FOUND
+            if self._has_stream and is_missing and _SESSION in outgoing.request.headers:
+                self._bypass.report_unknown_session(None)
+            self._has_stream = self._has_stream or is_ok
+        elif is_ok and outgoing.request.url == self._url and self._bypass.find(outgoing.identity) is not None:
+            self.direct_posts.note_first(outgoing.request)
+
+    async def _take_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """Fail a request whose response does not contain a message, and return the response for the SDK's transport."""
         request = response.request
-        if identity is None:
-            if not response.is_error:
-                return response
-            await _close(response)
-            return httpx2.Response(httpx2.codes.ACCEPTED, request=request, extensions=_REPLACED)  # it is dropped
         if response.status_code == _TOO_LARGE:
             size = int(request.headers.get("content-length", 0))
             reason = mark(FailureKind.ANSWERED, explain_large_message(request.url, size))
@@ -209,176 +267,6 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if self._bypass.fail(identity, types.INTERNAL_ERROR, reason):
                 return await _replace(response, identity, ENDED)
         return response
-
-    async def _send_until_reached(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
-        """Send a request; for the event stream of the session, try again until the server can open it.
-
-        The SDK's transport would not open the stream again, and the session would get no more notifications.
-        """
-        delay = _OPEN_INTERVAL
-        while True:
-            try:
-                response = await self._send_until_response(request, identity)
-                if request.method == "POST" or response.status_code not in _LATER:
-                    return response
-                if not self._opens_stream(request, identity):
-                    return response
-                self._bypass.unreachable = None
-                await _close(response)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                if not self._opens_stream(request, identity):
-                    raise
-                self._bypass.unreachable = explain_failed_connection(error, request.url)
-                if request.method == "POST":  # the caller subscribes again
-                    raise
-            await anyio.sleep(delay)
-            delay = min(2 * delay, _LONGEST_OPEN_INTERVAL)
-
-    def _opens_stream(self, request: httpx2.Request, identity: RequestId | None) -> bool:
-        """Whether a request opens the event stream of the session again, or subscribes to changes."""
-        if request.method == "GET":
-            return identity is None and self._has_stream
-        # After the handshake, the SDK's transport sends no other requests with an id of the SDK.
-        return identity is not None and self._headers is not None and self._bypass.find(identity) is None
-
-    async def _send_until_response(self, request: httpx2.Request, identity: RequestId | None) -> httpx2.Response:
-        """Send a request until the beginning of its response, unless `post` has sent it.
-
-        Without an id, the beginning must come in the time that a read may take: a server may send parts of a head, or
-        informational responses, for ever.
-
-        Raises:
-            httpx2.TransportError: The request failed, or was dropped.
-        """
-        if identity is None:
-            seconds = request.extensions["timeout"].get("read")
-            with anyio.move_on_after(seconds):
-                return await self._send(request)
-            raise httpx2.ReadTimeout(f"it took longer than {seconds:g} s")
-        if (received := self._received.pop(identity, None)) is not None:
-            return received
-        with anyio.CancelScope() as scope:
-            self._waiting[identity] = scope
-            try:
-                return await self._send(request)
-            finally:
-                self._waiting.pop(identity, None)
-        raise httpx2.ReadError("the request was dropped")
-
-    async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the response to a request without cookies that the connection must not keep."""
-        response = await self._inner.handle_async_request(request)
-        if "set-cookie" in response.headers:
-            is_kept = self._accept_cookies(request.headers.get("mcp-protocol-version"))
-            headers = response.headers.raw  # of any encoding
-            cookies = [one for one in headers if one[0].lower() == _SET_COOKIE and len(one[1]) <= _MAX_COOKIE]
-            others = [one for one in headers if one[0].lower() != _SET_COOKIE]
-            response.headers = httpx2.Headers([*others, *(cookies[:MAX_COOKIES] if is_kept else ())])
-        return response
-
-    async def post(self, own: PendingRequest, cookies: httpx2.Cookies, tasks: TaskGroup) -> bool:
-        """Send a request of the gateway and take its response; return False if the SDK's transport must do that."""
-        if self._headers is None:
-            return False
-        with anyio.CancelScope() as scope:
-            own.stop = partial(self._stop, own.id, scope)
-            request = self._build_request(own, self._headers, cookies)
-            own.is_sent = True  # or will be: a slow server counts as a slow response
-            try:
-                response = await self._send(request)
-            except httpx2.TransportError as error:
-                self._bypass.fail(own.id, types.INTERNAL_ERROR, mark_failure(error, request.url))
-                return True
-            response.request, self._bypass.unreachable = request, None
-            if "set-cookie" in response.headers:
-                cookies.extract_cookies(response)
-            unusual = await self._take_response(response, own.id, tasks)
-            if unusual is not None:
-                self._received[own.id] = unusual
-            return unusual is None
-        return True
-
-    def _stop(self, identity: RequestId, scope: anyio.CancelScope) -> None:
-        """Stop a request that a message of another stream, or the end of the connection, has ended."""
-        if self._bodies.taking != identity:
-            scope.cancel()
-
-    def _build_request(
-        self, own: PendingRequest, common: Sequence[tuple[str, str]], cookies: httpx2.Cookies
-    ) -> httpx2.Request:
-        segments = own.frame
-        headers = [one for one in common if one[0] not in own.headers]
-        headers += own.headers.items()
-        headers.append(("content-length", str(sum(len(segment) for segment in segments))))
-        request = httpx2.Request(
-            "POST", self._url, headers=headers, stream=RequestBody(segments), extensions=dict(self._extensions)
-        )
-        if cookies:
-            cookies.set_cookie_header(request)
-        return request
-
-    async def _take_response(
-        self, response: httpx2.Response, identity: RequestId, tasks: TaskGroup
-    ) -> httpx2.Response | None:
-        """Take the response to a request of the gateway; return a response for the SDK's transport if it is unusual.
-
-        If an event stream ends too early, that response has the last event that the SDK's transport would have seen,
-        after the last id and delay of the stream. The SDK's transport resumes the stream, or reports its end.
-        """
-        read = self._bodies.find_reader(response)
-        if response.status_code != httpx2.codes.OK or read is None:
-            return response
-        last, fields, chunks = b"", dict[bytes, bytes](), read(response, identity)
-        is_left_open = False
-        try:
-            async for chunk in chunks:
-                if self._bypass.has_ended(identity) and read == self._bodies.read_events:
-                    tasks.start_soon(_read_end, response, chunks)
-                    is_left_open = True
-                    return None
-                last = chunk
-                fields |= {line.partition(b":")[0]: line for line in chunk.split(b"\n") if _RESUMING.match(line)}
-        except httpx2.TransportError as error:
-            _logger.debug("a response broke off: %s", type(error).__name__)
-        finally:
-            if not is_left_open:
-                await chunks.aclose()
-                await response.aclose()
-        if self._bypass.has_ended(identity):
-            return None
-        content = encode_event(tuple(fields.values()), None) + last
-        return httpx2.Response(httpx2.codes.OK, headers={"content-type": EVENTS}, content=content)
-
-    def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
-        """Cancel a request that has ended: neither wait for its response nor read on."""
-        if scope := self._waiting.get(identity):
-            scope.cancel()
-        if response := self._reading.pop(identity, None) or self._received.pop(identity, None):
-            tasks.start_soon(response.aclose)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._inner.aclose()
-
-    def _build_timeouts(self, request: httpx2.Request, identity: RequestId | None) -> dict[str, Any]:
-        """Return the timeouts of a request: a response or an event stream may pause for any time."""
-        timeout = dict(request.extensions.get("timeout", {}))
-        if request.method == "DELETE":
-            return dict.fromkeys(("connect", "read", "write", "pool"), DELETE_TIMEOUT)
-        return timeout | {"read": None} if request.method == "GET" or identity is not None else timeout
-
-    def _replace_body(self, request: httpx2.Request, body: bytes, own: PendingRequest | None) -> httpx2.Request:
-        """Return the request with the body to send; the SDK made `body`."""
-        segments = self._bypass.outbound(body) if own is None else own.frame
-        if own is not None:
-            own.is_sent = True  # or will be: a slow server counts as a slow response
-        elif segments == (body,):
-            return request
-        headers = httpx2.Headers(request.headers)
-        headers["content-length"] = str(sum(len(segment) for segment in segments))
-        return httpx2.Request(
-            request.method, request.url, headers=headers, stream=RequestBody(segments), extensions=request.extensions
-        )
 
     async def _read_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
         """Return the error response in a session that the server may not know, as after its restart."""
@@ -404,16 +292,17 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             return False
         return read is not None or is_followed(response)
 
-    async def _rewrite_response(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+    async def _rewrite_response(self, response: httpx2.Response, outgoing: _Outgoing) -> httpx2.Response:
         """Return what the SDK's transport sees of a response: no body if it does not read messages from it."""
-        read = self._bodies.find_reader(response)
-        if identity is not None or self._bodies.ends_with_stream:
+        read, is_in_stream = self._bodies.find_reader(response), self._bodies.ends_with_stream
+        if outgoing.identity is not None or is_in_stream:
             self._output.refusal = explain_response(response) if read is None or response.is_error else None
-        is_stream = response.request.method == "GET"
-        if read is None or not (is_stream or (identity is not None and not self._bodies.ends_with_stream)):
+        has_messages = outgoing.kind in (_Kind.STREAM, _Kind.RESUMPTION)
+        has_messages = has_messages or (outgoing.kind is _Kind.REQUEST and not is_in_stream)
+        if read is None or not has_messages:
             await _discard(response)
             return replace_body(response, content=b"", extensions=response.extensions)
-        stream = RewrittenBody(response, self._read(response, identity, read))
+        stream = RewrittenBody(response, self._read(response, outgoing.identity, read))
         return replace_body(response, stream=stream, extensions=response.extensions)
 
     async def _read(self, response: httpx2.Response, identity: RequestId | None, read: Read) -> AsyncGenerator[bytes]:
@@ -429,20 +318,54 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             if identity is not None:
                 self._reading.pop(identity, None)
 
+    def drop_request(self, identity: RequestId, tasks: TaskGroup) -> None:
+        """Cancel a request that has ended: neither wait for its response nor read on."""
+        if scope := self._waiting.get(identity):
+            scope.cancel()
+        if response := self._reading.pop(identity, None) or self.direct_posts.take_unusual(identity):
+            tasks.start_soon(response.aclose)
 
-async def _open_stream() -> RequestId | None:
-    """Wait until the stream of this task may be opened (again), and return the id of its request."""
-    stream = _stream.get(None)
-    if stream is None:
-        _stream.set(stream := _EventStream(None))
-    await stream.pace()
-    return stream.identity
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+
+async def _classify(request: httpx2.Request) -> _Outgoing:
+    """Return a request of the SDK's transport with its kind; that of a stream waits until it may be opened (again)."""
+    if request.method == "POST":
+        body = await request.aread()
+        identity = read_request_id(body)
+        _stream.set(_EventStream(identity))
+        return _Outgoing(request, _Kind.MESSAGE if identity is None else _Kind.REQUEST, identity, body)
+    if request.method == "GET":
+        stream = _stream.get(None)
+        if stream is None:
+            _stream.set(stream := _EventStream(None))
+        await stream.pace()
+        return _Outgoing(request, _Kind.STREAM if stream.identity is None else _Kind.RESUMPTION, stream.identity)
+    return _Outgoing(request, _Kind.END)
+
+
+def _build_timeouts(outgoing: _Outgoing) -> dict[str, Any]:
+    """Return the timeouts of a request: a response or an event stream may pause for any time."""
+    timeout = dict(outgoing.request.extensions.get("timeout", {}))
+    if outgoing.kind is _Kind.END:
+        return dict.fromkeys(("connect", "read", "write", "pool"), DELETE_TIMEOUT)
+    return timeout if outgoing.kind is _Kind.MESSAGE else timeout | {"read": None}
+
+
+async def _accept_refusal(response: httpx2.Response) -> httpx2.Response:
+    """Return the response to a message that gets no answer: a success also if the server refuses the message."""
+    if not response.is_error:
+        return response
+    await _close(response)
+    return httpx2.Response(httpx2.codes.ACCEPTED, request=response.request, extensions=_REPLACED)
 
 
 async def _discard(response: httpx2.Response) -> None:
     """Close a response. After a success, and if its body is small and ends soon, its connection can be used again."""
     try:
-        with anyio.move_on_after(_END_TIMEOUT), suppress(httpx2.TransportError):
+        with anyio.move_on_after(END_TIMEOUT), suppress(httpx2.TransportError):
             if response.is_success:
                 await read_beginning(response, MAX_ERROR_BYTES)
     finally:
@@ -466,18 +389,6 @@ async def _replace(response: httpx2.Response, identity: RequestId, message: str)
     return answer
 
 
-async def _read_end(response: httpx2.Response, chunks: AsyncGenerator[bytes]) -> None:
-    """Read a response to its end if that comes soon, so that its connection can be used again, and close it."""
-    try:
-        with anyio.move_on_after(_END_TIMEOUT), suppress(httpx2.TransportError):
-            async for _ in chunks:
-                pass
-    finally:
-        with anyio.CancelScope(shield=True):
-            await chunks.aclose()
-            await response.aclose()
-
-
 def _build_failure_response(
     identity: RequestId | None, error: httpx2.TransportError, url: httpx2.URL
 ) -> httpx2.Response:
@@ -487,14 +398,14 @@ def _build_failure_response(
     return _answer(identity, mark_failure(error, url))
 
 
-def _build_end(request: httpx2.Request, identity: RequestId) -> httpx2.Response:
+def _build_end(outgoing: _Outgoing) -> httpx2.Response:
     """Return the response to a request that has ended, in the form that the SDK's transport expects."""
-    if request.method == "POST":
-        return _answer(identity, ENDED)
-    end = encode_event((), encode_error(identity, ENDED))
+    if outgoing.kind is _Kind.REQUEST:
+        return _answer(outgoing.identity, ENDED)
+    end = encode_event((), encode_error(outgoing.identity, ENDED))
     return httpx2.Response(httpx2.codes.OK, headers={"content-type": EVENTS}, content=end, extensions=_REPLACED)
 
 
-def _answer(identity: RequestId, message: str) -> httpx2.Response:
+def _answer(identity: RequestId | None, message: str) -> httpx2.Response:
     content = encode_error(identity, message)
     return httpx2.Response(httpx2.codes.OK, headers={"content-type": JSON}, content=content, extensions=_REPLACED)
