@@ -34,8 +34,9 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.server.http_server import HttpServer, format_url, listen
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.upstreams.oauth import Authorizer, BrowserSignIn
+from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.oauth_failures import read_error_code
+from mcp_mirror.upstreams.oauth_providers import BrowserSignIn
 from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, explain_failed_connection
 
 _HOST: Final = "127.0.0.1"
