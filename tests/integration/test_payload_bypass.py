@@ -22,7 +22,7 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.upstreams.session import is_closed
+from mcp_mirror.upstreams.request_failures import is_closed
 from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass, ServerMessage
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,

@@ -41,14 +41,9 @@ from mcp_mirror.upstreams.reconnect import (
     explain_end,
     explain_timeout,
 )
+from mcp_mirror.upstreams.request_failures import ConnectionLostError, SessionLostError
 from mcp_mirror.upstreams.served_lists import ServedLists
-from mcp_mirror.upstreams.session import (
-    ConnectionLostError,
-    Mode,
-    SessionLostError,
-    UpstreamSession,
-    open_session,
-)
+from mcp_mirror.upstreams.session import Mode, UpstreamSession, open_session
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest

@@ -19,7 +19,7 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.resources import explain_shortage
-from mcp_mirror.upstreams.session import is_closed
+from mcp_mirror.upstreams.request_failures import is_closed
 from mcp_mirror.upstreams.transports.network_errors import (
     FailureKind,
     explain_failed_connection,

@@ -25,28 +25,25 @@ from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.result_processing import RejectedFrame
-from mcp_mirror.errors import RefusedError, UpstreamError, WireError
+from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_items
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
-from mcp_mirror.upstreams.content_filter import build_hidden_refusal, filter_content, is_filtered, refusal_log_line
+from mcp_mirror.upstreams.content_filter import filter_content, is_filtered
 from mcp_mirror.upstreams.listing import CacheScope, Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner, NotificationDispatcher
-from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
+from mcp_mirror.upstreams.request_failures import FailedRequest, build_refusal, is_closed
 from mcp_mirror.upstreams.tasks import find_task_tools, run_as_task
-from mcp_mirror.upstreams.transports.network_errors import CUT_STREAM, LOST_SESSION, FailureKind, omit_scopes, read_mark
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
-    MisdirectedResponseError,
     PausableTimeout,
     PendingRequest,
     RawResponse,
     RequestHeaders,
     RequestSink,
     RequestTimeoutError,
-    UnknownSessionError,
 )
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
@@ -75,14 +72,6 @@ Mode = Literal["auto", "legacy"]
 
 OpenTransport = Callable[[PayloadBypass], AbstractAsyncContextManager[Any]]
 """Opens a transport, for one session, that sends and receives through a bypass."""
-
-
-class ConnectionLostError(UpstreamError):
-    """The connection ended before the response: the server may or may not have executed the request."""
-
-
-class SessionLostError(UpstreamError):
-    """The server did not get the request or does not know the session: the request may be sent in a new session."""
 
 
 class UpstreamSession:
@@ -239,8 +228,7 @@ class UpstreamSession:
                         await self.set_level(channel.log_level)
                     await self._send(request, pending, timeout)
                 except Exception as error:  # noqa: BLE001  # a server's failure must fail only this request
-                    is_hidden = is_filtered(channel) or not self.policy.preview
-                    failure = self._explain(error, request, pending, timeout, is_content_hidden=is_hidden)
+                    failure = self._fail(error, request, pending, timeout, channel)
                 if inflight is not None and inflight.is_delivering:  # its notifications come before its result
                     with anyio.move_on_after(_DRAIN_TIMEOUT):
                         await inflight.queue.drain()
@@ -322,101 +310,22 @@ class UpstreamSession:
             pending.headers = headers.build(request.method, request.shown)
             await self._bypass.exchange(pending, limit)
 
-    def _explain(
+    def _fail(
         self,
         error: Exception,
         request: UpstreamRequest,
         pending: PendingRequest,
         timeout: PausableTimeout,
-        *,
-        is_content_hidden: bool,
+        channel: ClientChannel | None,
     ) -> UpstreamError:
-        """Return the error of a failed request, whatever the cause."""
-        upstream, what = f"Upstream {self.name!r}", request.what
-        match error:
-            case UpstreamError():
-                return error
-            case RequestTimeoutError():
-                return UpstreamError(f"{upstream} {self._explain_timeout(request, pending, timeout)}")
-            case UnknownSessionError():
-                return SessionLostError(f"{upstream} did not know the gateway's session during {what}; {LOST_SESSION}.")
-            case MisdirectedResponseError():
-                return UpstreamError(f"{upstream} answered {what} under another request's id.")
-            case MCPError():
-                failure = self._explain_response(error, request, is_content_hidden=is_content_hidden)
-                is_unsent = isinstance(failure, ConnectionLostError) and not pending.is_sent
-                return SessionLostError(str(failure)) if is_unsent else failure
-        return UpstreamError(f"{upstream} failed during {what} ({type(error).__name__}); {request.after_loss}.")
-
-    def _explain_timeout(self, request: UpstreamRequest, pending: PendingRequest, timeout: PausableTimeout) -> str:
-        """Return what the server did instead of an answer; end the connection if it cannot be used any more."""
-        if timeout.reason:
-            return timeout.reason
-        if not pending.is_sent:
+        """Return the error of a failed request, and end the session if it cannot be used any more."""
+        is_hidden = is_filtered(channel) or not self.policy.preview
+        failed = FailedRequest(self._settings, request, pending, timeout, self._bypass.is_blocked(), is_hidden)
+        if isinstance(error, RequestTimeoutError) and failed.is_stuck:
             self._bypass.give_up()
-            return "does not read its input, so the gateway restarts it."
-        if self._bypass.is_blocked():
-            self._bypass.give_up()
-            return "sends a message over `limits.max_message_bytes` that does not end, so the gateway restarts it."
-        return f"did not answer {request.what} within {timeout.seconds:g} s (`timeout`); {request.after_loss}."
-
-    def _explain_response(self, error: MCPError, request: UpstreamRequest, *, is_content_hidden: bool) -> UpstreamError:
-        """Return the error of a request that the server, the SDK or the transport answered with a JSON-RPC error."""
-        upstream, what = f"Upstream {self.name!r}", request.what
-        kind, reason = read_mark(error)
-        match kind:
-            case None:
-                return self._explain_error(error, request, is_content_hidden=is_content_hidden)
-            case FailureKind.LOST:
-                return ConnectionLostError(f"{upstream} did not answer {what}. {reason}")
-            case FailureKind.ANSWERED:
-                return UpstreamError(f"{upstream} failed during {what}: {reason}")
-            case FailureKind.NO_TOKEN | FailureKind.NO_SIGN_IN:
-                shown = omit_scopes(reason) if is_content_hidden else reason
-                advice = "" if kind is FailureKind.NO_SIGN_IN else " Try again in a moment."
-                unauthorized = UpstreamError(f"{upstream} requires authorization for {what}. {shown}{advice}")
-                return unauthorized.with_log_message(omit_scopes(str(unauthorized)))
-        if is_content_hidden:
-            return build_hidden_refusal(self.name, what, types.INTERNAL_ERROR, None)
-        problem = f"{upstream} sent an invalid answer"
-        if kind is FailureKind.DISCARDED:
-            problem = f"The gateway could not keep an answer of upstream {self.name!r}"
-        unread = RefusedError(f"{problem} to {what}. {reason}", types.INTERNAL_ERROR)
-        return unread.with_log_message(f"{problem}. {reason}")
-
-    def _explain_error(self, error: MCPError, request: UpstreamRequest, *, is_content_hidden: bool) -> UpstreamError:
-        """Return the error of a request that ended with an error of the server, or with the connection."""
-        advice = request.after_loss
-        if error.message.startswith("SSE stream "):
-            advice += CUT_STREAM
         elif is_closed(error):
             self.ended.set()
-        else:
-            code, message, data = error.error.code, error.error.message, error.error.data
-            return build_refusal(self._settings, request.what, code, message, data, is_content_hidden=is_content_hidden)
-        return ConnectionLostError(f"Upstream {self.name!r} closed the connection during {request.what}; {advice}.")
-
-
-def build_refusal(
-    settings: ConnectionSettings, what: str, code: int, message: str, data: Any = None, *, is_content_hidden: bool
-) -> RefusedError:
-    """Return a JSON-RPC error of an upstream as an exception: with its message, without secrets, or without its text.
-
-    `what` names the request; see `UpstreamRequest.what`.
-    """
-    name = settings.policy.name
-    if is_content_hidden or not settings.policy.preview:
-        return build_hidden_refusal(name, what, code, data)
-    code, data = rebuild_code(code), rebuild_data(code, data, is_content_hidden=False)
-    quoted = settings.redactor.quote(message)
-    text = f"Upstream {name!r} refused {what}: {quoted.rstrip().rstrip('.')} (error {code})."
-    refusal = RefusedError(text, code, quoted, settings.redactor.clean_tree(data))
-    return refusal.with_log_message(refusal_log_line(name, code))
-
-
-def is_closed(error: BaseException) -> bool:
-    """Whether the SDK reports that the connection ended; servers use the same code for errors of their own."""
-    return isinstance(error, MCPError) and error.args[:2] == (types.CONNECTION_CLOSED, "Connection closed")
+        return failed.explain(error)
 
 
 @asynccontextmanager

@@ -33,7 +33,8 @@ from mcp_mirror.upstreams.elicitation import (
 from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
-from mcp_mirror.upstreams.session import Mode, build_refusal
+from mcp_mirror.upstreams.request_failures import build_refusal
+from mcp_mirror.upstreams.session import Mode
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.transports.stdio import is_run_by_node
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest

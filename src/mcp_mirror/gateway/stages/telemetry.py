@@ -14,7 +14,7 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.call import CANCELLED, Call, CallEnd, Next, answer_and_report, name_tool
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.upstreams.elicitation import InputRequired
-from mcp_mirror.upstreams.session import ConnectionLostError, SessionLostError
+from mcp_mirror.upstreams.request_failures import ConnectionLostError, SessionLostError
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
