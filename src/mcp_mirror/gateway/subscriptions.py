@@ -18,7 +18,8 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import RefusedError, ToolError, UpstreamError
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.upstreams.connection import NO_SUBSCRIPTION, ReconnectingConnection
+from mcp_mirror.upstreams.connection import ReconnectingConnection
+from mcp_mirror.upstreams.list_changes import NO_SUBSCRIPTION
 from mcp_mirror.upstreams.reconnect import Backoff
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.session import UpstreamSession

@@ -13,16 +13,14 @@ from typing import Final
 
 import anyio
 import anyio.lowlevel
-import mcp_types as types
 import msgspec
 from anyio.abc import TaskStatus
-from mcp import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
-from mcp_mirror.upstreams.list_changes import ListChanges
+from mcp_mirror.upstreams.list_changes import ListChanges, subscribe_to_changes
 from mcp_mirror.upstreams.listing import Listing, PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import (
@@ -31,9 +29,11 @@ from mcp_mirror.upstreams.reconnect import (
     STOPPED,
     Backoff,
     CircuitBreaker,
-    EndedEarlyError,
+    ConnectionEnd,
     ExpiredSessionError,
     FloodError,
+    HandshakeModes,
+    OutageLog,
     Status,
     add_jitter,
     check_protocol,
@@ -56,9 +56,6 @@ _FALLBACK_WAIT: Final = 3.0
 """Seconds that an upstream has to list its tools before a listing for clients without capabilities is used."""
 _REQUEST_WAIT: Final = 5.0
 """Seconds that a request waits while the connection reconnects."""
-_SUBSCRIPTION_DELAYS: Final = (1.0, 4.0)
-"""Seconds between two attempts to subscribe to list changes: at first, and at most."""
-NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
 
 _logger = logging.getLogger(__name__)
 
@@ -113,12 +110,8 @@ class ReconnectingConnection:
         self._circuit_breaker = CircuitBreaker()
         self._failed_attempts = 0
         self._ready_since = 0.0
-        self._output: tuple[str, ...] = ()
-        self._logged_output: tuple[str, ...] = ()
-        self._is_logged_down = False
-        self._modes = modes
-        self._mode: Mode = modes[0]
-        self._has_switched_at_once = False
+        self._modes = HandshakeModes(modes)
+        self._outage_log = OutageLog(settings.policy)
 
     @property
     def inflight_count(self) -> int:
@@ -218,14 +211,15 @@ class ReconnectingConnection:
             async with anyio.create_task_group() as sessions:
                 while True:
                     self._reconnect_requested = anyio.Event()
-                    error: UpstreamError = await sessions.start(self._serve)
-                    self.failure = error
-                    if self._switch_mode(error):
+                    end: ConnectionEnd = await sessions.start(self._serve)
+                    self.failure = end.error
+                    has_failed = self.status.state != "ready"  # a mode that has just worked stays
+                    if has_failed and self._modes.switch(end.error, was_ready=self._ready_since > 0):
                         continue
                     if self.listing and self.listing.is_stale:
                         self.listing = None
                         await self._announce_change("tools")
-                    delay = add_jitter(backoff.next_delay(self._set_down(error)))
+                    delay = add_jitter(backoff.next_delay(self._set_down(end)))
                     await anyio.sleep(_FIRST_DELAY)
                     with anyio.move_on_after(delay):
                         await self._reconnect_requested.wait()
@@ -284,25 +278,8 @@ class ReconnectingConnection:
             with anyio.CancelScope(shield=True):
                 await cache.save(settings.policy, settings.redactor, capabilities, self.listing)
 
-    def _switch_mode(self, error: UpstreamError) -> bool:
-        """Switch to the next mode after a failed attempt; return whether to try it at once.
-
-        Servers of one protocol version may exit or answer with an error at the handshake of another. A program that was
-        ready before and now exits has another cause: it is not started twice for one attempt.
-        """
-        if self.status.state == "ready":
-            return False  # the mode has worked before
-        mode, following = self._mode, self._modes.index(self._mode) + 1
-        is_last = following == len(self._modes)
-        self._mode = self._modes[0 if is_last else following]
-        # A server of the newer version refuses this mode where an attempt during an outage has led to it.
-        is_refused = isinstance(error, RefusedError) and mode == "legacy" and self._mode != "legacy"
-        has_exited_at_first = isinstance(error, EndedEarlyError) and not self._ready_since and not is_last
-        self._has_switched_at_once = (is_refused or has_exited_at_first) and not self._has_switched_at_once
-        return self._has_switched_at_once
-
-    async def _serve(self, *, task_status: TaskStatus[UpstreamError]) -> None:
-        """Connect, follow list changes until the connection ends, and report why it failed or ended.
+    async def _serve(self, *, task_status: TaskStatus[ConnectionEnd]) -> None:
+        """Connect, serve requests until the connection ends, and report the end, after which `run` reconnects.
 
         Requests that run in a session that the server does not know any more may take their time after the report.
         """
@@ -313,7 +290,7 @@ class ReconnectingConnection:
                 await self._follow(session)
                 if session.is_unknown:
                     is_reported = True
-                    task_status.started(ExpiredSessionError("It ended the session."))
+                    task_status.started(ConnectionEnd(ExpiredSessionError("It ended the session.")))
                     self._expired.add(session)
                     try:
                         await session.drain()
@@ -325,13 +302,13 @@ class ReconnectingConnection:
             await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the gateway cancelled this connection
             if not is_reported:
                 # The SDK's #3560 cancels without a request.
-                task_status.started(UpstreamError("It aborted the connection."))
+                task_status.started(ConnectionEnd(UpstreamError("It aborted the connection.")))
         except Exception as error:  # noqa: BLE001  # a server's failure must not affect other upstreams
             if is_reported:
                 return
             is_starting = self.status.state != "ready"
-            self._output = output.lines if is_starting else ()
-            task_status.started(explain_end(error, output, settings.policy, settings.redactor, is_starting=is_starting))
+            reason = explain_end(error, output, settings.policy, settings.redactor, is_starting=is_starting)
+            task_status.started(ConnectionEnd(reason, output.lines if is_starting else ()))
 
     async def _follow(self, session: UpstreamSession) -> None:
         """Serve requests in a session, and follow list changes, until it ends."""
@@ -341,7 +318,7 @@ class ReconnectingConnection:
                 await self._announce_change("tools")
                 self._set_session(session)
                 tasks.start_soon(self._announce_differences, session)
-                tasks.start_soon(self._subscribe_to_changes, session)
+                tasks.start_soon(subscribe_to_changes, session)
                 tasks.start_soon(self.list_changes.follow, partial(self._read_changes, session))
                 await session.ended.wait()
                 tasks.cancel_scope.cancel()
@@ -355,7 +332,7 @@ class ReconnectingConnection:
         policy, transport = self.settings.policy, self.settings.transport(output, self._accepts_cookies)
         with anyio.CancelScope() as scope:
             scope.deadline = anyio.current_time() + policy.startup_timeout
-            async with open_session(self.settings, transport.open, self.owner, self._mode) as session:
+            async with open_session(self.settings, transport.open, self.owner, self._modes.current) as session:
                 check_protocol(policy.oldest_protocol, session.client.protocol_version)
                 self.listing = await session.list_tools()
                 scope.deadline = float("inf")
@@ -381,15 +358,13 @@ class ReconnectingConnection:
             self.settings.counts.opened += 1
             self._ready_since = anyio.current_time()
             self._settle(Status("ready"))
-            if self._is_logged_down:  # a warning, as the outage was: others are not printed by default
-                _logger.warning("upstream %s is ready", self.settings.policy.name)
-                self._is_logged_down = False
+            self._outage_log.log_ready()
         else:
             self._notify_waiters()
 
-    def _set_down(self, error: UpstreamError) -> float:
+    def _set_down(self, end: ConnectionEnd) -> float:
         """Note that an attempt failed or the connection ended; return the seconds that the connection was usable."""
-        was_ready = self.status.state == "ready"
+        error, was_ready = end.error, self.status.state == "ready"
         if not was_ready:
             self._failed_attempts += 1
         if self._may_be_refused and isinstance(error, RefusedError):
@@ -403,22 +378,12 @@ class ReconnectingConnection:
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
         is_expired = isinstance(error, ExpiredSessionError)
         self._circuit_breaker.record_end(was_stable=is_expired or lasted > STABLE_AFTER)
-        self._settle(describe_failure(error, self._output))
+        self._settle(describe_failure(error, end.output))
         if is_expired:
             _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
         else:
-            self._log_outage(error)
+            self._outage_log.log_down(end)
         return lasted
-
-    def _log_outage(self, error: UpstreamError) -> None:
-        policy = self.settings.policy
-        _logger.warning("upstream %s is down: %s", policy.name, error.log_message)
-        self._is_logged_down = True
-        if self._output != self._logged_output and policy.preview and not policy.is_wrapped:
-            # It cannot contain stored values: a server that fails at its start received none.
-            self._logged_output = self._output
-            for line in self._output:
-                _logger.warning("upstream %s printed: %s", policy.name, line)
 
     def _settle(self, status: Status) -> None:
         """Set the state after an attempt to connect, and wake the requests that wait for it."""
@@ -443,24 +408,6 @@ class ReconnectingConnection:
         """Announce the lists of resources and prompts that differ in this session from those that clients got."""
         for kind in await self.served_lists.find_changed(session):
             await self._announce_change(kind)
-
-    async def _subscribe_to_changes(self, session: UpstreamSession) -> None:
-        """Subscribe to list changes of a 2026-07-28 upstream, and subscribe again with backoff when the stream ends."""
-        wanted = {
-            f"{kind}ListChanged": True
-            for kind in ("tools", "resources", "prompts")
-            if session.offers(kind, "list_changed")
-        }
-        backoff = Backoff(*_SUBSCRIPTION_DELAYS)
-        while session.is_stateless and wanted:
-            began = anyio.current_time()
-            try:
-                await session.listen(**wanted)
-            except MCPError as error:
-                if error.code in NO_SUBSCRIPTION:
-                    _logger.warning("upstream %s does not support subscriptions (error %d)", session.name, error.code)
-                    return
-            await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
 
     async def _read_changes(self, session: UpstreamSession, changed: set[str]) -> None:
         """Read the tools again if they have changed, and announce the changed lists."""

@@ -1,10 +1,18 @@
-"""Lists that have changed, or may have, until the gateway has read them."""
+"""Lists that have changed, or may have, until the gateway has read them; and the subscription to their changes."""
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
+import mcp_types as types
+from mcp import MCPError
+
+from mcp_mirror.upstreams.reconnect import Backoff
+from mcp_mirror.upstreams.session import UpstreamSession
+
+_logger = logging.getLogger(__name__)
 
 _TOOLS: Final = "tools"
 _INTERVAL: Final = 1.0
@@ -14,6 +22,10 @@ _OUTDATED_AFTER: Final = 10.0
 a server without sessions that a new version replaces."""
 _LONGEST_WAIT: Final = 2.0
 """Seconds from the beginning of a reading in which clients wait for it: a server may not answer."""
+_SUBSCRIPTION_DELAYS: Final = (1.0, 4.0)
+"""Seconds between two attempts to subscribe to list changes: at first, and at most."""
+NO_SUBSCRIPTION: Final = (types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS)
+"""Errors of servers that do not support subscriptions."""
 
 
 class ListChanges:
@@ -74,3 +86,20 @@ class ListChanges:
             began = self._began if is_reading else anyio.current_time()
             with anyio.CancelScope(deadline=began + _LONGEST_WAIT):
                 await self._is_read.wait()
+
+
+async def subscribe_to_changes(session: UpstreamSession) -> None:
+    """Subscribe to list changes of a 2026-07-28 server, and subscribe again with backoff when the stream ends."""
+    wanted = {
+        f"{kind}ListChanged": True for kind in ("tools", "resources", "prompts") if session.offers(kind, "list_changed")
+    }
+    backoff = Backoff(*_SUBSCRIPTION_DELAYS)
+    while session.is_stateless and wanted:
+        began = anyio.current_time()
+        try:
+            await session.listen(**wanted)
+        except MCPError as error:
+            if error.code in NO_SUBSCRIPTION:
+                _logger.warning("upstream %s does not support subscriptions (error %d)", session.name, error.code)
+                return
+        await anyio.sleep(backoff.next_delay(anyio.current_time() - began))

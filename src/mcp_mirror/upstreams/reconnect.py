@@ -3,6 +3,7 @@
 Each error has one sentence for the model and one for the log.
 """
 
+import logging
 import random
 import re
 import signal
@@ -20,6 +21,7 @@ from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.upstreams.request_failures import is_closed
+from mcp_mirror.upstreams.session import Mode
 from mcp_mirror.upstreams.transports.network_errors import (
     FailureKind,
     explain_failed_connection,
@@ -60,6 +62,8 @@ _QUOTED: Final = 2_000
 
 _TRY_AGAIN: Final = "Try again in a moment."
 _TRY_AFTER_SIGN_IN: Final = "Try again after that."
+
+_logger = logging.getLogger(__name__)
 
 State = Literal["starting", "ready", "down"]
 
@@ -137,6 +141,66 @@ class SignInNeededError(UpstreamError):
 
 class EndedEarlyError(UpstreamError):
     """The server ended the connection before it answered."""
+
+
+class ConnectionEnd(msgspec.Struct, frozen=True):
+    """Why an attempt to connect failed, or a connection ended."""
+
+    error: UpstreamError
+    output: tuple[str, ...] = ()
+    """The last lines of standard error if the server failed at its start."""
+
+
+class HandshakeModes:
+    """The ways to connect to a server, each tried after the one before has failed."""
+
+    def __init__(self, modes: tuple[Mode, ...]) -> None:
+        """Try the first of the modes first, and again after the last."""
+        self._modes = modes
+        self.current: Mode = modes[0]
+        self._has_switched_at_once = False
+
+    def switch(self, error: UpstreamError, *, was_ready: bool) -> bool:
+        """Switch to the next mode after a failed attempt; return whether to try it at once.
+
+        Servers of one protocol version may exit or answer with an error at the handshake of another. A program that was
+        ready before and now exits has another cause: it is not started twice for one attempt.
+        """
+        mode, following = self.current, self._modes.index(self.current) + 1
+        is_last = following == len(self._modes)
+        self.current = self._modes[0 if is_last else following]
+        # A server of the newer version refuses this mode where an attempt during an outage has led to it.
+        is_refused = isinstance(error, RefusedError) and mode == "legacy" and self.current != "legacy"
+        has_exited_at_first = isinstance(error, EndedEarlyError) and not was_ready and not is_last
+        self._has_switched_at_once = (is_refused or has_exited_at_first) and not self._has_switched_at_once
+        return self._has_switched_at_once
+
+
+class OutageLog:
+    """Logs the outages of one connection and their ends."""
+
+    def __init__(self, policy: UpstreamPolicy) -> None:
+        self._policy = policy
+        self._is_down = False
+        self._output: tuple[str, ...] = ()
+        """What a server has printed at its start; the same lines are logged once."""
+
+    def log_down(self, end: ConnectionEnd) -> None:
+        """Log that an attempt to connect failed, or the connection ended."""
+        policy = self._policy
+        _logger.warning("upstream %s is down: %s", policy.name, end.error.log_message)
+        self._is_down = True
+        if end.output != self._output and policy.preview and not policy.is_wrapped:
+            # It cannot contain stored values: a server that fails at its start received none.
+            self._output = end.output
+            for line in end.output:
+                _logger.warning("upstream %s printed: %s", policy.name, line)
+
+    def log_ready(self) -> None:
+        """Log that the connection is open after an outage."""
+        if self._is_down:  # a warning, as the outage was: others are not printed by default
+            _logger.warning("upstream %s is ready", self._policy.name)
+            self._is_down = False
 
 
 def explain_end(
