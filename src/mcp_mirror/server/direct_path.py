@@ -29,6 +29,7 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import Message, RequestId, array_of, object_of, open_message, open_object
 from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
+from mcp_mirror.server.client_errors import build_error_data
 from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
@@ -208,7 +209,7 @@ class DirectPath:
             reply = await handlers.call_tool(channel, opened.name, opened.params.get("arguments", b"{}"), headers)
             return object_of(await self._complete(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
-            return handlers.build_error_data(error, sender.caller.namespace, opened.method)
+            return build_error_data(error, handlers.gateway.services.audit, sender.caller.namespace, opened.method)
         finally:
             handlers.open_direct_requests -= 1
 

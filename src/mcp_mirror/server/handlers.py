@@ -16,20 +16,15 @@ import msgspec
 from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
-from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, ItemKind
-from mcp_mirror.core.replies import MAX_ERROR_BYTES, ToolResult, build_error_reply
+from mcp_mirror.core.replies import ToolResult, build_error_reply
 from mcp_mirror.errors import (
-    BusyError,
     MirrorError,
-    RefusalReason,
-    RefusedError,
     StoreError,
     ToolError,
-    UpstreamError,
     drop_tracebacks,
 )
 from mcp_mirror.gateway.arguments import select_header_arguments
@@ -44,20 +39,18 @@ from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
-from mcp_mirror.security.sanitize import sanitize_ends
 from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.client_channel import RequestChannel, SdkStream
+from mcp_mirror.server.client_errors import build_error_data
 from mcp_mirror.server.envelopes import AcceptedEnvelopes
 from mcp_mirror.server.memory_view import TOOL, VIEW, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, Sessions
-from mcp_mirror.system.event_loop import find_stalls
-from mcp_mirror.system.resources import explain_shortage
+from mcp_mirror.server.status_resource import STATUS, build_status
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRound
-from mcp_mirror.upstreams.registry import Upstream
 
 _logger = logging.getLogger(__name__)
 
@@ -66,18 +59,14 @@ _INCOMPLETE: Final = ((0, "public"),)
 _UNLIMITED: Final = frozenset({"tools/call", "subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
 """Methods without a limit here: the call pipeline limits tool calls, streams have their own limit, and the others
 reduce the gateway's work."""
-_FAULT: Final = "The gateway failed because of an error in its program. Ask the operator to read the gateway's log."
-_STATUS: Final = {
-    "uri": STATUS_URI,
-    "name": "upstreams",
-    "title": "Upstream servers",
-    "description": "How each upstream server is: state, protocol version, tools, problems.",
-    "mimeType": "application/json",
-}
 
 
 class Handlers(msgspec.Struct):
-    """The handlers of all methods."""
+    """The handlers of all methods.
+
+    The SDK calls those that `register` names, which follow in about that order. The direct path calls `call_tool` and
+    `list_tools`.
+    """
 
     gateway: Gateway
     relay: Relay
@@ -114,11 +103,28 @@ class Handlers(msgspec.Struct):
             "notifications/roots/list_changed", types.NotificationParams, self._forward_roots_change
         )
 
-    def _build_channel(self, context: Context) -> RequestChannel:
-        """Return the channel to the client on the stream of its request."""
-        session, caller = self.sessions.session_of(context), self.sessions.caller_of(context)
-        stream = SdkStream(context.session, context.request_id)
-        return RequestChannel(stream, read_meta(context), caller, session, self.sessions.answer_timeout)
+    def _add_limits(self, method: str, handler: Any) -> Any:
+        """Return a handler with the limits of its principal, which raises JSON-RPC errors."""
+
+        async def handle(context: Context, params: Any) -> Any:
+            namespace = ""
+            try:
+                namespace = self.sessions.namespace_of(context)
+                if method in _UNLIMITED:
+                    return await handler(context, params)
+                async with self.admission.acquire(namespace):
+                    return await handler(context, params)
+            except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
+                data = build_error_data(error, self.gateway.services.audit, namespace, method)
+                drop_tracebacks(error)
+                raise MCPError.from_error_data(data) from None
+
+        return handle
+
+    @property
+    def open_request_count(self) -> int:
+        """The number of requests of clients that the server has not answered yet."""
+        return len(self.pending_payloads) + self.open_direct_requests
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         _refuse_cursor(params)
@@ -217,7 +223,7 @@ class Handlers(msgspec.Struct):
             stub |= {"ttlMs": listed.ttl_ms, "cacheScope": listed.cache_scope}
         if self.gateway.has_resources(caller):
             if cursor is None:
-                items.append((msgspec.json.encode(_STATUS),))
+                items.append((msgspec.json.encode(STATUS),))
                 if caller.shows_views and TOOL in self.gateway.state.own_tools_for(caller):
                     items.append((msgspec.json.encode(VIEW),))
             values, next_cursor = await self._list_values(caller.namespace, cursor)
@@ -246,11 +252,6 @@ class Handlers(msgspec.Struct):
         _refuse_cursor(params)
         return await self._list("prompts", context)
 
-    async def _wait_for_upstreams(self, context: Context) -> None:
-        await self.gateway.upstreams.settle(
-            self.gateway.state.config.mirror.startup_wait, self.sessions.caller_of(context)
-        )
-
     async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments] = ()) -> dict[str, Any]:
         await self._wait_for_upstreams(context)
         listed = await self.relay.list_all(kind, self._build_channel(context))
@@ -265,19 +266,8 @@ class Handlers(msgspec.Struct):
         uri, request = str(params.uri), self._relay_request(context, params.request_state)
         caller = request.channel.caller
         await self._wait_for_upstreams(context)
-        is_own = self.gateway.has_resources(caller) and self.gateway.owns_uri(uri)
-        if is_own and uri == STATUS_URI:
-            content = {
-                "uri": uri,
-                "mimeType": "application/json",
-                "text": json.dumps(self._build_status(caller), indent=1),
-            }
-            reply: ToolResult = {"contents": msgspec.json.encode([content])}
-        elif is_own and uri == VIEW_URI:
-            reply = {"contents": build_content()}
-        elif is_own:
-            await self._begin_audit(context, caller)
-            reply = await read_value(self.gateway.memory, caller.namespace, uri)
+        if self.gateway.has_resources(caller) and self.gateway.owns_uri(uri):
+            reply = await self._read_own(uri, context, caller)
         elif not self.relay.offers("resources", caller):
             raise resource_not_found(uri, request.channel)
         else:
@@ -285,24 +275,16 @@ class Handlers(msgspec.Struct):
             reply = await self._answer_relayed(context, caller, relay, RESOURCE)
         return self._stub({"contents": []}, reply, context)
 
-    @property
-    def open_request_count(self) -> int:
-        """The number of requests of clients that the server has not answered yet."""
-        return len(self.pending_payloads) + self.open_direct_requests
-
-    def _build_status(self, caller: Caller) -> dict[str, Any]:
-        """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
-        counts, stalls = self.gateway.services.audit.counts, find_stalls()
-        upstreams = [
-            _build_upstream_status(upstream, caller, may_show=self.gateway.may_show(upstream.policy.name))
-            for upstream in self.gateway.upstreams.visible_to(caller)
-        ]
-        status: dict[str, Any] = {"upstreams": upstreams, "requests": self.open_request_count - 1}  # without this one
-        if counts:
-            status["audit"] = counts
-        if stalls:
-            status["event_loop"] = stalls.as_json()
-        return status
+    async def _read_own(self, uri: str, context: Context, caller: Caller) -> ToolResult:
+        """Return a resource of the gateway: its status, the view of the memory, or a stored value."""
+        if uri == STATUS_URI:
+            status = build_status(self.gateway, caller, self.open_request_count - 1)  # without this one
+            content = {"uri": uri, "mimeType": "application/json", "text": json.dumps(status, indent=1)}
+            return {"contents": msgspec.json.encode([content])}
+        if uri == VIEW_URI:
+            return {"contents": build_content()}
+        await self._begin_audit(context, caller)
+        return await read_value(self.gateway.memory, caller.namespace, uri)
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         request = self._relay_request(context, params.request_state)
@@ -311,15 +293,12 @@ class Handlers(msgspec.Struct):
         reply = await self._answer_relayed(context, request.channel.caller, relay, PROMPT)
         return self._stub({"messages": []}, reply, context)
 
-    async def _begin_audit(self, context: Context, caller: Caller) -> None:
-        """Write the audit record of a request before the request is made, if `audit.required`.
-
-        Raises:
-            MirrorError: The record cannot be written.
-        """
-        record = AuditRecord("call", caller.namespace, context.method, "begun")
-        if not await self.gateway.services.audit.admit(record):
-            raise MirrorError(UNWRITTEN)
+    async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
+        request = self._relay_request(context, None)
+        reference = msgspec.json.decode(request.params["ref"])
+        relay = partial(self.relay.complete, reference, request)
+        reply = await self._answer_relayed(context, request.channel.caller, relay)
+        return self._stub({"completion": {"values": []}}, reply, context)
 
     async def _answer_relayed(
         self,
@@ -352,12 +331,15 @@ class Handlers(msgspec.Struct):
             self.gateway.services.audit.write(record)
         return reply
 
-    async def _complete(self, context: Context, _params: types.CompleteRequestParams) -> dict[str, Any]:
-        request = self._relay_request(context, None)
-        reference = msgspec.json.decode(request.params["ref"])
-        relay = partial(self.relay.complete, reference, request)
-        reply = await self._answer_relayed(context, request.channel.caller, relay)
-        return self._stub({"completion": {"values": []}}, reply, context)
+    async def _begin_audit(self, context: Context, caller: Caller) -> None:
+        """Write the audit record of a request before the request is made, if `audit.required`.
+
+        Raises:
+            MirrorError: The record cannot be written.
+        """
+        record = AuditRecord("call", caller.namespace, context.method, "begun")
+        if not await self.gateway.services.audit.admit(record):
+            raise MirrorError(UNWRITTEN)
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         if session := self.sessions.session_of(context):
@@ -404,47 +386,16 @@ class Handlers(msgspec.Struct):
         if session := self.sessions.session_of(context):
             await self.gateway.upstreams.notify(session.caller.session, "notifications/roots/list_changed")
 
-    def _add_limits(self, method: str, handler: Any) -> Any:
-        """Return a handler with the limits of its principal, which raises JSON-RPC errors."""
+    def _build_channel(self, context: Context) -> RequestChannel:
+        """Return the channel to the client on the stream of its request."""
+        session, caller = self.sessions.session_of(context), self.sessions.caller_of(context)
+        stream = SdkStream(context.session, context.request_id)
+        return RequestChannel(stream, read_meta(context), caller, session, self.sessions.answer_timeout)
 
-        async def handle(context: Context, params: Any) -> Any:
-            namespace = ""
-            try:
-                namespace = self.sessions.namespace_of(context)
-                if method in _UNLIMITED:
-                    return await handler(context, params)
-                async with self.admission.acquire(namespace):
-                    return await handler(context, params)
-            except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
-                data = self.build_error_data(error, namespace, method)
-                drop_tracebacks(error)
-                raise MCPError.from_error_data(data) from None
-
-        return handle
-
-    def build_error_data(self, error: Exception, namespace: str, method: str) -> types.ErrorData:
-        """Return an exception as the client gets it; errors of upstreams keep their code, message and data.
-
-        Of an unexpected exception, the log gets the place. Its message may quote a value that the flow policy hides, or
-        a file of this machine.
-        """
-        if data := handler_exception_to_error_data(error):
-            return data
-        if isinstance(error, BusyError):  # that of an upstream has a record already
-            self.gateway.services.audit.write(AuditRecord("refusal", namespace, method, RefusalReason.BUSY))
-        if isinstance(error, BusyError | UpstreamError) and error.retry_after:
-            after = {"retryAfter": error.retry_after}
-            return types.ErrorData(code=types.INTERNAL_ERROR, message=str(error), data=after)
-        if isinstance(error, RefusedError):
-            message = sanitize_ends(error.peer_message, MAX_ERROR_BYTES)
-            return types.ErrorData(code=error.code, message=message, data=error.data)
-        if isinstance(error, MirrorError):
-            code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
-            return types.ErrorData(code=code, message=sanitize_ends(str(error), MAX_ERROR_BYTES))
-        _logger.error("handler for %r raised", method, exc_info=error)
-        shortage = explain_shortage(error)
-        message = f"The request failed: {shortage}." if shortage else _FAULT
-        return types.ErrorData(code=types.INTERNAL_ERROR, message=message)
+    async def _wait_for_upstreams(self, context: Context) -> None:
+        await self.gateway.upstreams.settle(
+            self.gateway.state.config.mirror.startup_wait, self.sessions.caller_of(context)
+        )
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)
@@ -469,29 +420,3 @@ def _refuse_cursor(params: types.PaginatedRequestParams) -> None:
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:
     return None if context.request is None else context.request.headers
-
-
-def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool) -> dict[str, Any]:
-    """Return the state of an upstream, without the upstream's own texts unless `may_show`."""
-    listing, policy = upstream.listing, upstream.policy
-    status: dict[str, Any] = {
-        "name": policy.name,
-        "state": upstream.status.state,
-        "under_way": upstream.inflight_count,
-    }
-    if listing is not None:
-        if may_show:
-            status["server"] = listing.server
-        status["protocol_version"] = listing.protocol_version
-        required = (policy.scopes_of(str(tool.get("name"))) for tool in listing.tools)
-        status["tools"] = sum(map(caller.has_scopes, required))
-        if listing.is_stale:
-            status["stale"] = True
-    # Without previews the detail contains no texts of the upstream.
-    if upstream.status.detail and (may_show or not policy.preview):
-        status["detail"] = upstream.status.detail
-    if listing and listing.problems:
-        status["problems"] = listing.problems
-    if len(upstream.connections) > 1:
-        status["connections"] = len(upstream.connections)
-    return status
