@@ -65,7 +65,7 @@ _ids: Final = count(1)
 
 
 class ResponseStream:
-    """The response to one direct call."""
+    """The response to one direct call: JSON, or an event stream from the first message before the outcome on."""
 
     def __init__(self, send: Send, sender: Sender, session_id: str | None, silence: SharedTimer) -> None:
         """Begin a response; the timer `silence` runs out for each one that was silent for the interval of pings."""
@@ -74,9 +74,11 @@ class ResponseStream:
         self._silence = silence
         self._headers = () if session_id is None else ((b"mcp-session-id", session_id.encode("latin-1")),)
         self._is_stream = False
+        """The head of an event stream was sent."""
         self._is_closed = False
+        """Nothing more is sent: the outcome was, or the call has ended without one."""
         self._lock: anyio.Lock | None = None
-        """Keeps the order of events; None while the response cannot be a stream."""
+        """Keeps the order of events; None before the first one."""
         self._ping: asyncio.Task[None] | None = None
         silence.start(self, self._start_ping)
 
@@ -117,7 +119,7 @@ class ResponseStream:
         """Send the result or the error of the call, and end the response."""
         message = write_response(request_id, outcome, has_nulls=not self._sender.caller.is_stateless)
         if self._lock is not None:
-            async with self._lock:
+            async with self._lock:  # an event may be about to begin the stream
                 if self._is_stream:
                     self.close()
                     await send_body(self._send, (_EVENT, *map(replace_line_breaks, message), _EVENT_END))
@@ -217,7 +219,7 @@ class DirectHttp:
     async def _run(
         self, opened: DirectRequest, sender: Sender, response: ResponseStream, scope: Scope
     ) -> Segments | types.ErrorData | None:
-        """Return the outcome of a request; None if it was cancelled."""
+        """Return the outcome of a request; None if the client has cancelled it, or its session has ended."""
         session = sender.session
         cancel = session.direct_requests.open(opened.id) if session else RequestScope()
         connection = find_connection(scope) if session is None else None

@@ -1,6 +1,11 @@
 """Work of the event loop in slices, and work that is too long for it in threads.
 
-Other tasks run between two slices, so long work delays no client.
+Other tasks run between two slices, so long work delays no client. Whether other work runs on the event loop or in a
+thread depends on what it visits. These amounts take at most about 20 ms, and run on the event loop:
+
+    run_by_size     reads, copies or hashes bytes               32 KiB
+    run_by_parts    visits each string, object and array        32 KiB with few of them
+    run_by_values   visits each value and estimates tokens      4 KiB, or 32 KiB with few values and long words
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -18,15 +23,15 @@ _SLICE: Final = 0.002
 """Seconds of work after which other tasks run."""
 _PIECES: Final = 16
 """Pieces of work after which other tasks run: each may have woken a task, whose work is not measured."""
+
 INLINE_BYTES: Final = 1 << 15
 """Bytes of JSON that the event loop reads at once: with very many keys or content blocks they take about 10 ms."""
 _INLINE_PARTS: Final = 1 << 12
 """Quotes of JSON text that the event loop visits at once, in about 10 ms. An object or an array counts as eight."""
-
 _INLINE_ANY: Final = 1 << 12
-"""Bytes of results that the event loop processes at once whatever they contain: long words take about 6 ms."""
+"""Bytes whose tokens the event loop estimates at once whatever they contain: long words take about 6 ms."""
 _INLINE_VALUES: Final = 1 << 12
-"""Commas and opening brackets of longer results that the event loop processes at once, in about 20 ms."""
+"""Commas and opening brackets of longer texts that the event loop visits at once, in about 20 ms."""
 _NO_VALUE: Final = bytes(byte for byte in range(256) if byte not in b",[{")
 _LONG_WORD: Final = 16
 """Bytes of a word, on average, above which the estimate of a text's tokens takes long: base64, Chinese and the like."""
@@ -123,16 +128,16 @@ async def run_by_values(
 
     It runs in a thread if that is too much for the event loop. Principals share few such threads fairly.
     """
-    parts: list[Buffer] = []
+    segments: list[Buffer] = []
     for text in texts:
-        parts += text if isinstance(text, tuple) else (text,)
-    size = sum(map(len, parts))
-    if size <= _INLINE_ANY or (size <= INLINE_BYTES and _is_quick(b"".join(parts))):
+        segments += text if isinstance(text, tuple) else (text,)
+    size = sum(map(len, segments))
+    if size <= _INLINE_ANY or (size <= INLINE_BYTES and _has_few_values(b"".join(segments))):
         return work(*args)
     return await run_fairly(principal, work, *args)
 
 
-def _is_quick(text: bytes) -> bool:
+def _has_few_values(text: bytes) -> bool:
     """Whether a text has neither very many values nor many long words."""
     if len(text.translate(None, _NO_VALUE)) > _INLINE_VALUES:
         return False

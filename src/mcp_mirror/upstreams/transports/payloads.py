@@ -120,6 +120,7 @@ class PayloadBypass:
         self._capabilities = capabilities
         self._sink = RequestSink()
         self._is_closed = False
+        """`end` has failed the requests in flight, and further ones fail at once."""
         self._pending: dict[RequestId, PendingRequest] = {}
         """By id."""
         self._next_id = _FIRST_ID
@@ -249,6 +250,8 @@ class PayloadBypass:
 
     def inbound(self, frame: Frame, about: RequestId | None = None) -> Buffer | None:
         """Take a received frame; return it if it is for the SDK, else None.
+
+        `about` is the id of the request on whose stream the frame came; None if the transport has only one stream.
 
         Raises:
             WireError: The frame is not a JSON-RPC message, or was discarded.
