@@ -24,7 +24,7 @@ from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.system.files import UnsafePathError, open_folder
-from mcp_mirror.upstreams.transports.stdio import find_command
+from mcp_mirror.upstreams.transports.commands import find_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,7 +34,7 @@ from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.event_loop import measure_stalls
 from mcp_mirror.system.heap import keep_freed_memory
 from mcp_mirror.system.resources import enlarge_handle_table, raise_handle_limit
-from mcp_mirror.upstreams.transports.stdio import find_command
+from mcp_mirror.upstreams.transports.commands import find_command
 
 if TYPE_CHECKING:
     from mcp_mirror.cli.workers import WorkerStart

@@ -37,11 +37,11 @@ from mcp_mirror.upstreams.notifications import ConnectionOwner, NotificationDisp
 from mcp_mirror.upstreams.request_failures import FailedRequest, build_refusal, is_closed
 from mcp_mirror.upstreams.tasks import find_task_tools, run_as_task
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.request_headers import RequestHeaders
 from mcp_mirror.upstreams.transports.requests import (
     PausableTimeout,
     PendingRequest,
     RawResponse,
-    RequestHeaders,
     RequestSink,
     RequestTimeoutError,
 )

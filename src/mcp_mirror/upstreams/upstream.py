@@ -35,8 +35,8 @@ from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.reconnect import Status
 from mcp_mirror.upstreams.request_failures import build_refusal
 from mcp_mirror.upstreams.session import Mode
+from mcp_mirror.upstreams.transports.commands import is_run_by_node
 from mcp_mirror.upstreams.transports.requests import RawResponse
-from mcp_mirror.upstreams.transports.stdio import is_run_by_node
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0

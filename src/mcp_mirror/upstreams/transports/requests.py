@@ -1,27 +1,16 @@
-"""A request of the gateway to a server: its timeout, its outcome, its HTTP headers, and the stream that sends it."""
+"""A request of the gateway to a server: its timeout, its outcome, and the stream that sends it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import mcp_types as types
 import msgspec
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    NAME_BEARING_METHODS,
-    encode_header_value,
-    find_invalid_x_mcp_header,
-    mcp_param_headers,
-    x_mcp_header_map,
-)
 
-from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.system.shared_timer import SharedTimer
@@ -32,11 +21,6 @@ _STOPPED: Final = 1.0
 """Seconds after the end of a timeout at which the process must have been stopped, such as in a paused container."""
 _READING: Final = 1.0
 """Seconds that a request then has, because its response may have arrived."""
-_MARK: Final = b'"x-mcp-header"'
-"""The schema keyword of arguments that are mirrored into headers."""
-_MAX_DEFINITIONS: Final = 4 << 20
-"""Bytes of the definitions with that keyword that are read, of one listing."""
-
 RawResult = Mapping[str, Buffer]
 """The members of a result, each as the bytes that the upstream sent."""
 
@@ -250,51 +234,3 @@ class RequestSink(MessageSink):
 
     def drop_request(self, identity: int) -> None:
         """Stop to send a request that has ended, answered or not, and to read its response."""
-
-
-class _Tool(msgspec.Struct):
-    name: str
-    schema: dict[str, Any] = msgspec.field(name="inputSchema")
-
-
-class RequestHeaders:
-    """The HTTP headers that repeat parts of a session's requests, so that intermediaries need not read their bodies.
-
-    Requests of protocol version 2026-07-28 name their method, and the tool, prompt or resource. A tool's schema may
-    mirror arguments into headers too (`x-mcp-header`).
-    """
-
-    def __init__(self, version: str, *, is_stateless: bool) -> None:
-        self._version = {MCP_PROTOCOL_VERSION_HEADER: version}
-        self._is_stateless = is_stateless
-        self._arguments: Mapping[str, Mapping[tuple[str, ...], str]] = {}
-        """By tool: the headers of its arguments, by their locations."""
-
-    def note_tools(self, listed: Iterable[Buffer]) -> None:
-        """Note which arguments of the listed tools, JSON text, go into headers.
-
-        Tools whose annotations are not valid have none. Run it in a thread: large schemas take seconds.
-        """
-        found: dict[str, Mapping[tuple[str, ...], str]] = {}
-        left = _MAX_DEFINITIONS
-        for raw in listed:
-            if len(raw) > left or _MARK not in bytes(raw):
-                continue
-            left -= len(raw)
-            tool: _Tool | None = decode_as(raw, _Tool)
-            if tool is not None and find_invalid_x_mcp_header(tool.schema) is None:
-                found[tool.name] = x_mcp_header_map(tool.schema)
-        self._arguments = found
-
-    def build(self, method: str, shown: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the headers of a request."""
-        if not self._is_stateless:
-            return self._version
-        headers = {**self._version, MCP_METHOD_HEADER: method}
-        key = NAME_BEARING_METHODS.get(method)
-        name = shown.get(key) if key is not None else None
-        if isinstance(name, str):
-            headers[MCP_NAME_HEADER] = encode_header_value(name)
-            if method == "tools/call" and (mirrored := self._arguments.get(name)):
-                headers |= mcp_param_headers(mirrored, shown.get("arguments") or {})
-        return headers
