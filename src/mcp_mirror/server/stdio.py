@@ -86,7 +86,9 @@ async def open_stdio_streams(
             source.take = direct_requests.start
             tasks.start_soon(direct_requests.follow_cancellation)
             try:
-                yield StdioReader(connection, source, direct_path, direct_requests), _StdioWriter(connection)
+                second = _SecondHandshake()
+                reader = StdioReader(connection, second, source, direct_path, direct_requests)
+                yield reader, _StdioWriter(connection, second)
             finally:
                 await direct_requests.end()
             await sink.finish(_LAST_WRITE)
@@ -110,12 +112,6 @@ class _Connection:
         self.is_abandoned = False
         """The client has closed the input, so it awaits no errors. Clients with version 1 of the Python SDK end with an
         exception if a message comes after they have closed their session."""
-        self.has_only_discovered: bool | None = None
-        """Whether all requests of the client were `server/discover` of 2026-07-28; None before the first."""
-        self.handshake: SessionMessage | None = None
-        """The `initialize` of a client that has sent `server/discover` before, until the SDK reads it."""
-        self.discover_error: types.ErrorData | None = None
-        """The reason for which a `server/discover` failed. Clients then send `initialize`, and report its error."""
 
     def record_received(self, message: types.JSONRPCMessage) -> None:
         """Update the open requests after a message of the client. Subscriptions and cancelled requests get no response.
@@ -132,23 +128,9 @@ class _Connection:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self.remove_request(message.id)
 
-    def begins_again(self, message: SessionMessage) -> bool:
-        """Keep the `initialize` of a client that has only sent `server/discover`; return False for other messages."""
-        request = message.message
-        if not isinstance(request, types.JSONRPCRequest):
-            return False
-        if self.has_only_discovered and request.method == _INITIALIZE:
-            self.handshake = message
-        self.has_only_discovered = _is_discover(request) and self.has_only_discovered is not False
-        return self.handshake is not None
-
-    def record_handshake(self, message: types.JSONRPCMessage) -> None:
-        """Keep the error of the gateway for a `server/discover`, before the client reads it."""
-        if not isinstance(message, types.JSONRPCError) or message.id is None:
-            return
-        method = self._open_requests.get(coerce_request_id(message.id))
-        if method == _DISCOVER and message.error.code == types.INTERNAL_ERROR:
-            self.discover_error = message.error
+    def find_method(self, request_id: RequestId) -> str | None:
+        """Return the method of an open request."""
+        return self._open_requests.get(coerce_request_id(request_id))
 
     def add_direct_request(self, request_id: RequestId, method: str) -> bool:
         """Record a request; return False if the limit is reached or a request with this id has no response yet."""
@@ -156,7 +138,6 @@ class _Connection:
         if known_id in self._open_requests or self.is_full:
             return False
         self._open_requests[known_id] = method
-        self.has_only_discovered = False
         return True
 
     def remove_request(self, request_id: RequestId) -> None:
@@ -191,6 +172,43 @@ class _Connection:
         while not ignored.issuperset(self._open_requests.values()):
             self._is_answered.clear()
             await self._is_answered.wait()
+
+
+class _SecondHandshake:
+    """The `initialize` of a client that has only sent `server/discover` before; see the module."""
+
+    def __init__(self) -> None:
+        self._has_only_discovered: bool | None = None
+        """Whether all requests of the client were `server/discover` of 2026-07-28; None before the first."""
+        self._initialize: SessionMessage | None = None
+        """Waits until the SDK reads it."""
+        self.discover_error: types.ErrorData | None = None
+        """The reason for which a `server/discover` failed. Clients then send `initialize`, and report its error."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the first connection of the SDK ends, because the second one begins with the `initialize`."""
+        return self._initialize is not None
+
+    def keep(self, message: SessionMessage) -> bool:
+        """Keep a message for the second connection if it is such an `initialize`; return whether it is."""
+        request = message.message
+        if not isinstance(request, types.JSONRPCRequest):
+            return False
+        if self._has_only_discovered and request.method == _INITIALIZE:
+            self._initialize = message
+        self._has_only_discovered = _is_discover(request) and self._has_only_discovered is not False
+        return self.is_pending
+
+    def take(self) -> SessionMessage | None:
+        """Return the `initialize` once; None for a client that has not sent one after a `server/discover`."""
+        taken, self._initialize = self._initialize, None
+        return taken
+
+    def note_error(self, method: str | None, error: types.ErrorData) -> None:
+        """Note an error of the gateway for a request, before the client reads it."""
+        if method == _DISCOVER and error.code == types.INTERNAL_ERROR:
+            self.discover_error = error
 
 
 def _is_discover(request: types.JSONRPCRequest) -> bool:
@@ -282,9 +300,15 @@ class StdioReader(MessageStream):
     """The messages of the client."""
 
     def __init__(
-        self, connection: _Connection, source: LineSource, direct_path: DirectPath, direct_requests: _DirectRequests
+        self,
+        connection: _Connection,
+        second: _SecondHandshake,
+        source: LineSource,
+        direct_path: DirectPath,
+        direct_requests: _DirectRequests,
     ) -> None:
         self._connection = connection
+        self._second = second
         self._source = source
         self._direct_path = direct_path
         self._direct_requests = direct_requests
@@ -293,13 +317,12 @@ class StdioReader(MessageStream):
     @property
     def has_handshake(self) -> bool:
         """Whether the next message is the `initialize` of a second connection of the SDK."""
-        return self._connection.handshake is not None
+        return self._second.is_pending
 
     async def receive(self) -> SessionMessage:
         """Return the next message. The stream ends once before the `initialize` of a second connection."""
-        handshake, self._connection.handshake = self._connection.handshake, None
-        message = handshake or await self._receive_new()
-        if self._connection.begins_again(message):
+        message = self._second.take() or await self._receive_new()
+        if self._second.keep(message):
             raise anyio.EndOfStream
         return message
 
@@ -350,7 +373,7 @@ class StdioReader(MessageStream):
         if self._connection.is_full:
             reason = f"`limits.requests_per_principal` ({self._connection.max_requests:,}) requests are open. Read the "
             return types.ErrorData(code=types.INTERNAL_ERROR, message=f"{reason}responses before the next request.")
-        return self._connection.discover_error if request.method == _INITIALIZE else None
+        return self._second.discover_error if request.method == _INITIALIZE else None
 
 
 async def _end_at_shutdown(connection: _Connection, source: LineSource, scope: anyio.CancelScope) -> None:
@@ -367,18 +390,20 @@ async def _end_at_shutdown(connection: _Connection, source: LineSource, scope: a
 class _StdioWriter(MessageSink):
     """The messages to the client."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _Connection, second: _SecondHandshake) -> None:
         self._connection = connection
+        self._second = second
 
     async def send(self, item: SessionMessage) -> None:
         message = item.message
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
             if self._connection.is_abandoned:
                 return
-            error = STOPPED if self._connection.handshake is None else _GIVEN_UP
+            error = _GIVEN_UP if self._second.is_pending else STOPPED
             message = message.model_copy(update={"error": error})
         frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        self._connection.record_handshake(message)
+        if isinstance(message, types.JSONRPCError) and message.id is not None:
+            self._second.note_error(self._connection.find_method(message.id), message.error)
         try:
             await self._connection.sink.send(self._connection.pending_payloads.splice_result(frame))
         except OSError:  # the client has closed its end; the end of the input ends the session
