@@ -108,6 +108,15 @@ def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
     return DirectRequest(message.id, message.method, name, params, meta, envelope)
 
 
+def _is_small_request(frame: Buffer) -> bool:
+    """Whether a message may be a direct request, and is so small and flat that it reaches no limit."""
+    if len(frame) > _MAX_BYTES or not isinstance(frame, bytes):
+        return False
+    return (b'"tools/call"' in frame or b'"tools/list"' in frame) and (
+        frame.count(b"{") + frame.count(b"[") <= _MAX_BRACKETS
+    )
+
+
 def _select_params(message: Message) -> dict[str, Buffer] | None:
     """Return the parameters of a request if the direct path knows its method and all of them; else None."""
     given = message.params
@@ -119,21 +128,6 @@ def _select_params(message: Message) -> dict[str, Buffer] | None:
         return None
     params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
     return params if bytes(params.get("arguments", b"{}")[:1]) == b"{" else None
-
-
-def _is_request(frame: Buffer) -> bool:
-    """Whether a message has the members of a request only, as the SDK checks; it gets no others of a tool call."""
-    members = open_object(frame) or {}
-    return _REQUEST.issuperset(members) and bytes(members.get("jsonrpc", b"")) == b'"2.0"'
-
-
-def _is_small_request(frame: Buffer) -> bool:
-    """Whether a message may be a direct request, and is so small and flat that it reaches no limit."""
-    if len(frame) > _MAX_BYTES or not isinstance(frame, bytes):
-        return False
-    return (b'"tools/call"' in frame or b'"tools/list"' in frame) and (
-        frame.count(b"{") + frame.count(b"[") <= _MAX_BRACKETS
-    )
 
 
 def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
@@ -155,8 +149,14 @@ def _read_meta(text: bytes) -> tuple[Mapping[str, Any] | None, Envelope]:
 _read_short_meta: Final = lru_cache(256)(_read_meta)
 
 
+def _is_request(frame: Buffer) -> bool:
+    """Whether a message has the members of a request only, as the SDK checks; it gets no others of a tool call."""
+    members = open_object(frame) or {}
+    return _REQUEST.issuperset(members) and bytes(members.get("jsonrpc", b"")) == b'"2.0"'
+
+
 class DirectPath:
-    """Answers direct requests."""
+    """Answers direct requests: the transports call `open_request`, `find_sender` and, if both succeed, `answer`."""
 
     def __init__(self, handlers: Handlers, server: Server[Any], boundary: RequestStateBoundary) -> None:
         """Answer with the same handlers as the SDK's server; `boundary` is its middleware for each `requestState`."""
@@ -207,7 +207,7 @@ class DirectPath:
             )
             headers = None if sender.request is None else sender.request.headers
             reply = await handlers.call_tool(channel, opened.name, opened.params.get("arguments", b"{}"), headers)
-            return object_of(await self._complete(reply, opened, sender))
+            return object_of(await self._write_result(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
             return build_error_data(error, handlers.gateway.services.audit, sender.caller.namespace, opened.method)
         finally:
@@ -234,23 +234,25 @@ class DirectPath:
             "ttlMs": _ENCODE(listed.ttl_ms),
         }
 
-    async def _complete(
+    async def _write_result(
         self, reply: ToolResult, call: DirectRequest, sender: Sender
     ) -> Mapping[str, Buffer | Segments]:
         """Return the members of a result, with those that the SDK writes for the client's protocol version."""
         payload = payload_of(reply)
-        own = sdk_part(_EMPTY_RESULT, reply) if "_meta" in reply or "resultType" in reply else _EMPTY_RESULT
-        if own.get("_meta") or "resultType" in own:
-            written = await self._serialize(own, call, sender)
+        sdk_members = sdk_part(_EMPTY_RESULT, reply) if "_meta" in reply or "resultType" in reply else _EMPTY_RESULT
+        if sdk_members.get("_meta") or "resultType" in sdk_members:
+            written = await self._write_with_sdk(sdk_members, call, sender)
             return {**{key: _ENCODE(value) for key, value in written.items()}, **payload}
         # In the order in which the SDK writes them, so that no client can see the difference.
         if sender.caller.is_stateless:
             return {"_meta": self._stamp(sender.caller), "content": b"[]", "resultType": b'"complete"', **payload}
         return {"content": b"[]", **payload}
 
-    async def _serialize(self, own: Mapping[str, Any], call: DirectRequest, sender: Sender) -> Mapping[str, Any]:
+    async def _write_with_sdk(
+        self, members: Mapping[str, Any], call: DirectRequest, sender: Sender
+    ) -> Mapping[str, Any]:
         """Return the SDK's part of a result as the SDK writes it, with an encrypted `requestState`."""
-        complete = {"resultType": "complete", **own, "_meta": own.get("_meta", {})}
+        complete = {"resultType": "complete", **members, "_meta": members.get("_meta", {})}
         try:
             result = serialize_server_result(TOOL_CALL, sender.protocol_version, complete)
         except ValidationError:

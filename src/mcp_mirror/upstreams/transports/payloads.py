@@ -310,7 +310,10 @@ class PayloadBypass:
     def _take_response(
         self, message: Message, identity: RequestId | None, frame: Buffer, about: RequestId | None
     ) -> Buffer | None:
-        """Hand a response to the request that it answers; return it if it is for the SDK."""
+        """Hand a response to the request that it answers; return it if it is for the SDK.
+
+        `identity` is that of the response, and `about` that of the request on whose stream it came.
+        """
         request, expected = self.find(identity), self.find(about)
         if request is None and _has_error(message):
             request = expected  # a server that could not read a request does not know its id
