@@ -61,7 +61,12 @@ _logger = logging.getLogger(__name__)
 
 
 class ReconnectingConnection:
-    """A connection to one upstream, shared or dedicated to one owner, that reconnects until it is cancelled."""
+    """A connection to one upstream, shared or dedicated to one owner, that reconnects until it is cancelled.
+
+    `run` opens one session after the other. The state in `status` is `starting` until the first attempt to connect has
+    ended, `ready` while a session is open, and `down` after a failed attempt or the end of a session. A request that
+    finds no session ends the pause before the next attempt.
+    """
 
     def __init__(
         self,
@@ -204,6 +209,16 @@ class ReconnectingConnection:
         """Wait until the connection opens or ends, or an attempt to connect fails."""
         await self._state_changed.wait()
 
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Keep the connection from counting as idle for the duration of the context."""
+        self.keep_open_count += 1
+        try:
+            yield
+        finally:
+            self.keep_open_count -= 1
+            self.last_used = monotonic()
+
     async def run(self) -> None:
         """Connect, and reconnect with backoff and jitter whenever the connection ends; until cancelled."""
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
@@ -226,58 +241,6 @@ class ReconnectingConnection:
         finally:
             self._settle(STOPPED)  # calls that wait for the connection would wait forever
 
-    async def restore_listing(self) -> None:
-        """Use the cached listing of an earlier run until the first attempt to connect has ended.
-
-        Without one for the client's capabilities, use the one without capabilities, which `mcp-mirror check` writes.
-        Some tools may be missing in it, so the upstream gets a few seconds to list them itself.
-        """
-        settings, services = self.settings, self.settings.services
-        if services.listing_cache is None:
-            return
-        load = partial(services.listing_cache.load, settings.policy, settings.redactor)
-        exact = await load(self.owner.capabilities)
-        cached = exact or await load({})
-        if cached is None:
-            return
-        examined = await services.examine(settings.policy, cached.tools)
-        if self.listing is not None or self.settled.is_set():
-            return
-        self.listing = Listing(
-            tools=tuple(dict(one.raw) for one in examined),
-            instructions=cached.instructions,
-            protocol_version=cached.protocol_version,
-            server=cached.server,
-            capabilities=cached.capabilities,
-            hints=((0, "private"),),  # clients must not cache it
-            examined=examined,
-            info=cached.info,
-            is_stale=True,
-        )
-        await self._announce_change("tools")
-        if exact is None:
-            with anyio.move_on_after(_FALLBACK_WAIT):
-                await self.settled.wait()
-        self.listed.set()
-
-    @contextmanager
-    def kept_open(self) -> Iterator[None]:
-        """Keep the connection from counting as idle for the duration of the context."""
-        self.keep_open_count += 1
-        try:
-            yield
-        finally:
-            self.keep_open_count -= 1
-            self.last_used = monotonic()
-
-    async def _save_listing(self) -> None:
-        """Write the listing to the cache, even if the gateway stops now, as `mcp-mirror check` does."""
-        settings, cache = self.settings, self.settings.services.listing_cache
-        if self._is_cached and self.listing and cache:
-            capabilities = self.owner.capabilities
-            with anyio.CancelScope(shield=True):
-                await cache.save(settings.policy, settings.redactor, capabilities, self.listing)
-
     async def _serve(self, *, task_status: TaskStatus[ConnectionEnd]) -> None:
         """Connect, serve requests until the connection ends, and report the end, after which `run` reconnects.
 
@@ -291,11 +254,7 @@ class ReconnectingConnection:
                 if session.is_unknown:
                     is_reported = True
                     task_status.started(ConnectionEnd(ExpiredSessionError("It ended the session.")))
-                    self._expired.add(session)
-                    try:
-                        await session.drain()
-                    finally:
-                        self._expired.remove(session)
+                    await self._drain(session)
                     return
                 raise UpstreamError(JUST_ENDED.detail)  # noqa: TRY301  # one exit for every end
         except anyio.get_cancelled_exc_class():
@@ -309,23 +268,6 @@ class ReconnectingConnection:
             is_starting = self.status.state != "ready"
             reason = explain_end(error, output, settings.policy, settings.redactor, is_starting=is_starting)
             task_status.started(ConnectionEnd(reason, output.lines if is_starting else ()))
-
-    async def _follow(self, session: UpstreamSession) -> None:
-        """Serve requests in a session, and follow list changes, until it ends."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._save_listing)
-                await self._announce_change("tools")
-                self._set_session(session)
-                tasks.start_soon(self._announce_differences, session)
-                tasks.start_soon(subscribe_to_changes, session)
-                tasks.start_soon(self.list_changes.follow, partial(self._read_changes, session))
-                await session.ended.wait()
-                tasks.cancel_scope.cancel()
-        finally:
-            self._set_session(None)
-        if reason := session.flood_reason:
-            raise FloodError(reason)
 
     @asynccontextmanager
     async def _open_session(self, output: ServerOutput) -> AsyncIterator[UpstreamSession]:
@@ -351,16 +293,40 @@ class ReconnectingConnection:
         is_handshake = self._session is None and version not in MODERN_PROTOCOL_VERSIONS
         return is_handshake and self.settings.policy.scope != "shared"
 
-    def _set_session(self, session: UpstreamSession | None) -> None:
-        self._session = session
-        if session is not None:
-            self.failure = None
-            self.settings.counts.opened += 1
-            self._ready_since = anyio.current_time()
-            self._settle(Status("ready"))
-            self._outage_log.log_ready()
-        else:
+    async def _follow(self, session: UpstreamSession) -> None:
+        """Serve requests in a session, and follow list changes, until it ends."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._save_listing)
+                await self._announce_change("tools")
+                self._set_ready(session)
+                tasks.start_soon(self._announce_differences, session)
+                tasks.start_soon(subscribe_to_changes, session)
+                tasks.start_soon(self.list_changes.follow, partial(self._read_changes, session))
+                await session.ended.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._session = None
             self._notify_waiters()
+        if reason := session.flood_reason:
+            raise FloodError(reason)
+
+    async def _drain(self, session: UpstreamSession) -> None:
+        """Wait until the requests that run in an expired session have ended."""
+        self._expired.add(session)
+        try:
+            await session.drain()
+        finally:
+            self._expired.remove(session)
+
+    def _set_ready(self, session: UpstreamSession) -> None:
+        """Note that a session is open."""
+        self._session = session
+        self.failure = None
+        self.settings.counts.opened += 1
+        self._ready_since = anyio.current_time()
+        self._settle(Status("ready"))
+        self._outage_log.log_ready()
 
     def _set_down(self, end: ConnectionEnd) -> float:
         """Note that an attempt failed or the connection ended; return the seconds that the connection was usable."""
@@ -399,15 +365,47 @@ class ReconnectingConnection:
     def _is_down(self) -> bool:
         return self._session is None or self._session.ended.is_set()
 
-    async def _announce_change(self, kind: str) -> None:
-        """Announce a changed list, and wait until clients see the change."""
-        if (is_seen := self._announce(kind)) is not None:
-            await is_seen.wait()
+    async def restore_listing(self) -> None:
+        """Use the cached listing of an earlier run until the first attempt to connect has ended.
 
-    async def _announce_differences(self, session: UpstreamSession) -> None:
-        """Announce the lists of resources and prompts that differ in this session from those that clients got."""
-        for kind in await self.served_lists.find_changed(session):
-            await self._announce_change(kind)
+        Without one for the client's capabilities, use the one without capabilities, which `mcp-mirror check` writes.
+        Some tools may be missing in it, so the upstream gets a few seconds to list them itself.
+        """
+        settings, services = self.settings, self.settings.services
+        if services.listing_cache is None:
+            return
+        load = partial(services.listing_cache.load, settings.policy, settings.redactor)
+        exact = await load(self.owner.capabilities)
+        cached = exact or await load({})
+        if cached is None:
+            return
+        examined = await services.examine(settings.policy, cached.tools)
+        if self.listing is not None or self.settled.is_set():
+            return
+        self.listing = Listing(
+            tools=tuple(dict(one.raw) for one in examined),
+            instructions=cached.instructions,
+            protocol_version=cached.protocol_version,
+            server=cached.server,
+            capabilities=cached.capabilities,
+            hints=((0, "private"),),  # clients must not cache it
+            examined=examined,
+            info=cached.info,
+            is_stale=True,
+        )
+        await self._announce_change("tools")
+        if exact is None:
+            with anyio.move_on_after(_FALLBACK_WAIT):
+                await self.settled.wait()
+        self.listed.set()
+
+    async def _save_listing(self) -> None:
+        """Write the listing to the cache, even if the gateway stops now, as `mcp-mirror check` does."""
+        settings, cache = self.settings, self.settings.services.listing_cache
+        if self._is_cached and self.listing and cache:
+            capabilities = self.owner.capabilities
+            with anyio.CancelScope(shield=True):
+                await cache.save(settings.policy, settings.redactor, capabilities, self.listing)
 
     async def _read_changes(self, session: UpstreamSession, changed: set[str]) -> None:
         """Read the tools again if they have changed, and announce the changed lists."""
@@ -420,3 +418,13 @@ class ReconnectingConnection:
             changed.discard("tools")
         for kind in sorted(changed):
             await self._announce_change(kind)
+
+    async def _announce_differences(self, session: UpstreamSession) -> None:
+        """Announce the lists of resources and prompts that differ in this session from those that clients got."""
+        for kind in await self.served_lists.find_changed(session):
+            await self._announce_change(kind)
+
+    async def _announce_change(self, kind: str) -> None:
+        """Announce a changed list, and wait until clients see the change."""
+        if (is_seen := self._announce(kind)) is not None:
+            await is_seen.wait()
