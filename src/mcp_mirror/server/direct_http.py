@@ -20,9 +20,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.types import Scope, Send
 
-from mcp_mirror.callers import Caller
 from mcp_mirror.payload.json_rpc import RequestId, replace_line_breaks
-from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
 from mcp_mirror.server.client_channel import (
     ClientResponse,
@@ -169,23 +167,10 @@ class ResponseStream:
 class DirectHttp:
     """Answers direct requests over HTTP."""
 
-    def __init__(self, direct_path: DirectPath, sessions: Sessions, path: str) -> None:
+    def __init__(self, direct_path: DirectPath, sessions: Sessions) -> None:
         self._direct_path = direct_path
         self.sessions = sessions
-        self.path: Final = path
-        """The path of the endpoint."""
         self._silence = SharedTimer(_PING_INTERVAL)
-
-    def has_endpoint(self, request: HttpRequest) -> bool:
-        """Whether the endpoint of a request exists for its sender, and the session was created there."""
-        upstream = request.upstream
-        if request.scope["path"] != self.path:
-            return False
-        if upstream:
-            sender = Caller(request.namespace, scopes=read_scopes(request.scope), upstream=upstream)
-            if not self._direct_path.sees_upstream(sender):
-                return False
-        return self.sessions.is_created_at(request.session_key, upstream)
 
     async def answer(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
         """Answer a POST request if it is a direct one.
@@ -194,9 +179,7 @@ class DirectHttp:
             False if the SDK must handle the request. No part of a response was sent.
         """
         opened = self._direct_path.open_request(body)
-        if opened is None:
-            return False
-        if request.scope["path"] != self.path or not _is_acceptable(opened, request):
+        if opened is None or not _is_acceptable(opened, request):
             return False
         sender = self._direct_path.find_sender(opened, request)
         if sender is None or self.sessions.is_anonymous(request.namespace):

@@ -167,10 +167,6 @@ class DirectPath:
         self._server_info = _ENCODE({types.SERVER_INFO_META_KEY: server.server_info_stamp})
         """The `_meta` of a result that has no other members in it."""
 
-    def sees_upstream(self, caller: Caller) -> bool:
-        """Whether a caller may use the upstream of its endpoint."""
-        return bool(self._handlers.gateway.upstreams.visible_to(caller))
-
     def open_request(self, frame: Buffer) -> DirectRequest | None:
         """Return the request in a message; None for a message that the SDK's path must handle."""
         limits = self._limits

@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_mirror.server.auth.principals import read_namespace
+from mcp_mirror.callers import Caller
+from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.hosts import AddressCheck
@@ -51,7 +52,9 @@ class McpEndpoint:
         self._sessions = server.handlers.sessions
         self._rejected_requests = server.rejected_requests
         self._bodies = RequestBodies(server.spool)
-        self._direct_http = DirectHttp(server.direct_path, self._sessions, server.policy.path)
+        self._path = server.policy.path
+        self._gateway = server.handlers.gateway
+        self._direct_http = DirectHttp(server.direct_path, self._sessions)
         self._sdk_http = SdkHttp(sdk_app, self._direct_http, server.handlers.pending_payloads, server.rejected_requests)
         self._open_requests: Counter[str] = Counter()
         """The number of open requests by namespace."""
@@ -81,14 +84,24 @@ class McpEndpoint:
         request, limit = read_request(scope), self._spool.policy.traffic.requests_per_principal
         if self._open_requests[request.namespace] >= limit:
             raise RejectedError(build_busy_response(429, "requests_per_principal", limit, "requests are open"))
-        if not self._direct_http.has_endpoint(request):
-            path = self._direct_http.path
-            reason = f"Not Found. The endpoint is {path} (`server.path`). Correct the URL or the proxy."
+        if not self._has_endpoint(request):
+            reason = f"Not Found. The endpoint is {self._path} (`server.path`). Correct the URL or the proxy."
             raise RejectedError(PlainTextResponse(reason, _NOT_FOUND))
         if self._sessions.is_closing(request.session_key):
             response = build_error_response(_NOT_FOUND, types.INVALID_REQUEST, "Session not found")
             raise RejectedError(response, UNKNOWN_SESSION)
         return request
+
+    def _has_endpoint(self, request: HttpRequest) -> bool:
+        """Whether the endpoint of a request exists for its sender, and the session was created there."""
+        upstream = request.upstream
+        if request.scope["path"] != self._path:
+            return False
+        if upstream:
+            sender = Caller(request.namespace, scopes=read_scopes(request.scope), upstream=upstream)
+            if not self._gateway.upstreams.visible_to(sender):
+                return False
+        return self._sessions.is_created_at(request.session_key, upstream)
 
     async def _serve(self, request: HttpRequest, receive: Receive, send: Send) -> None:
         """Serve an admitted request, and count it while it is open."""
