@@ -23,7 +23,7 @@ from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.request_failures import is_closed
-from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass, ServerMessage
+from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     PausableTimeout,
@@ -31,6 +31,7 @@ from mcp_mirror.upstreams.transports.requests import (
     RequestSink,
     UnknownSessionError,
 )
+from mcp_mirror.upstreams.transports.server_messages import ServerMessage
 
 CALL = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"x","arguments":{"a": 1e400}}}'
 CAPABILITIES = {"sampling": {"tools": {}}, "vendor": {"x": 1}}

@@ -24,8 +24,9 @@ from mcp_mirror.upstreams.notifications import (
     NotificationDispatcher,
     NotificationQueue,
 )
-from mcp_mirror.upstreams.transports.payloads import PayloadBypass, ServerMessage
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PausableTimeout, RequestTimeoutError
+from mcp_mirror.upstreams.transports.server_messages import ServerMessage
 
 BOUND = 60
 LOG = "notifications/message"

@@ -9,8 +9,8 @@ import msgspec
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.upstreams.content_filter import is_filtered
-from mcp_mirror.upstreams.transports.payloads import ServerMessage
 from mcp_mirror.upstreams.transports.requests import PausableTimeout
+from mcp_mirror.upstreams.transports.server_messages import ServerMessage
 
 if TYPE_CHECKING:
     from mcp_mirror.upstreams.notifications import NotificationQueue

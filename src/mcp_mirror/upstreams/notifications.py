@@ -27,7 +27,7 @@ from mcp_mirror.upstreams.content_filter import is_filtered
 from mcp_mirror.upstreams.inflight import InflightRequests
 from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED, rebuild_notification
 from mcp_mirror.upstreams.server_requests import ServerRequests
-from mcp_mirror.upstreams.transports.payloads import ServerMessage
+from mcp_mirror.upstreams.transports.server_messages import ServerMessage
 
 _DELIVERY_TIMEOUT: Final = 5.0
 """Seconds that the delivery of one notification may take."""

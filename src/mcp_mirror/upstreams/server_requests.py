@@ -28,7 +28,7 @@ from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, REQUEST_COPIES, ClientBacklog
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.inflight import InflightRequest, InflightRequests
-from mcp_mirror.upstreams.transports.payloads import ServerMessage
+from mcp_mirror.upstreams.transports.server_messages import ServerMessage
 
 if TYPE_CHECKING:
     from mcp_mirror.upstreams.notifications import NotificationQueue

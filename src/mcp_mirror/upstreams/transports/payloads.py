@@ -9,7 +9,6 @@ such as responses to the SDK's own requests, reach the SDK.
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -23,7 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.floods import Flood
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, estimate_memory, has_more_values
+from mcp_mirror.payload.json_bounds import MAX_VALUES, check_envelope, has_more_values
 from mcp_mirror.payload.json_rpc import (
     Message,
     RequestId,
@@ -39,7 +38,6 @@ from mcp_mirror.payload.json_rpc import (
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.types import Buffer, Segments
-from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     Outcome,
@@ -50,6 +48,7 @@ from mcp_mirror.upstreams.transports.requests import (
     RequestTimeoutError,
     UnknownSessionError,
 )
+from mcp_mirror.upstreams.transports.server_messages import ServerMessage, decode_server_message
 
 _MAX_ERROR: Final = 1 << 16
 """Bytes of a JSON-RPC error that are read whole."""
@@ -67,30 +66,14 @@ _HEAD_SIZE: Final = 200
 """Bytes at the beginning of a frame that contain its method."""
 _BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 NOT_JSON_RPC: Final = "The message does not conform to JSON-RPC."
-_MAX_ESCAPES: Final = 1_000_000
-"""Backslashes in a request of a server: to decode 2,000,000 escapes takes 80 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerMessage:
-    """A request or a notification that the server sent on its own."""
-
-    method: str
-    params: Mapping[str, Any]
-    id: RequestId | None
-    """None for a notification."""
-    about: str | None
-    """The token of the gateway's request on whose stream it came; None if the transport has only one stream."""
-    fault: str | None = None
-    """Why its parameters cannot be read, a sentence; they are empty then."""
-    size: int = field(default=0, compare=False)
-    """Its size on the wire, in bytes."""
-    memory: int = field(default=0, compare=False)
-    """Bytes that its parameters take in memory, about."""
 
 
 class PayloadBypass:
-    """The requests of the gateway that are in flight on one connection."""
+    """The requests of the gateway that are in flight on one connection.
+
+    The session sends them with `exchange`, and removes them with `close`. The transport gives what it receives to
+    `take_result`, `inbound` or `resolve`, and reports failures to `fail` and `end`.
+    """
 
     def __init__(
         self,
@@ -135,14 +118,6 @@ class PayloadBypass:
         """The number of requests in flight."""
         return len(self._pending)
 
-    def begin(self, request: PendingRequest) -> None:
-        """Give a request a new id, and take messages for that id from now on."""
-        if request.id:
-            self.close(request)
-        request.id, self._next_id = self._next_id, self._next_id + 1
-        request.outcome = None
-        self._pending[request.id] = request
-
     async def exchange(self, request: PendingRequest, limit: PausableTimeout) -> None:
         """Send a request, under a new id, and wait for its result; the caller takes it, and closes the request.
 
@@ -173,6 +148,14 @@ class PayloadBypass:
         if isinstance(error := request.outcome, types.ErrorData):
             raise MCPError(error.code, error.message, error.data)
 
+    def begin(self, request: PendingRequest) -> None:
+        """Give a request a new id, and take messages for that id from now on."""
+        if request.id:
+            self.close(request)
+        request.id, self._next_id = self._next_id, self._next_id + 1
+        request.outcome = None
+        self._pending[request.id] = request
+
     def close(self, request: PendingRequest) -> None:
         """Remove a request, answered or not. Delete the spool file of a result that was not taken."""
         if self._pending.pop(request.id, None) is not None:
@@ -183,6 +166,19 @@ class PayloadBypass:
             request.outcome.discard()
         elif isinstance(request.outcome, Exception):
             request.outcome = None  # its traceback refers to the request
+
+    async def _cancel(self, identity: int) -> None:
+        """Cancel a request at the server; no longer than a few seconds, even if the caller is cancelled."""
+        params = {"requestId": identity, "reason": "caller cancelled"}
+        message = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
+        with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(*_BROKEN):
+            await self._sink.send(SessionMessage(message))
+
+    async def drain(self) -> None:
+        """Wait until no request is in flight; call it once."""
+        if self._pending:
+            self._is_idle = anyio.Event()
+            await self._is_idle.wait()
 
     def end(self) -> None:
         """Fail all requests: the connection has ended."""
@@ -204,12 +200,6 @@ class PayloadBypass:
         self.is_unknown_session = True
         self.ended.set()
 
-    async def drain(self) -> None:
-        """Wait until no request is in flight; call it once."""
-        if self._pending:
-            self._is_idle = anyio.Event()
-            await self._is_idle.wait()
-
     def find(self, identity: RequestId | None) -> PendingRequest | None:
         """Return the request with this id if it waits for its response."""
         request = None if identity is None else self._pending.get(coerce_request_id(identity))
@@ -222,6 +212,23 @@ class PayloadBypass:
             return False
         self._answer(request, types.ErrorData(code=code, message=message))
         return True
+
+    def has_ended(self, identity: RequestId | None) -> bool:
+        """Whether a request of the gateway had this id and waits no longer."""
+        return self._has_issued(identity) and self.find(identity) is None
+
+    def _has_issued(self, identity: RequestId | None) -> bool:
+        """Whether a request of the gateway had this id."""
+        identity = None if identity is None else coerce_request_id(identity)
+        return isinstance(identity, int) and _FIRST_ID <= identity < self._next_id
+
+    def _find_token(self, identity: RequestId | None) -> str | None:
+        request = None if identity is None else self._pending.get(coerce_request_id(identity))
+        return request.token if request is not None else None
+
+    def _answer(self, request: PendingRequest, outcome: Outcome) -> None:
+        self.flood.give_back()
+        request.finish(outcome)
 
     def outbound(self, frame: bytes) -> Segments:
         """Return the message to send for a message of the SDK: the handshake declares the client's capabilities."""
@@ -303,7 +310,7 @@ class PayloadBypass:
             self._dispatch(ServerMessage(method, {}, recover_id(frame), self._find_token(about), str(error)))
             return None
         if isinstance(message.method, str):
-            self._dispatch(_decode_server_message(message, message.method, self._find_token(about), frame))
+            self._dispatch(decode_server_message(message, message.method, self._find_token(about), frame))
             return None
         return self._take_response(message, identity, frame, about)
 
@@ -328,30 +335,6 @@ class PayloadBypass:
         is_foreign = identity is None and isinstance(message.id, str)
         return None if request is not None or is_foreign or self._has_issued(identity) else frame
 
-    def _answer(self, request: PendingRequest, outcome: Outcome) -> None:
-        self.flood.give_back()
-        request.finish(outcome)
-
-    def has_ended(self, identity: RequestId | None) -> bool:
-        """Whether a request of the gateway had this id and waits no longer."""
-        return self._has_issued(identity) and self.find(identity) is None
-
-    def _has_issued(self, identity: RequestId | None) -> bool:
-        """Whether a request of the gateway had this id."""
-        identity = None if identity is None else coerce_request_id(identity)
-        return isinstance(identity, int) and _FIRST_ID <= identity < self._next_id
-
-    def _find_token(self, identity: RequestId | None) -> str | None:
-        request = None if identity is None else self._pending.get(coerce_request_id(identity))
-        return request.token if request is not None else None
-
-    async def _cancel(self, identity: int) -> None:
-        """Cancel a request at the server; no longer than a few seconds, even if the caller is cancelled."""
-        params = {"requestId": identity, "reason": "caller cancelled"}
-        message = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
-        with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(*_BROKEN):
-            await self._sink.send(SessionMessage(message))
-
 
 def _build_closed_error() -> MCPError:
     """Return the exception with which the SDK fails requests of its own when the connection ends."""
@@ -374,21 +357,3 @@ def _read_outcome(message: Message, frame: Buffer) -> RawResult | types.ErrorDat
             return types.JSONRPCError.model_validate_json(bytes(frame), by_name=False).error
     code, text = read_error(message.error)
     return types.ErrorData(code=code, message=text)
-
-
-def _decode_server_message(message: Message, method: str, about: str | None, frame: Buffer) -> ServerMessage:
-    """Decode a message that the server sent on its own; the long members of a notification are left out."""
-    params = message.params if isinstance(message.params, dict) else {}
-    identity = message.id if isinstance(message.id, int | str) else None
-    if identity is not None and len(frame) > _MAX_ESCAPES and bytes(frame).count(b"\\") > _MAX_ESCAPES:
-        return ServerMessage(method, {}, identity, about, f"The message has more than {_MAX_ESCAPES:,} backslashes.")
-    if identity is not None or len(frame) <= MAX_BOUNDED:
-        memory = estimate_memory(frame)
-    else:  # a notification of which at most small members are relayed
-        params = {key: raw for key, raw in params.items() if len(memoryview(raw)) <= MAX_BOUNDED}
-        memory = len(frame)
-    try:
-        decoded = {key: msgspec.json.decode(raw) for key, raw in params.items()}
-        return ServerMessage(method, decoded, identity, about, size=len(frame), memory=memory)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return ServerMessage(method, {}, identity, about, f"The message cannot be read: {error}.")
