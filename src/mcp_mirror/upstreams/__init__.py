@@ -6,5 +6,6 @@
 - `ReconnectingConnection` keeps one connection: backoff, jitter, circuit breaker (`reconnect`). It owns the current
   `UpstreamSession`; all connections of an upstream share its `ConnectionSettings` and `UpstreamLimiter`.
 - `UpstreamSession` lasts from one handshake to its end: requests, timeouts, errors. It owns a `PayloadBypass`, which
-  carries payloads between it and the transport, and a `NotificationDispatcher` for the server's own messages.
+  carries payloads between it and the transport (`transports`), and a `NotificationDispatcher` for the server's own
+  messages: notifications go to the callers in `InflightRequests`, and `ServerRequests` answers its requests.
 """
