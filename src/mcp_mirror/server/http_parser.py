@@ -77,7 +77,11 @@ class RequestHead(msgspec.Struct):
 
 
 class RequestParser:
-    """Parses the requests of one connection, one after the other."""
+    """Parses the requests of one connection, one after the other.
+
+    The connection adds bytes to `received`, and calls `read_head` and then, while `is_in_body`, `read_body`. llhttp calls
+    the methods `on_...`, within `_parse`.
+    """
 
     def __init__(self, max_head_bytes: int) -> None:
         """Expect the head of a request.
@@ -92,11 +96,13 @@ class RequestParser:
         self._parser = HttpRequestParser(self)
         self._searched = 0
         """The number of bytes that contain no end of the head."""
+        # What llhttp has reported of the present request:
         self._headers: list[tuple[bytes, bytes]] = []
         self._is_head_complete = False
         self._is_complete = False
         self._keeps_alive = False
         self._body: list[bytes] = []
+        # The body that is being read:
         self.is_chunked: bool = False
         """Whether the body of the last head is divided into chunks."""
         self.chunks: int = 0
