@@ -79,8 +79,8 @@ class RequestHead(msgspec.Struct):
 class RequestParser:
     """Parses the requests of one connection, one after the other.
 
-    The connection adds bytes to `received`, and calls `read_head` and then, while `is_in_body`, `read_body`. llhttp calls
-    the methods `on_...`, within `_parse`.
+    The connection adds bytes to `received`, and calls `read_head` and then, while `is_in_body`, `read_body`. llhttp
+    calls the methods `on_...`, within `_parse`.
     """
 
     def __init__(self, max_head_bytes: int) -> None:
