@@ -119,14 +119,14 @@ def _is_small_request(frame: Buffer) -> bool:
 
 def _select_params(message: Message) -> dict[str, Buffer] | None:
     """Return the parameters of a request if the direct path knows its method and all of them; else None."""
-    given = message.params
-    if message.method == _TOOL_LIST and given is msgspec.UNSET:
+    members = message.params
+    if message.method == _TOOL_LIST and members is msgspec.UNSET:
         return {}
-    if message.method not in _PARAMETERS or not isinstance(given, dict):
+    if message.method not in _PARAMETERS or not isinstance(members, dict):
         return None
-    if not _PARAMETERS[message.method].issuperset(given):
+    if not _PARAMETERS[message.method].issuperset(members):
         return None
-    params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in given.items()}
+    params: dict[str, Buffer] = {key: memoryview(raw) for key, raw in members.items()}
     return params if bytes(params.get("arguments", b"{}")[:1]) == b"{" else None
 
 

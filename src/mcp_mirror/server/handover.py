@@ -52,9 +52,9 @@ class ConnectionHandover:
     def find_owner(self, received: bytes | bytearray) -> int | None:
         """The other worker to which a request belongs; None if this worker serves it, or its head is incomplete."""
         end = received.find(_HEAD_END)
-        if end < 0 or (found := _SESSION_LINE.search(received, 0, end + 2)) is None:
+        if end < 0 or (line := _SESSION_LINE.search(received, 0, end + 2)) is None:
             return None
-        number = int(found[1])
+        number = int(line[1])
         return number if number != self._worker.number and number < len(self._worker.inboxes) else None
 
     def give(self, number: int, connection: int, received: bytes) -> bool:

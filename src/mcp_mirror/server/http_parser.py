@@ -71,8 +71,8 @@ class RequestHead(msgspec.Struct):
         """
         if (absolute := _ABSOLUTE.match(self.target)) is None:
             return
-        rest = self.target[absolute.end() :]
-        self.target = rest if rest.startswith(b"/") else b"/" + rest
+        path = self.target[absolute.end() :]
+        self.target = path if path.startswith(b"/") else b"/" + path
         self.headers = [(b"host", absolute[1]), *(one for one in self.headers if one[0] != b"host")]
 
 

@@ -72,8 +72,8 @@ class Authorizer:
         self._is_wrapped = endpoint.is_wrapped
         self._policy = endpoint.oauth
         self._url = str(httpx2.URL(endpoint.url).copy_with(query=None, fragment=None, userinfo=b""))
-        named = (endpoint.url, endpoint.oauth.issuer, endpoint.oauth.client_metadata_url)
-        addresses = AddressPolicy.from_urls(*named, admits_private=endpoint.allow_private)
+        urls = (endpoint.url, endpoint.oauth.issuer, endpoint.oauth.client_metadata_url)
+        addresses = AddressPolicy.from_urls(*urls, admits_private=endpoint.allow_private)
         self._servers = AuthorizationServers(addresses, endpoint.oauth.issuer)
         self._redactor = redactor
         self._browser = browser
@@ -211,14 +211,14 @@ class Authorizer:
         try:
             outgoing = await anext(flow)
             while True:
-                if outgoing is not request:
+                if outgoing is not request:  # but one to an authorization server
                     if outgoing.method != "GET":  # of metadata
                         check_metadata(self._policy, provider.context)
                     answer = await self._servers.send(outgoing)
-                elif refusal is None:
-                    return
-                else:
+                elif refusal is not None:  # the request was sent before, and refused
                     answer, refusal = refusal, None
+                else:
+                    return
                 outgoing = await flow.asend(answer)
         except StopAsyncIteration:  # the flow has ended
             return
@@ -233,9 +233,9 @@ class Authorizer:
         if not self._policy.scopes:
             return refusal
         header = refusal.headers.get("www-authenticate", "Bearer")
-        wanted = union_scopes(" ".join(self._policy.scopes), extract_field_from_www_auth(refusal, "scope"))
-        rest = _SCOPE.sub("", header).rstrip(" ,")
-        challenge = f'{rest}{"," if "=" in rest else ""} scope="{wanted}"'
+        scopes = union_scopes(" ".join(self._policy.scopes), extract_field_from_www_auth(refusal, "scope"))
+        without_scope = _SCOPE.sub("", header).rstrip(" ,")
+        challenge = f'{without_scope}{"," if "=" in without_scope else ""} scope="{scopes}"'
         return httpx2.Response(refusal.status_code, headers={"www-authenticate": challenge}, request=refusal.request)
 
     @property

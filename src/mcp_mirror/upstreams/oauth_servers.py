@@ -90,8 +90,9 @@ def _put_issuer_first(answer: httpx2.Response, issuer: str) -> httpx2.Response:
     """
     try:
         document = answer.json()
-        named = document["authorization_servers"] if answer.is_success else None
-        ordered = sorted(named, key=lambda server: not issuers_match(server, issuer)) if isinstance(named, list) else []
+        servers = document["authorization_servers"] if answer.is_success else ()
+        servers = servers if isinstance(servers, list) else ()
+        ordered = sorted(servers, key=lambda server: not issuers_match(server, issuer))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return answer
     if not ordered:

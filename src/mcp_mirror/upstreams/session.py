@@ -214,8 +214,8 @@ class UpstreamSession:
         token = f"{self._token}-{next(self._request_numbers)}"
         shown = {key: to_json(value) for key, value in request.shown.items() if key not in request.params}
         meta = self._build_meta(request, channel, token)
-        named = {"_meta": to_json(meta, inf_nan_mode="null")} if meta else {}
-        pending = PendingRequest(request.method, object_of({**shown, **request.params, **named}), token=token)
+        meta_member = {"_meta": to_json(meta, inf_nan_mode="null")} if meta else {}
+        pending = PendingRequest(request.method, object_of({**shown, **request.params, **meta_member}), token=token)
         inflight = None
         if channel is not None:
             resets_timeout = self.policy.progress_resets_timeout

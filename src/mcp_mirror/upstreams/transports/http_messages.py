@@ -171,8 +171,8 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
             outgoing.request = self._replace_body(outgoing)
         request = outgoing.request
         request.extensions = {**request.extensions, "timeout": _build_timeouts(outgoing)}
-        named = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
-        self.session = named if _SESSION in named and outgoing.kind is not _Kind.END else {}
+        session = {name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers}
+        self.session = session if _SESSION in session and outgoing.kind is not _Kind.END else {}
 
     def _replace_body(self, outgoing: _Outgoing) -> httpx2.Request:
         """Return the request with the body to send: that of the gateway's request, or the SDK's."""
