@@ -191,9 +191,11 @@ class DirectHttp:
             outcome = await self._run(opened, sender, response, request.scope)
             if outcome is not None:
                 await response.send_outcome(opened.id, outcome)
-            elif sender.session is not None and self.sessions.find(request.session_key) is sender.session:
+            elif sender.session is None:  # the client has disconnected: no one reads a response
+                return True
+            elif self.sessions.find(request.session_key) is sender.session:  # the client has cancelled the request
                 await response.send_outcome(opened.id, _REQUEST_CANCELLED)
-            elif sender.session is not None:  # its session has ended
+            else:  # the session has ended
                 await response.end()
         finally:
             response.close()
@@ -202,7 +204,10 @@ class DirectHttp:
     async def _run(
         self, opened: DirectRequest, sender: Sender, response: ResponseStream, scope: Scope
     ) -> Segments | types.ErrorData | None:
-        """Return the outcome of a request; None if the client has cancelled it, or its session has ended."""
+        """Return the outcome of a request; None without one, because the client or the end of its session cancelled it.
+
+        A 2026-07-28 client cancels its request when it disconnects.
+        """
         session = sender.session
         cancel = session.direct_requests.open(opened.id) if session else RequestScope()
         connection = find_connection(scope) if session is None else None
