@@ -74,7 +74,10 @@ class RequestBody(httpx2.AsyncByteStream):
 
 
 class BodyReader:
-    """Reads the bodies of one connection."""
+    """Reads the bodies of one connection: for the SDK's transport, and for `DirectPosts`.
+
+    `find_reader` chooses how to read a response. The messages of the gateway go to the bypass, the others to the SDK.
+    """
 
     def __init__(self, endpoint: HttpEndpoint, bypass: PayloadBypass, spool: Spool, output: ServerOutput) -> None:
         """Read bodies for a bypass; `output` gets what the server sends instead of messages."""
