@@ -12,11 +12,9 @@ the SDK ends there, and a second one begins with it.
 
 import asyncio
 import logging
-import os
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final, TextIO
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
 
 import anyio
 import mcp_types as types
@@ -26,7 +24,6 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.errors import MirrorError
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageSink, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, discard_after, frame_id
@@ -35,6 +32,7 @@ from mcp_mirror.server.client_channel import SdkStream
 from mcp_mirror.server.direct_path import DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.pending_payloads import PendingPayloads
 from mcp_mirror.server.sdk_messages import refuse_response
+from mcp_mirror.server.standard_streams import claim_standard_streams
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Segments
 
@@ -75,7 +73,7 @@ async def open_stdio_streams(
     Raises:
         MirrorError: Standard output is closed.
     """
-    with _claim_streams() as (input_descriptor, output_descriptor):
+    with claim_standard_streams() as (input_descriptor, output_descriptor):
         sink = LineSink(output_descriptor)
         async with anyio.create_task_group() as tasks:
             await tasks.start(sink.run)
@@ -409,32 +407,3 @@ class _StdioWriter(MessageSink):
         except OSError:  # the client has closed its end; the end of the input ends the session
             raise anyio.BrokenResourceError from None
         self._connection.record_sent(message)
-
-
-@contextmanager
-def _claim_streams() -> Iterator[tuple[int, int]]:
-    """Redirect the standard streams so that other code of the process cannot disturb the connection.
-
-    Yields:
-        Private descriptors of the original standard input and output.
-
-    Raises:
-        MirrorError: Standard output is closed.
-    """
-    # Python sets a stream to None if its descriptor was closed at the start.
-    standard_streams: tuple[TextIO | None, ...] = (sys.stdin, sys.stdout, sys.stderr)
-    has_input, has_output, has_errors = (stream is not None for stream in standard_streams)
-    if not has_output:
-        raise MirrorError("Standard output is closed, so stdio clients cannot connect. Use --http to serve over HTTP.")
-    sys.stdout.flush()
-    null = os.open(os.devnull, os.O_RDWR)
-    source = os.dup(0 if has_input else null)  # another file may have the number of a closed descriptor
-    sink = os.dup(1)
-    if has_input:
-        os.dup2(null, 0)
-    os.dup2(2 if has_errors else null, 1)
-    try:
-        yield source, sink
-    finally:
-        os.dup2(sink, 1)
-        os.close(null)
