@@ -59,7 +59,7 @@ class DirectPosts:
         """Responses for the SDK's transport, by the ids of their requests."""
 
     @property
-    def have_begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether requests are sent here, after the first one of the session."""
         return self._common is not None
 

@@ -212,7 +212,7 @@ class LiftingTransport(httpx2.AsyncBaseTransport):
 
     def _subscribes(self, outgoing: _Outgoing) -> bool:
         """Whether a request subscribes to changes: the only requests of the SDK itself after the handshake."""
-        is_request = outgoing.kind is _Kind.REQUEST and self.direct_posts.have_begun
+        is_request = outgoing.kind is _Kind.REQUEST and self.direct_posts.has_begun
         return is_request and self._bypass.find(outgoing.identity) is None
 
     async def _send_until_response(self, outgoing: _Outgoing) -> httpx2.Response:
