@@ -95,7 +95,8 @@ def _split_words(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
         cells: list[_Cell] = []
         for name, word in zip(names[:-1], _WORD.finditer(row), strict=False):
             cell = _Cell(word[0], *word.span())
-            cells.append(cell._replace(shift=_measure_shift(cell, name, cells[-1])) if cells else cell)
+            shift = _measure_shift(cell, name, cells[-1]) if cells else 0
+            cells.append(cell._replace(shift=shift) if shift else cell)
         last = _read_cell(row, cells[-1].stop, None)
         if not last.text:
             return [[]]
