@@ -43,14 +43,14 @@ class OtherTexts(NamedTuple):
     """JSON strings: whole texts, or the words around JSON that repeats a member."""
     include_value: bool = False
     """One of them contains the whole content, and perhaps further members."""
-    is_retold: bool = False
-    """All texts of the result together have the content in another form: its words, but not its keys."""
+    are_paraphrase: bool = False
+    """All texts of the result together have the words of the content, but not its keys."""
 
 
-def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_retelling: int = COMPARED_BYTES) -> OtherTexts:
+def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_paraphrase: int = COMPARED_BYTES) -> OtherTexts:
     """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array.
 
-    Of texts with at most `max_retelling` bytes, the words are compared too.
+    Of texts with at most `max_paraphrase` bytes, the words are compared too.
     """
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
@@ -70,8 +70,8 @@ def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_retelling: int 
             return OtherTexts(tuple(others), include_value=True)
         left.append(_read_words(literal, json_text) if found in parts else literal)
     size = sum(map(len, texts))
-    is_shorter = size <= max_retelling and size + _MIN_SAVED < len(value) + sum(map(len, left))
-    return OtherTexts(tuple(left), is_retold=is_shorter and _retell(written, parsed))
+    is_shorter = size <= max_paraphrase and size + _MIN_SAVED < len(value) + sum(map(len, left))
+    return OtherTexts(tuple(left), are_paraphrase=is_shorter and _are_paraphrase(written, parsed))
 
 
 def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> set[int]:
@@ -84,7 +84,7 @@ def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> se
     return repeated
 
 
-def _retell(texts: Sequence[str], value: Any) -> bool:
+def _are_paraphrase(texts: Sequence[str], value: Any) -> bool:
     """Whether texts have each word of a member of an object as often as it has, apart from a few short members.
 
     JSON has the words of an object at other places.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.capture import Captured
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.result_processing import ProcessedResult
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens
 from mcp_mirror.paths import SCHEME
