@@ -80,7 +80,7 @@ class _Shown(NamedTuple):
 
     text: str | None
     """The value within the inline budget; None: it is larger, or the result is an error."""
-    has_texts: bool
+    has_other_texts: bool
     """The text includes the texts that differ from the value, if there are any."""
 
 
@@ -104,22 +104,24 @@ def capture(
     is_empty = parsed.structured is None and not parsed.blocks
     if rules.mode == "never" or is_empty:
         return Captured(is_error=is_error)
-    beside = _find_beside(parsed, rules)
-    if _passes_unchanged(parsed, beside, rules, reader, is_error=is_error):
+    other_texts = _find_other_texts(parsed, rules)
+    if _passes_unchanged(parsed, other_texts, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     json_texts = parse_json_texts(parsed, reader)
     value = build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
     companion = build_companion(place, parsed, result, reader)
-    shown = _Shown(None, has_texts=False) if is_error else _choose_shown(parsed, value, rules, estimate, beside)
+    shown = _Shown(None, has_other_texts=False)
+    if not is_error:
+        shown = _choose_shown(parsed, value, rules, estimate, other_texts)
     passed: tuple[Buffer, ...] = ()
     if rules.passes_unchanged:
         passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown.text is not None))
-    is_unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
-    is_text_hidden = bool(beside.texts) and not shown.has_texts and rules.preview and not is_error
-    is_quoted = is_text_hidden and shown.text is None and not is_unseen
-    is_short = shown.has_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
-    has_more = is_unseen or (bool(beside.texts) and not is_short)
+    has_unseen_blocks = len(passed) + len(parsed.texts) < len(parsed.blocks)
+    is_text_hidden = bool(other_texts.texts) and not shown.has_other_texts and rules.preview and not is_error
+    is_quoted = is_text_hidden and shown.text is None and not has_unseen_blocks
+    is_short = shown.has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
+    has_more = has_unseen_blocks or (bool(other_texts.texts) and not is_short)
     is_beside = companion is not None and parsed.value is not None
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
@@ -128,9 +130,9 @@ def capture(
         companion=companion,
         is_named=is_beside and has_more,
         is_text_hidden=is_text_hidden,
-        is_paraphrased=shown.has_texts and beside.are_paraphrase,
+        is_paraphrased=shown.has_other_texts and other_texts.are_paraphrase,
         main_text_keys=parsed.main_text_keys,
-        quoted_texts=quote_short_texts(beside.texts, estimate) if is_quoted else (),
+        quoted_texts=quote_short_texts(other_texts.texts, estimate) if is_quoted else (),
         other_members=build_other_members(result, place, parsed, value),
         shown=shown.text,
         passed=passed,
@@ -139,7 +141,7 @@ def capture(
         media=tuple(_list_media(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=is_beside,
         is_error=is_error,
-        error=_excerpt_error(parsed, value, beside) if is_error and rules.preview else None,
+        error=_excerpt_error(parsed, value, other_texts) if is_error and rules.preview else None,
     )
 
 
@@ -177,7 +179,7 @@ def _remember(estimate: Estimate) -> Estimate:
     return measure
 
 
-def _find_beside(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
+def _find_other_texts(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
     """The texts that say more than structured content or something else; none if the content is its main text."""
     if parsed.value is None or parsed.main_text_keys:
         return _NO_TEXTS
@@ -190,7 +192,7 @@ def _find_beside(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
 
 
 def _passes_unchanged(
-    parsed: ParsedResult, beside: OtherTexts, rules: CaptureRules, reader: ResultReader, *, is_error: bool
+    parsed: ParsedResult, other_texts: OtherTexts, rules: CaptureRules, reader: ResultReader, *, is_error: bool
 ) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
     if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
@@ -203,7 +205,7 @@ def _passes_unchanged(
         budget = min(budget, PASS_THROUGH_TOKENS - 1)
     if not _fits_budget(parsed, budget, reader.estimate):
         return False
-    return is_error or rules.mode == "large" or not _has_object_value(parsed, beside, reader)
+    return is_error or rules.mode == "large" or not _has_object_value(parsed, other_texts, reader)
 
 
 def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
@@ -234,19 +236,19 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
 
 
 def _choose_shown(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, other_texts: OtherTexts
 ) -> _Shown:
     """The value with the texts beside it, else only the value, as the budget allows."""
-    whole = _choose_text(parsed, value, rules, estimate, beside)
-    if whole is not None or not beside.texts:
-        return _Shown(whole, has_texts=whole is not None)
-    return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_texts=False)
+    whole = _choose_text(parsed, value, rules, estimate, other_texts)
+    if whole is not None or not other_texts.texts:
+        return _Shown(whole, has_other_texts=whole is not None)
+    return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_other_texts=False)
 
 
-def _has_object_value(parsed: ParsedResult, beside: OtherTexts, reader: ResultReader) -> bool:
+def _has_object_value(parsed: ParsedResult, other_texts: OtherTexts, reader: ResultReader) -> bool:
     """Whether the value is an object, and the result not a text with a few facts about it."""
     if parsed.value is not None and not (parsed.is_text or parsed.main_text_keys):
-        is_text = beside.are_paraphrase and _has_only_scalars(parsed.value)
+        is_text = other_texts.are_paraphrase and _has_only_scalars(parsed.value)
         return not is_text and _FILLED_OBJECT.match(parsed.value) is not None
     if not (parsed.is_text or parsed.main_text_keys):
         return False
@@ -259,19 +261,19 @@ def _has_only_scalars(value: Buffer) -> bool:
 
 
 def _choose_text(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, other_texts: OtherTexts
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
-    The texts `beside` are shown beside the value, or in its place if they contain it.
+    The `other_texts` are shown beside the value, or in its place if they contain it.
     """
     only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
     is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
     if not rules.preview or is_unseen or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return None
     others = tuple(block.raw for block in parsed.blocks if _is_other(block))
-    texts = (*beside.texts, *(() if beside.include_value else _choose_texts(parsed, value)))
-    texts = tuple(parsed.texts) if beside.are_paraphrase else texts
+    texts = (*other_texts.texts, *(() if other_texts.include_value else _choose_texts(parsed, value)))
+    texts = tuple(parsed.texts) if other_texts.are_paraphrase else texts
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(map(as_plain_text, texts))
@@ -344,9 +346,9 @@ def _without_preview(draft: Draft) -> Draft:
     return msgspec.structs.replace(draft, media_type=None, preview=False)
 
 
-def _excerpt_error(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> ErrorExcerpt:
+def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts) -> ErrorExcerpt:
     """The beginning and the end of an error, as text: of its texts, and of a value that differs from them."""
-    parts: Sequence[Buffer] = (*beside.texts, value.blob)
+    parts: Sequence[Buffer] = (*other_texts.texts, value.blob)
     is_array = parsed.value is None and len(parsed.blocks) > 1 and parsed.texts  # the value is an array of them
     if is_array or parsed.main_text_keys:
         parts = parsed.texts
