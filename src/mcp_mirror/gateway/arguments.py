@@ -13,11 +13,10 @@ from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
 from mcp_mirror.core.resolve import (
-    Correction,
-    EscapedPath,
     Forms,
     Pointer,
     Pointers,
+    ReplacedSpan,
     TypesAt,
     find_corrections,
     find_refused_text,
@@ -45,9 +44,6 @@ _PARSED_HERE: Final = 1 << 20
 _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
 _CORRECT: Final = "Correct them and call again."
-
-Found = Pointer | EscapedPath | Correction
-"""A string of the arguments that is replaced."""
 
 
 class CallInputs(msgspec.Struct, frozen=True):
@@ -145,7 +141,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 return msgspec.structs.replace(inputs, found=found, values=values), sent
 
     async def _substitute(
-        self, call: Call, entry: CatalogEntry, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
+        self, call: Call, entry: CatalogEntry, found: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved]
     ) -> Segments:
         """Replace pointers by their values, which may need to be parsed or quoted.
 
@@ -165,7 +161,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return sent
 
     async def _convert_large_texts(
-        self, call: Call, found: tuple[Found, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
+        self, call: Call, found: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
     ) -> Forms:
         """Convert the large texts that their arguments do not accept; parsing them here would lock the interpreter."""
         converted: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}
