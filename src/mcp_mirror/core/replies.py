@@ -51,7 +51,9 @@ def count_hidden_tokens(captured: Captured) -> int:
     if captured.value is None or captured.shown is not None:
         return 0
     drafts = (captured.value, captured.companion if captured.is_named else None)
-    return sum(count_media_tokens(len(one.blob)) if one.kind == "binary" else one.tokens for one in drafts if one)
+    return sum(
+        count_media_tokens(len(draft.blob)) if draft.kind == "binary" else draft.tokens for draft in drafts if draft
+    )
 
 
 def count_reply_bytes(reply: ToolResult) -> int:
