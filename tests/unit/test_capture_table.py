@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.capture import Captured, CaptureRules, capture
-from mcp_mirror.core.notice import ErrorExcerpt
+from mcp_mirror.core.capture import CaptureRules, capture
+from mcp_mirror.core.captured import Captured, ErrorExcerpt
 from mcp_mirror.core.parsed_result import PARTS, find_unwrapped_key
 from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.types import Buffer
@@ -295,7 +295,7 @@ def test_a_text_is_shown_as_its_text() -> None:
 def test_small_media_and_links_pass_with_the_notice(content: list[Any], passed: list[Any]) -> None:
     captured = taken(result(content))
     assert [json.loads(bytes(block)) for block in captured.passed] == passed
-    assert captured.others == tuple(
+    assert captured.other_blocks == tuple(
         len([one for one in of if "data" not in one and "text" not in one]) for of in (passed, content)
     )
 
@@ -394,7 +394,7 @@ def test_a_text_beside_an_image_is_shown_unless_it_repeats_the_value() -> None:
 )
 def test_a_text_that_is_content_and_most_of_an_object_is_shown(structured: Any, keys: tuple[str, ...]) -> None:
     captured = taken(result([text(LARGE)], structured), rules("always", inline=1000))
-    assert captured.main_text == keys
+    assert captured.main_text_keys == keys
     assert captured.value is not None
     assert json.loads(bytes(captured.value.blob)) == structured
     assert not captured.is_named or not keys
@@ -437,7 +437,7 @@ def test_a_list_that_an_object_has_as_text_and_as_items_is_shown_as_text(
     shown: bool,  # noqa: FBT001
 ) -> None:
     captured = taken(result([text("a, b, c" * 30)], structured), rules("always", inline=inline))
-    assert captured.is_retold is shown
+    assert captured.is_paraphrased is shown
     assert (captured.shown == "a, b, c" * 30) is shown
 
 
@@ -669,7 +669,7 @@ def test_a_value_and_its_additional_text_are_shown_if_both_fit() -> None:
 @pytest.mark.parametrize(("size", "quoted"), [(300, 1), (400, 0)])
 def test_a_short_text_beside_a_large_value_is_quoted(size: int, quoted: int) -> None:
     captured = taken(result([text("x" * size)], {"rows": [LARGE]}))
-    assert captured.texts == (json.dumps("x" * size),) * quoted
+    assert captured.quoted_texts == (json.dumps("x" * size),) * quoted
 
 
 def test_texts_of_several_blocks_are_joined_and_links_pass() -> None:
@@ -682,17 +682,17 @@ def test_texts_of_several_blocks_are_joined_and_links_pass() -> None:
 def test_media_that_are_not_shown_are_named_with_their_place() -> None:
     book = {"type": "resource", "resource": {"uri": "u", "blob": "aGVsbG8=" * 500, "mimeType": "application/x"}}
     captured = taken(result([text(SMALL), image(6_000_000), book]), rules(inline=400))
-    assert captured.media == (("/1", "image/png, 4.5 MB, not shown"), ("/2/resource/blob", "application/x, 3 kB"))
+    assert captured.media == (("/1", "image/png, 4.5 MB", True), ("/2/resource/blob", "application/x, 3 kB", False))
     assert captured.passed == ()
     assert captured.shown == SMALL
-    assert taken(result([book])).media == (("/resource/blob", "application/x, 3 kB"),)
+    assert taken(result([book])).media == (("/resource/blob", "application/x, 3 kB", False),)
 
 
 def test_pictures_above_the_number_that_is_shown_are_marked() -> None:
     captured = taken(result([image(8)] * 25))
     assert len(captured.passed) == 20
-    assert {what for _, what in captured.media[:20]} == {"image/png, 6 B"}
-    assert {what for _, what in captured.media[20:]} == {"image/png, 6 B, not shown"}
+    assert {part.is_hidden for part in captured.media[:20]} == {False}
+    assert {part.is_hidden for part in captured.media[20:]} == {True}
 
 
 def test_mixed_blocks_keep_their_order() -> None:
@@ -707,9 +707,9 @@ def test_a_picture_is_shown_with_its_path() -> None:
     alone = taken(result([image(8)]))
     assert (alone.shown, len(alone.passed), alone.media) == ("", 1, ())
     beside = taken(result([text(SMALL), image(8)]))
-    assert (beside.shown, beside.media) == (SMALL, (("/1", "image/png, 6 B"),))
+    assert (beside.shown, beside.media) == (SMALL, (("/1", "image/png, 6 B", False),))
     structured = taken(result([image(8)], {"width": 1}))
-    assert structured.media == (("/0", "image/png, 6 B"),)
+    assert structured.media == (("/0", "image/png, 6 B", False),)
     too_large = taken(result([image(6_000_000)]))
     assert (too_large.shown, too_large.passed, too_large.media) == (None, (), ())
 

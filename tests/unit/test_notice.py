@@ -14,13 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.amounts import format_bytes, format_time
-from mcp_mirror.core.media import NOT_SHOWN
-from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
-from mcp_mirror.paths import MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
+from mcp_mirror.core.captured import Captured, ErrorExcerpt, MediaPart
+from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.paths import FixedBases, MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Kind, Member
+from mcp_mirror.types import Draft, Kind, Member
 
 ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 BASE, COMPANION = f"{'t' * 80}-{ID}", f"{'t' * 80}-11111111-2222-4333-8444-555555555555"
@@ -43,15 +43,13 @@ def stored(value: Any, **changes: Any) -> NoticeInput:
     kind, given_members = kind_and_members(blob)
     if "head" in changes:
         changes["error"] = ErrorExcerpt(changes.pop("head"))
-    fields = {
-        "path": BASE,
-        "tool": "make_grid",
-        "arguments": b"{}",
-        "blob": blob,
-        "kind": kind,
-        "estimate": lambda text: len(text) // 4,
-    }
-    return NoticeInput(**{**fields, "members": given_members, **changes})
+    value_fields: dict[str, Any] = {"kind": kind, "members": given_members, "preview": True}
+    value_fields |= {key: changes.pop(key) for key in value_fields if key in changes}
+    base, companion = changes.pop("path", BASE), changes.pop("companion", "")
+    shown = {key: changes.pop(key) for key in Captured.__struct_fields__ if key in changes}
+    call_fields = {"tool": "make_grid", "arguments": b"{}", "estimate": lambda text: len(text) // 4, **changes}
+    captured = Captured(is_named=bool(companion), **shown)
+    return NoticeInput(Draft(blob, tokens=0, **value_fields), captured, FixedBases(base, companion), **call_fields)
 
 
 def notice_of(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
@@ -97,8 +95,8 @@ VALUES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "outline"), VALUES, ids=lambda value: repr(value)[:30])
 def test_a_compact_notice_outlines_the_value(value: Any, outline: str) -> None:
-    outline = outline.replace("{size}", format_bytes(len(stored(value).blob))).replace("{base}", BASE)
-    kind = stored(value).kind
+    outline = outline.replace("{size}", format_bytes(len(stored(value).value.blob))).replace("{base}", BASE)
+    kind = stored(value).value.kind
     summary, *lines = outline.splitlines()
     if lines and kind != "object":
         marked = "\n".join(f"| {line}" for line in lines)
@@ -525,19 +523,20 @@ def test_a_picture_after_a_sentence_has_no_preview_of_its_own() -> None:
 def test_a_picture_among_texts_has_one_line() -> None:
     picture = {"type": "image", "mimeType": "image/png", "data": "aGVsbG8=" * 90}
     file = {"type": "resource", "resource": {"uri": "u", "mimeType": "application/pdf", "blob": "aGVsbG8=" * 90}}
-    media = ((f"{BASE}/2", "image/png, 539 B"), (f"{BASE}/3/resource/blob", "application/pdf, 450 B"))
+    shown = MediaPart("/2", "image/png, 539 B", is_hidden=False)
+    media = (shown, MediaPart("/3/resource/blob", "application/pdf, 450 B", is_hidden=False))
     lines = notice_of(["one file", "word " * 300, picture, file], media=media).splitlines()
     assert [line for line in lines if f'"{BASE}/2"' in line] == [f'| "{BASE}/2": image/png, 539 B']
     assert f'"{BASE}/3/resource/blob" application/pdf, 450 B' in lines
     assert f'"{BASE}/2" image/png, 539 B' in notice_of([1, 2], media=media)
-    hidden = tuple((path, f"{what}{NOT_SHOWN}") for path, what in media)
-    assert f'"{BASE}/2" image/png, 539 B, not shown' in notice_of(["one file", picture], media=hidden[:1])
+    hidden = shown._replace(is_hidden=True)
+    assert f'"{BASE}/2" image/png, 539 B, not shown' in notice_of(["one file", picture], media=(hidden,))
     large = picture | {"data": "A" * (34 << 20)}
     assert f'| "{BASE}/2": object 35.7 MB\n' in notice_of(["one file", "word " * 300, large])
 
 
 def test_the_number_of_pictures_that_are_not_shown_is_named() -> None:
-    media = [(f"{BASE}/{at}", f"image/png, 5 B{NOT_SHOWN if at >= 20 else ''}") for at in range(25)]
+    media = [MediaPart(f"/{at}", "image/png, 5 B", is_hidden=at >= 20) for at in range(25)]
     assert "\nand 17 more, 5 of them not shown\n" in notice_of([1, 2], media=tuple(media))
     assert "\nand 12 more\n" in notice_of([1, 2], media=tuple(media[:20]))
 
@@ -565,8 +564,8 @@ def test_each_of_several_embedded_texts_is_shown_by_its_beginning() -> None:
 @pytest.mark.parametrize("style", ["compact", "paper", "json"])
 def test_a_notice_says_how_many_of_the_links_follow_it(style: NoticeStyle) -> None:
     line = "Below are 95 of 1,300 links and embedded texts."
-    assert line in notice_of([1], style, others=(95, 1300))
-    assert "Below" not in notice_of([1], style, others=(2, 2)) + notice_of([1], style, others=(0, 2))
+    assert line in notice_of([1], style, other_blocks=(95, 1300))
+    assert "Below" not in notice_of([1], style, other_blocks=(2, 2)) + notice_of([1], style, other_blocks=(0, 2))
 
 
 def test_an_array_past_the_bound_is_not_counted() -> None:
@@ -593,25 +592,25 @@ RUN = {"stdout": "a\nb\n", "exit_code": 0, "stderr": "warning"}
 def test_a_text_that_is_most_of_an_object_is_shown_with_its_own_path() -> None:
     rest = 'The result also has "exit_code" 0, "stderr" "warning".\n'
     use = "As an argument, the path stands for the text.\nResult ends."
-    shown: dict[str, Any] = {"shown": "a\nb\n", "main_text": ("stdout",)}
+    shown: dict[str, Any] = {"shown": "a\nb\n", "main_text_keys": ("stdout",)}
     notice = notice_of(RUN, **shown)
     assert notice == f'"{BASE}/stdout"\n\na\nb\n\n{rest}{use}'
     assert read_notice_path(notice) == MemoryPath(BASE, ("stdout",))
     assert notice_of({"stdout": "a\nb\n"}, **shown) == f'"{BASE}/stdout"\n\na\nb\n\n{use}'
     page = {"data": {"text": "a", "title": "A", "n": 1}, "ok": True}
-    assert notice_of(page, shown="a", main_text=("data", "text")) == (
+    assert notice_of(page, shown="a", main_text_keys=("data", "text")) == (
         f'"{BASE}/data/text"\n\na\n\nThe result also has "ok" true.\nalso in "data": title "A", n 1\n{use}'
     )
     assert json.loads(notice_of(RUN, "json", **shown))["keys"] == {key: json.dumps(value) for key, value in RUN.items()}
 
 
 def test_a_text_whose_key_cannot_be_shown_has_the_path_of_its_object() -> None:
-    notice = notice_of({"a\u200b": "words", "n": 1}, shown="words", main_text=("a\u200b",))
+    notice = notice_of({"a\u200b": "words", "n": 1}, shown="words", main_text_keys=("a\u200b",))
     assert notice.startswith(f'words\n\nPath: "{BASE}"\nThis path stands for object: "a\\u200b" "words", "n" 1.\n')
 
 
 def test_a_large_text_that_is_most_of_an_object_has_its_own_preview() -> None:
-    notice = notice_of({**RUN, "stdout": "a\nb\n" * 300}, main_text=("stdout",))
+    notice = notice_of({**RUN, "stdout": "a\nb\n" * 300}, main_text_keys=("stdout",))
     first, *lines = notice.split("\n")
     assert first == f'"{BASE}/stdout"'
     assert lines[0] == "This path stands for the result. Preview, not the result: text, 1.2 kB, 600 lines"
@@ -619,14 +618,14 @@ def test_a_large_text_that_is_most_of_an_object_has_its_own_preview() -> None:
     assert read_notice_path(notice) == MemoryPath(BASE, ("stdout",))
 
 
-@pytest.mark.parametrize("changes", [{"preview": False}, {"head": "broken"}, {"path": BASE, "main_text": ("k" * 500,)}])
+@pytest.mark.parametrize("changes", [{"preview": False}, {"head": "broken"}, {"main_text_keys": ("k" * 500,)}])
 def test_a_hidden_or_unnameable_text_has_no_path_of_its_own(changes: dict[str, Any]) -> None:
     value = {"k" * 500: "a", "exit_code": 0}
-    assert notice_of(value, **{"main_text": ("k" * 500,), **changes}).startswith(f'"{BASE}"\n')
+    assert notice_of(value, **{"main_text_keys": ("k" * 500,), **changes}).startswith(f'"{BASE}"\n')
 
 
 def test_texts_that_say_what_an_object_contains_are_shown_with_its_keys() -> None:
-    notice = notice_of(RUN, shown="Exit code: 0\na\nb\nwarning", is_retold=True, companion=COMPANION)
+    notice = notice_of(RUN, shown="Exit code: 0\na\nb\nwarning", is_paraphrased=True, companion=COMPANION)
     assert notice == (
         f'Exit code: 0\na\nb\nwarning\n\nPath: "{BASE}"\n'
         'This path stands for object: "stdout" "a\\nb\\n", "exit_code" 0, "stderr" "warning".\n'
@@ -788,7 +787,11 @@ ARGUMENTS = [
         {"companion": COMPANION, "tool": HIDDEN + "\u6570" * 500},
         {"head": ("\u6570\n\x00" * 5000)[:1000], "companion": COMPANION},
         {"head": '"\\\n\t' * 250, "tool": "t" * 500},
-        {"kind": "binary", "media": tuple((f"{BASE}/{at}", "image/png, 5 B") for at in range(40)), "others": (1, 40)},
+        {
+            "kind": "binary",
+            "media": tuple(MediaPart(f"/{at}", "image/png, 5 B", is_hidden=False) for at in range(40)),
+            "other_blocks": (1, 40),
+        },
     ],
     ids=["plain", "companion", "error", "quoted error", "binary"],
 )
@@ -823,10 +826,10 @@ def test_a_notice_of_a_main_text_is_short_and_has_its_path(
 ) -> None:
     for inner in ({**beside, key: LONG}, {"data": {**beside, key: LONG}}):
         keys = ("data", key) if "data" in inner and inner["data"] != LONG else (key,)
-        notice = notice_of(inner, style, main_text=keys)
+        notice = notice_of(inner, style, main_text_keys=keys)
         assert len(notice.encode()) < 2048
         assert not {c for c in notice.replace("\n", "") if unicodedata.category(c) in ("Cc", "Cf", "Co", "Zl", "Zp")}
-        shown = notice_of(inner, shown=LONG, main_text=keys)
+        shown = notice_of(inner, shown=LONG, main_text_keys=keys)
         for text in (notice.strip(), shown):
             assert find_notice_bases(text) == {BASE} or style == "opaque"
         if style == "compact":

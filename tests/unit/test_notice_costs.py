@@ -11,12 +11,14 @@ from uuid import UUID
 
 import pytest
 
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, TokenBudget, preview_value
+from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.tokens import expected_estimator
-from mcp_mirror.types import Kind
+from mcp_mirror.types import Draft, Kind
 
 PATHS = 60
 PAPER = 213
@@ -32,6 +34,11 @@ TRACE: dict[str, tuple[str, dict[str, Any], Any]] = {
 """The results of both workflows of the paper that are stored and not shown: tool, arguments, value."""
 
 
+def describe(value: Draft, tool: str, arguments: Any) -> NoticeInput:
+    bases, sent = FixedBases("PATH", ""), json.dumps(arguments).encode()
+    return NoticeInput(value, Captured(), bases, tool, sent, expected_estimator("openai"))
+
+
 @pytest.fixture(scope="module")
 def cost(count_tokens: Callable[[str], int]) -> Callable[[str, NoticeStyle], float]:
     """The mean tokens of the notice of a result of the trace."""
@@ -41,9 +48,7 @@ def cost(count_tokens: Callable[[str], int]) -> Callable[[str, NoticeStyle], flo
         blob = json.dumps(value).encode()
         kind: Kind = "object" if isinstance(value, dict) else "text"
         known = members(blob, trim(blob)) if kind == "object" else ()
-        stored = NoticeInput(
-            "PATH", tool, json.dumps(arguments).encode(), blob, kind, expected_estimator("openai"), known
-        )
+        stored = describe(Draft(blob, kind, 0, known), tool, arguments)
         notice, chance = write_notice(stored, style), random.Random(5)  # noqa: S311  # the same paths on every run
         bases = (f"{tool}-{UUID(int=chance.getrandbits(128), version=4)}" for _ in range(PATHS))
         return sum(count_tokens(notice.replace("PATH", base)) for base in bases) / PATHS
@@ -87,7 +92,7 @@ _FIELDS = {f"field_{number}": f"value {number}" for number in range(25)}
 )
 def test_keys_and_a_table_share_the_tokens_of_one_preview(value: Any, count_tokens: Callable[[str], int]) -> None:
     blob = json.dumps(value, ensure_ascii=False).encode()
-    stored = NoticeInput("PATH", "t", b"{}", blob, "object", expected_estimator("openai"), members(blob, trim(blob)))
+    stored = describe(Draft(blob, "object", 0, members(blob, trim(blob))), "t", {})
     notice = write_notice(stored, "compact")
     assert ("fields of" in notice) == ("rows" in value)
     assert count_tokens(notice) <= 1.1 * MAX_PREVIEW_TOKENS + 30  # the estimate is within a tenth of the tokenizer

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from computing import least_seconds
 
-from mcp_mirror.core.capture import Captured, CaptureRules, capture
+from mcp_mirror.core.capture import CaptureRules, capture
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.content_comparison import COMPARED_BYTES
 from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
 
@@ -93,7 +94,7 @@ FIVE = {"issues": ISSUES, "total": 5.0}
 
 
 @pytest.mark.parametrize(
-    ("value", "texts", "is_retold"),
+    ("value", "texts", "are_paraphrase"),
     [
         (FIVE, [f"5 issues\n{LIST}"], True),
         (FIVE, ["5 issues", LIST.upper()], True),
@@ -121,14 +122,14 @@ FIVE = {"issues": ISSUES, "total": 5.0}
         ({"a": "one", "b": "two", "c" * 90: LONG[:25]}, [f"one: {LONG}"], False),
     ],
 )
-def test_texts_with_all_words_of_an_object_are_found(value: Any, texts: list[str], *, is_retold: bool) -> None:
-    assert find_other_texts(json.dumps(value).encode(), literals(*texts)).is_retold is is_retold
+def test_texts_with_all_words_of_an_object_are_found(value: Any, texts: list[str], *, are_paraphrase: bool) -> None:
+    assert find_other_texts(json.dumps(value).encode(), literals(*texts)).are_paraphrase is are_paraphrase
 
 
 def test_the_words_of_long_texts_are_not_compared() -> None:
     value, size = json.dumps(FIVE).encode(), len(json.dumps(LIST))
-    assert find_other_texts(value, literals(LIST), size).is_retold
-    assert not find_other_texts(value, literals(LIST), size - 1).is_retold
+    assert find_other_texts(value, literals(LIST), size).are_paraphrase
+    assert not find_other_texts(value, literals(LIST), size - 1).are_paraphrase
 
 
 def test_texts_of_any_depth_are_compared() -> None:
@@ -168,15 +169,15 @@ def test_the_model_reads_a_repeated_value_once_and_other_texts_beside_it() -> No
 def test_texts_that_say_the_same_in_words_are_shown_without_the_value() -> None:
     rows = "\n".join(f"{row['id']}: {row['name']}" for row in ROWS)
     assert shown("20 rows", rows).shown == f"20 rows\n{rows}"
-    assert shown("20 rows", rows).is_retold
-    assert not shown("20 rows", rows, budget=50).is_retold
+    assert shown("20 rows", rows).is_paraphrased
+    assert not shown("20 rows", rows, budget=50).is_paraphrased
 
 
 def test_all_texts_are_stored_and_a_notice_quotes_those_that_differ() -> None:
     taken = shown("Found 20 rows.", PRETTY, budget=50)
-    assert (taken.shown, taken.texts, taken.is_named) == (None, ('"Found 20 rows."',), True)
+    assert (taken.shown, taken.quoted_texts, taken.is_named) == (None, ('"Found 20 rows."',), True)
     assert taken.companion is not None
     assert [one["text"] for one in json.loads(bytes(taken.companion.blob))] == ["Found 20 rows.", PRETTY]
     repeated = shown(f"```json\n{PRETTY}\n```", budget=50)
-    assert (repeated.texts, repeated.is_named) == ((), False)
+    assert (repeated.quoted_texts, repeated.is_named) == ((), False)
     assert repeated.companion is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.capture import Captured
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.replies import (
     ToolResult,
     append_text,

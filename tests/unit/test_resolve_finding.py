@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.notice import ErrorExcerpt, NoticeInput, write_notice
+from mcp_mirror.core.captured import Captured, ErrorExcerpt
+from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.resolve import EscapedPath, Pointer, explain_strings, find_embedded_bases, find_pointers
-from mcp_mirror.paths import MemoryPath, parse_path
+from mcp_mirror.paths import FixedBases, MemoryPath, parse_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Location, Span
+from mcp_mirror.types import Draft, Location, Span
 
 ID, OTHER_ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f", "11111111-2222-4333-8444-555555555555"
 BASE, OTHER = f"make_grid-{ID}", f"make_grid-{OTHER_ID}"
@@ -197,18 +198,13 @@ def test_the_escape_sends_what_would_have_been_a_pointer(text: str, sent: str | 
     assert (found.text if isinstance(found, EscapedPath) else found) == sent
 
 
-def stored(**changes: Any) -> NoticeInput:
+def stored(
+    base: str = BASE, companion: str = "", arguments: bytes = b'{"molecule":"water"}', **changes: Any
+) -> NoticeInput:
     blob = b'{"raw_grid":[[1,2],[3,4]],"shape":[2,2]}'
-    values = {
-        "path": BASE,
-        "tool": "make_grid",
-        "arguments": b'{"molecule":"water"}',
-        "blob": blob,
-        "kind": "object",
-        "estimate": len,
-        "members": members(blob, trim(blob)),
-    }
-    return NoticeInput(**{**values, **changes})
+    value = Draft(blob, "object", 0, members(blob, trim(blob)))
+    captured = Captured(is_named=bool(companion), **changes)
+    return NoticeInput(value, captured, FixedBases(base, companion), "make_grid", arguments, len)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -235,7 +231,7 @@ def test_a_whole_notice_resolves_to_the_path_that_it_names(
 def test_a_notice_of_two_values_is_an_invalid_pointer(style: NoticeStyle) -> None:
     for text in (
         write_notice(stored(companion=OTHER), style),
-        f"{write_notice(stored(), style)}\n{write_notice(stored(path=OTHER), style)}",
+        f"{write_notice(stored(), style)}\n{write_notice(stored(base=OTHER), style)}",
     ):
         found = pointer_of(text)
         assert isinstance(found, Pointer)
@@ -249,7 +245,7 @@ def test_a_notice_of_two_values_is_an_invalid_pointer(style: NoticeStyle) -> Non
 def test_a_notice_that_is_not_ours_or_not_whole_is_a_literal(style: NoticeStyle) -> None:
     notice = write_notice(stored(), style)
     for text in (
-        write_notice(stored(path=FOREIGN), style),
+        write_notice(stored(base=FOREIGN), style),
         write_notice(stored(companion=FOREIGN), style),
         f"See: {notice}",
         f"{notice} OK",

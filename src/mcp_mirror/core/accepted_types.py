@@ -64,16 +64,20 @@ class _SchemaVisits(msgspec.Struct):
     """The locations by the schemas that apply there."""
     _own_types: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
 
-    def read_own_types(self, part: Schema) -> frozenset[str]:
+    def read_own_types(self, subschema: Schema) -> frozenset[str]:
         """The types that `type`, `const` and `enum` of a schema accept, with `integer` beside each `number`."""
-        if (kinds := self._own_types.get(id(part))) is None:
-            kinds = self._own_types[id(part)] = _read_own_types(part)
+        if (kinds := self._own_types.get(id(subschema))) is None:
+            kinds = self._own_types[id(subschema)] = _read_own_types(subschema)
         return kinds
 
     def parts(self, parts: Iterable[Any]) -> list[Schema]:
         """All schemas that apply where one of these does, within the budget."""
         seen: dict[int, Any] = {}
-        found = (one for part in parts for one, _ in find_applicable_schemas(self.references, part, seen))
+        found = (
+            applicable
+            for subschema in parts
+            for applicable, _ in find_applicable_schemas(self.references, subschema, seen)
+        )
         visited = list(islice(found, self.left))
         self.left -= len(visited)
         return visited
@@ -93,7 +97,7 @@ class _InstanceLocation(msgspec.Struct, dict=True):
         if token not in self._children:
             self.visits.scans -= len(self._branches)
             branches = self._branches if self.visits.scans >= 0 else ()
-            found = {id(one): one for branch in branches for one in _find_subschemas(branch, token)}
+            found = {id(below): below for branch in branches for below in _find_subschemas(branch, token)}
             new = _InstanceLocation(self.visits, list(found.values()))
             self._children[token] = self.visits.locations.setdefault(tuple(found), new)
         return self._children[token]
@@ -112,7 +116,7 @@ class _InstanceLocation(msgspec.Struct, dict=True):
 
     @cached_property
     def _longest(self) -> int:
-        tuples = (as_sequence(one.get(word)) for one in self._branches for word in ("prefixItems", "items"))
+        tuples = (as_sequence(branch.get(word)) for branch in self._branches for word in ("prefixItems", "items"))
         return max(map(len, tuples), default=0)
 
 
@@ -138,26 +142,26 @@ def _find_accepted_types(visits: _SchemaVisits, parts: list[Any], branches: list
     for order in (branches[::-1], branches) * 2:
         for branch in order:
             known[id(branch)] = _narrow_types(visits, branch, known)
-    return _join_types(known.get(id(part), _EVERY_TYPE) for part in parts)
+    return _join_types(known.get(id(subschema), _EVERY_TYPE) for subschema in parts)
 
 
-def _read_own_types(part: Schema) -> frozenset[str]:
-    kinds = frozenset(read_types(part.get("type"))) or _EVERY_TYPE
+def _read_own_types(subschema: Schema) -> frozenset[str]:
+    kinds = frozenset(read_types(subschema.get("type"))) or _EVERY_TYPE
     if "number" in kinds:
         kinds |= {"integer"}
-    values = [part["const"]] if "const" in part else as_sequence(part.get("enum"))
+    values = [subschema["const"]] if "const" in subschema else as_sequence(subschema.get("enum"))
     if values:
         kinds &= {_TYPE_OF.get(type(value), "object") for value in values}
-    return kinds | {"null"} if is_nullable(part) else kinds
+    return kinds | {"null"} if is_nullable(subschema) else kinds
 
 
-def _narrow_types(visits: _SchemaVisits, part: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
+def _narrow_types(visits: _SchemaVisits, subschema: Schema, known: Mapping[int, frozenset[str]]) -> frozenset[str]:
     """The types that one schema accepts, given those of the other schemas at its location."""
-    kinds = visits.read_own_types(part)
-    for below in (*visits.references.targets(part), *as_sequence(part.get("allOf"))):
+    kinds = visits.read_own_types(subschema)
+    for below in (*visits.references.targets(subschema), *as_sequence(subschema.get("allOf"))):
         kinds &= known.get(id(below), _EVERY_TYPE)
     for word in UNIONS:
-        if cases := as_sequence(part.get(word)):
+        if cases := as_sequence(subschema.get(word)):
             kinds &= _join_types(known.get(id(below), _EVERY_TYPE) for below in cases)
     return kinds
 

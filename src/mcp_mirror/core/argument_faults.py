@@ -95,7 +95,7 @@ def _word(error: jsonschema_rs.ValidationError) -> ArgumentFault:
     kinds = [_read_expected_kinds(errors, error.instance_path) for errors in same_type]
     of_all = [name for name in kinds[0] if all(name in other for other in kinds)]
     if len(kinds) > 1 and of_all:
-        allowed = [value for one in kinds for value in one[of_all[0]]]
+        allowed = [value for constants in kinds for value in constants[of_all[0]]]
         return _build_fault(error, name_kinds(of_all[0], error.instance, allowed))
     same_kind = [errors for errors, names in zip(same_type, kinds, strict=True) if not names]
     meant = [errors[0] for errors in same_kind or same_type]
@@ -114,7 +114,9 @@ def _without_patterns(errors: Iterable[jsonschema_rs.ValidationError]) -> _Error
     found = [*errors]
     formatted = {tuple(error.instance_path) for error in found if isinstance(error.kind, _KINDS.Format)}
     return [
-        one for one in found if not isinstance(one.kind, _KINDS.Pattern) or tuple(one.instance_path) not in formatted
+        error
+        for error in found
+        if not isinstance(error.kind, _KINDS.Pattern) or tuple(error.instance_path) not in formatted
     ]
 
 
@@ -128,7 +130,7 @@ def _read_message(error: jsonschema_rs.ValidationError) -> str:
         return error.message
     near: list[str] = []
     if len(options) > MAX_NAMED and isinstance(error.instance, str):
-        near = find_nearest(error.instance, (one for one in options[:_MAX_COMPARED] if isinstance(one, str)))
+        near = find_nearest(error.instance, (option for option in options[:_MAX_COMPARED] if isinstance(option, str)))
     *named, last = list(dict.fromkeys(map(quote_value, (*near, *options[: 2 * MAX_NAMED]))))[:MAX_NAMED]
     if len(options) > MAX_NAMED:
         named, last = [*named, last], f"{len(options) - MAX_NAMED:,} others"

@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_mirror.core.captured import EXCERPT_BYTES, BlockCount, Captured, ErrorExcerpt, MediaPart
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.drafts import ResultReader, build_companion, build_value, parse_json_text, parse_json_texts
 from mcp_mirror.core.main_parts import quote_short_texts
-from mcp_mirror.core.media import NOT_SHOWN
-from mcp_mirror.core.notice import EXCERPT_BYTES, ErrorExcerpt
 from mcp_mirror.core.parsed_result import (
     ParsedBlock,
     ParsedResult,
@@ -76,49 +75,12 @@ class CaptureRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
 
 
-class Captured(msgspec.Struct, frozen=True):
-    """The decision about one result."""
-
-    value: Draft | None = None
-    """The value to store; None if the result passes unchanged."""
-    companion: Draft | None = None
-    """The rest of the content, to store beside the value."""
-    is_named: bool = False
-    """The companion contains more than the value, so the notice names it."""
-    is_text_hidden: bool = False
-    """The companion has texts that the model does not see beside the value."""
-    is_retold: bool = False
-    """The texts that are shown in place of an object say what it contains."""
-    main_text: tuple[str, ...] = ()
-    """The keys of the text that is most of the value, if the result's content is this text."""
-    texts: tuple[str, ...] = ()
-    """The texts of such a companion, quoted, if they are short and its only content."""
-    other_members: bytes = b"{}"
-    """The result's other members."""
-    shown: str | None = None
-    """The text of a result within the inline budget, as the model reads it."""
-    passed: tuple[Buffer, ...] = ()
-    """Content blocks that pass beside the notice."""
-    others: tuple[int, int] = (0, 0)
-    """The number of links and embedded texts that pass beside the notice, and of all of them."""
-    in_order: tuple[Buffer, ...] = ()
-    """All blocks of a shown result in their order, if it mixes texts and other blocks. `process_result` moves them to
-    `passed`, or drops them."""
-    media: tuple[tuple[str, str], ...] = ()
-    """Each image, recording and file: its JSON Pointer in the value or in the companion, and its description."""
-    has_media_beside: bool = False
-    """The media are in the companion, because the value does not contain them."""
-    is_error: bool = False
-    error: ErrorExcerpt | None = None
-    """The beginning and the end of an error that is too large to be shown."""
-
-
 class _Shown(NamedTuple):
     """What the model reads of a result in place of a preview."""
 
     text: str | None
     """The value within the inline budget; None: it is larger, or the result is an error."""
-    has_texts: bool
+    has_other_texts: bool
     """The text includes the texts that differ from the value, if there are any."""
 
 
@@ -142,22 +104,24 @@ def capture(
     is_empty = parsed.structured is None and not parsed.blocks
     if rules.mode == "never" or is_empty:
         return Captured(is_error=is_error)
-    beside = _find_beside(parsed, rules)
-    if _passes_unchanged(parsed, beside, rules, reader, is_error=is_error):
+    other_texts = _find_other_texts(parsed, rules)
+    if _passes_unchanged(parsed, other_texts, rules, reader, is_error=is_error):
         return Captured(is_error=is_error)
     json_texts = parse_json_texts(parsed, reader)
     value = build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
     companion = build_companion(place, parsed, result, reader)
-    shown = _Shown(None, has_texts=False) if is_error else _choose_shown(parsed, value, rules, estimate, beside)
+    shown = _Shown(None, has_other_texts=False)
+    if not is_error:
+        shown = _choose_shown(parsed, value, rules, estimate, other_texts)
     passed: tuple[Buffer, ...] = ()
     if rules.passes_unchanged:
         passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown.text is not None))
-    is_unseen = len(passed) + len(parsed.texts) < len(parsed.blocks)
-    is_text_hidden = bool(beside.texts) and not shown.has_texts and rules.preview and not is_error
-    is_quoted = is_text_hidden and shown.text is None and not is_unseen
-    is_short = shown.has_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
-    has_more = is_unseen or (bool(beside.texts) and not is_short)
+    has_unseen_blocks = len(passed) + len(parsed.texts) < len(parsed.blocks)
+    is_text_hidden = bool(other_texts.texts) and not shown.has_other_texts and rules.preview and not is_error
+    is_quoted = is_text_hidden and shown.text is None and not has_unseen_blocks
+    is_short = shown.has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
+    has_more = has_unseen_blocks or (bool(other_texts.texts) and not is_short)
     is_beside = companion is not None and parsed.value is not None
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
@@ -166,18 +130,18 @@ def capture(
         companion=companion,
         is_named=is_beside and has_more,
         is_text_hidden=is_text_hidden,
-        is_retold=shown.has_texts and beside.is_retold,
-        main_text=parsed.main_text,
-        texts=quote_short_texts(beside.texts, estimate) if is_quoted else (),
+        is_paraphrased=shown.has_other_texts and other_texts.are_paraphrase,
+        main_text_keys=parsed.main_text_keys,
+        quoted_texts=quote_short_texts(other_texts.texts, estimate) if is_quoted else (),
         other_members=build_other_members(result, place, parsed, value),
         shown=shown.text,
         passed=passed,
-        others=_count_others(parsed.blocks, passed),
+        other_blocks=_count_other_blocks(parsed.blocks, passed),
         in_order=_order_blocks(parsed, passed) if shown.text is not None else (),
-        media=tuple(_describe_media_paths(parsed, passed)) if rules.passes_unchanged else (),
+        media=tuple(_list_media(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=is_beside,
         is_error=is_error,
-        error=_excerpt_error(parsed, value, beside) if is_error and rules.preview else None,
+        error=_excerpt_error(parsed, value, other_texts) if is_error and rules.preview else None,
     )
 
 
@@ -215,20 +179,20 @@ def _remember(estimate: Estimate) -> Estimate:
     return measure
 
 
-def _find_beside(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
+def _find_other_texts(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
     """The texts that say more than structured content or something else; none if the content is its main text."""
-    if parsed.value is None or parsed.main_text:
+    if parsed.value is None or parsed.main_text_keys:
         return _NO_TEXTS
     most, size = rules.inline_budget * _MAX_TEXT_BYTES, sum(map(len, parsed.texts))
     if parsed.relation == DIFFERS:
         return find_other_texts(parsed.value, parsed.texts, most)
     is_compared = parsed.relation.startswith("repeats.member:") and len(parsed.value) <= size * _MAX_REPETITIONS
-    is_retold = is_compared and size <= most and find_other_texts(parsed.value, parsed.texts, most).is_retold
-    return OtherTexts((), is_retold=is_retold)
+    are_paraphrase = is_compared and size <= most and find_other_texts(parsed.value, parsed.texts, most).are_paraphrase
+    return OtherTexts((), are_paraphrase=are_paraphrase)
 
 
 def _passes_unchanged(
-    parsed: ParsedResult, beside: OtherTexts, rules: CaptureRules, reader: ResultReader, *, is_error: bool
+    parsed: ParsedResult, other_texts: OtherTexts, rules: CaptureRules, reader: ResultReader, *, is_error: bool
 ) -> bool:
     """Whether a result passes unchanged, and nothing of it is stored."""
     if not rules.preview or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
@@ -241,7 +205,7 @@ def _passes_unchanged(
         budget = min(budget, PASS_THROUGH_TOKENS - 1)
     if not _fits_budget(parsed, budget, reader.estimate):
         return False
-    return is_error or rules.mode == "large" or not _has_object_value(parsed, beside, reader)
+    return is_error or rules.mode == "large" or not _has_object_value(parsed, other_texts, reader)
 
 
 def _fits_budget(parsed: ParsedResult, budget: int, estimate: Estimate) -> bool:
@@ -272,23 +236,23 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
 
 
 def _choose_shown(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, other_texts: OtherTexts
 ) -> _Shown:
     """The value with the texts beside it, else only the value, as the budget allows."""
-    whole = _choose_text(parsed, value, rules, estimate, beside)
-    if whole is not None or not beside.texts:
-        return _Shown(whole, has_texts=whole is not None)
-    return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_texts=False)
+    whole = _choose_text(parsed, value, rules, estimate, other_texts)
+    if whole is not None or not other_texts.texts:
+        return _Shown(whole, has_other_texts=whole is not None)
+    return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_other_texts=False)
 
 
-def _has_object_value(parsed: ParsedResult, beside: OtherTexts, reader: ResultReader) -> bool:
+def _has_object_value(parsed: ParsedResult, other_texts: OtherTexts, reader: ResultReader) -> bool:
     """Whether the value is an object, and the result not a text with a few facts about it."""
-    if parsed.value is not None and not (parsed.is_text or parsed.main_text):
-        is_text = beside.is_retold and _has_only_scalars(parsed.value)
+    if parsed.value is not None and not (parsed.is_text or parsed.main_text_keys):
+        is_text = other_texts.are_paraphrase and _has_only_scalars(parsed.value)
         return not is_text and _FILLED_OBJECT.match(parsed.value) is not None
-    if not (parsed.is_text or parsed.main_text):
+    if not (parsed.is_text or parsed.main_text_keys):
         return False
-    text = parsed.texts[0] if parsed.value is None or parsed.main_text else parsed.value
+    text = parsed.texts[0] if parsed.value is None or parsed.main_text_keys else parsed.value
     return _FILLED_OBJECT.match(parse_json_text(text, reader) or b"") is not None
 
 
@@ -297,19 +261,19 @@ def _has_only_scalars(value: Buffer) -> bool:
 
 
 def _choose_text(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, beside: OtherTexts
+    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, other_texts: OtherTexts
 ) -> str | None:
     """The texts of a result within the inline budget, as the model reads them; None for a larger result.
 
-    The texts `beside` are shown beside the value, or in its place if they contain it.
+    The `other_texts` are shown beside the value, or in its place if they contain it.
     """
     only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
     is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
     if not rules.preview or is_unseen or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return None
     others = tuple(block.raw for block in parsed.blocks if _is_other(block))
-    texts = (*beside.texts, *(() if beside.include_value else _choose_texts(parsed, value)))
-    texts = tuple(parsed.texts) if beside.is_retold else texts
+    texts = (*other_texts.texts, *(() if other_texts.include_value else _choose_texts(parsed, value)))
+    texts = tuple(parsed.texts) if other_texts.are_paraphrase else texts
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(map(as_plain_text, texts))
@@ -317,7 +281,7 @@ def _choose_text(
 
 def _choose_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
     """The texts or the JSON text of the value: the shortest of several with the same meaning."""
-    if parsed.value is None or parsed.main_text:
+    if parsed.value is None or parsed.main_text_keys:
         return tuple(parsed.texts)
     if parsed.relation == SAME and not parsed.is_text:
         return (min(value.blob, parsed.texts[0], key=_estimate_text_length),)
@@ -342,10 +306,10 @@ def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool)
             yield block.raw
 
 
-def _count_others(blocks: Sequence[ParsedBlock], passed: Sequence[Buffer]) -> tuple[int, int]:
+def _count_other_blocks(blocks: Sequence[ParsedBlock], passed: Sequence[Buffer]) -> BlockCount:
     shown = {id(raw) for raw in passed}
-    others = [id(block.raw) in shown for block in blocks if _is_other(block)]
-    return sum(others), len(others)
+    are_passed = [id(block.raw) in shown for block in blocks if _is_other(block)]
+    return BlockCount(sum(are_passed), len(are_passed))
 
 
 def _is_other(block: ParsedBlock) -> bool:
@@ -364,8 +328,8 @@ def _fits_media_room(block: ParsedBlock, room: int = MAX_MEDIA_BYTES) -> bool:
     return block.is_shown_as_media and len(block.raw) <= room
 
 
-def _describe_media_paths(parsed: ParsedResult, passed: Sequence[Buffer]) -> Iterator[tuple[str, str]]:
-    """The path of each image, recording and file below the value or the companion, and its description."""
+def _list_media(parsed: ParsedResult, passed: Sequence[Buffer]) -> Iterator[MediaPart]:
+    """The images, recordings and files in the value or the companion, without the one that is the whole value."""
     shown = {id(raw) for raw in passed}
     repeated, _, key = parsed.relation.partition(":")
     above = f"/{escape_token(key)}" if repeated == "repeats.content" else ""
@@ -373,19 +337,20 @@ def _describe_media_paths(parsed: ParsedResult, passed: Sequence[Buffer]) -> Ite
     for at, block in enumerate(parsed.blocks):
         if block.media and (is_listed or block.media.is_file):
             item = f"{above}/{at}" if is_listed else ""
-            hidden = NOT_SHOWN if block.is_shown_as_media and id(block.raw) not in shown else ""
-            yield f"{item}{'/resource/blob' if block.media.is_file else ''}", f"{describe_media(block.media)}{hidden}"
+            pointer = f"{item}/resource/blob" if block.media.is_file else item
+            is_hidden = block.is_shown_as_media and id(block.raw) not in shown
+            yield MediaPart(pointer, describe_media(block.media), is_hidden)
 
 
 def _without_preview(draft: Draft) -> Draft:
     return msgspec.structs.replace(draft, media_type=None, preview=False)
 
 
-def _excerpt_error(parsed: ParsedResult, value: Draft, beside: OtherTexts) -> ErrorExcerpt:
+def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts) -> ErrorExcerpt:
     """The beginning and the end of an error, as text: of its texts, and of a value that differs from them."""
-    parts: Sequence[Buffer] = (*beside.texts, value.blob)
+    parts: Sequence[Buffer] = (*other_texts.texts, value.blob)
     is_array = parsed.value is None and len(parsed.blocks) > 1 and parsed.texts  # the value is an array of them
-    if is_array or parsed.main_text:
+    if is_array or parsed.main_text_keys:
         parts = parsed.texts
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))

@@ -169,8 +169,8 @@ class Catalog:
         chosen = {own[name]: name for name in own if not twins or name in twins or name in self.quarantined}
         allocator = NameAllocator(reserved)
         keeps = _MCP_NAME if twins else _ANY_NAME
-        kept = allocator.keep_original_names([one for one in chosen if keeps.fullmatch(one[1])])
-        renamed = kept | dict(allocator.allocate([one for one in chosen if one not in kept], "", tuple(kept)))
+        kept = allocator.keep_original_names([origin for origin in chosen if keeps.fullmatch(origin[1])])
+        renamed = kept | dict(allocator.allocate([origin for origin in chosen if origin not in kept], "", tuple(kept)))
         names = {name: renamed[origin] for origin, name in chosen.items()}
         return replace(
             self,
@@ -353,8 +353,8 @@ _ANY: Final[Schema] = {"type": "object"}
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 
-def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
-    examined, policy = one.examined, one.policy.tool_policy(one.examined.name)
+def _build_entry(listed: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
+    examined, policy = listed.examined, listed.policy.tool_policy(listed.examined.name)
     described = {} if policy.description is None else {"description": policy.description}
     members = examined.valid_members
     original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
@@ -363,13 +363,13 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
     twin = build_twin(members, name, examined.twin_schema, policy.description)
     return CatalogEntry(
         name=name,
-        upstream=one.policy.name,
+        upstream=listed.policy.name,
         tool=examined.name,
         advert=twin if is_twin else original,
         inspected=examined,
-        rules=_capture_rules(one, mirror, policy),
+        rules=_capture_rules(listed, mirror, policy),
         timeout=policy.timeout,
-        is_repeatable=one.policy.repeat_read_only and is_read_only(examined.raw),
+        is_repeatable=listed.policy.repeat_read_only and is_read_only(examined.raw),
         has_view=policy.capture is None and _has_view(examined.raw.get("_meta")),
         is_always_listed=policy.listed is True,
         is_twin=is_twin,
@@ -388,14 +388,14 @@ def _choose_original_schema(examined: InspectedTool) -> Schema:
     return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema
 
 
-def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
-    output = one.examined.raw.get("outputSchema")
+def _capture_rules(listed: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
+    output = listed.examined.raw.get("outputSchema")
     return CaptureRules(
         mode=policy.capture or mirror.capture,
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
-        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.examined.name),
-        preview=one.policy.preview,
+        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, listed.examined.name),
+        preview=listed.policy.preview,
     )
 
 

@@ -152,11 +152,11 @@ def find_nulls(value: Buffer, blocks: Sequence[Buffer], scans: Scans) -> Sequenc
     written = (scans.open_array(value) or ()) if bytes(value[:1]) == b"[" else (value,)
     if len(written) != len(blocks):
         return ()
-    found = [_find_nulls(one, block, scans, depth=1) for one, block in zip(written, blocks, strict=True)]
-    nulls = [one for one in found if one is not None]
+    found = [_find_nulls(item, block, scans, depth=1) for item, block in zip(written, blocks, strict=True)]
+    nulls = [of_block for of_block in found if of_block is not None]
     if len(nulls) < len(found):
         return ()
-    if all(one == nulls[0] for one in nulls):
+    if all(of_block == nulls[0] for of_block in nulls):
         return nulls[:1]
     return nulls if len(nulls) <= _MAX_DIFFERENT_NULLS else ()
 
@@ -249,8 +249,8 @@ def _are_equal_strings(literal: Buffer, value: Buffer) -> bool:
         return False
     if are_equal(literal, value):
         return True
-    pieces = (_split_evenly(text_pieces(one, trim(one))) for one in (literal, value))
-    return all(one == other for one, other in zip_longest(*pieces))
+    pieces = (_split_evenly(text_pieces(string, trim(string))) for string in (literal, value))
+    return all(piece == other for piece, other in zip_longest(*pieces))
 
 
 def _split_evenly(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -49,13 +49,13 @@ def _name_members(model: type[BaseModel]) -> frozenset[str]:
 
 def _remove_inner(value: Any) -> Any:
     if isinstance(value, list):
-        return [_remove_inner(one) for one in value]
+        return [_remove_inner(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        name: one
-        for name, one in value.items()
-        if one is not None and (name != _LAST_MODIFIED or _is_readable_time(one))
+        name: member
+        for name, member in value.items()
+        if member is not None and (name != _LAST_MODIFIED or _is_readable_time(member))
     }
 
 
@@ -83,6 +83,6 @@ def find_invalid_members(item: Buffer | Mapping[str, Any], model: type[BaseModel
 def make_properties_readable(schema: Any) -> Any:
     """The same schema with an object for each property: clients of the TypeScript SDK drop the list for `true`."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict) or not any(isinstance(one, bool) for one in properties.values()):
+    if not isinstance(properties, dict) or not any(isinstance(subschema, bool) for subschema in properties.values()):
         return schema
-    return schema | {"properties": {name: as_object(one) for name, one in properties.items()}}
+    return schema | {"properties": {name: as_object(subschema) for name, subschema in properties.items()}}

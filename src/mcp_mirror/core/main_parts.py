@@ -132,12 +132,12 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
     texts leave no room for a preview.
     """
     listed = find_listed_items(blob, trim(blob))
-    short = [one for one in listed if one.length <= MAX_LISTED_TEXT and kind_at(blob, one.start) == "text"]
+    short = [item for item in listed if item.length <= MAX_LISTED_TEXT and kind_at(blob, item.start) == "text"]
     if len(short) != len(listed) - 1:
         return None
     view = memoryview(blob)
-    others = quote_short_texts([view[one.start : one.stop] for one in short], estimate)
-    position = next(at for at, one in enumerate(listed) if one not in short)
+    others = quote_short_texts([view[item.start : item.stop] for item in short], estimate)
+    position = next(at for at, item in enumerate(listed) if item not in short)
     span = find_text_at(blob, listed[position]) or listed[position]
     kind, part = kind_at(blob, span.start), view[span.start : span.stop]
     is_main = span.length > MAX_LISTED_TEXT and kind in ("text", "array", "object")
@@ -149,11 +149,11 @@ def find_main_item(blob: Buffer, estimate: Estimate) -> MainItem | None:
 
 def quote_short_texts(texts: Sequence[Buffer], estimate: Estimate) -> tuple[str, ...]:
     """Return texts, JSON strings, as a notice quotes them; nothing if they are too long for a notice."""
-    if any(len(one) > MAX_LISTED_TEXT for one in texts):
+    if any(len(text) > MAX_LISTED_TEXT for text in texts):
         return ()
-    starts = (text_start(one, Span(0, len(one)), 2 * MAX_LISTED_TEXT) for one in texts)
+    starts = (text_start(text, Span(0, len(text)), 2 * MAX_LISTED_TEXT) for text in texts)
     quoted = tuple(as_json_string(start, 2 * MAX_LISTED_TEXT) for start in starts)
-    tokens = sum(estimate(one.encode()) + 2 for one in quoted)
+    tokens = sum(estimate(text.encode()) + 2 for text in quoted)
     return quoted if tokens <= _MAX_SHORT_TEXT_TOKENS else ()
 
 
@@ -219,12 +219,12 @@ def _find_main_array(blob: Buffer, levels: Sequence[Level]) -> MainArray | None:
         return None
     keys, first = (*levels[-1].keys, main.key), next(items(blob, main.span), main.span)
     if kind_at(blob, first.start) == "text":
-        others = (one.span for one in known if one.key != main.key and one.span.length > MAX_SHOWN_VALUE)
-        has_columns = any(kind_at(blob, one.start) == "array" for one in others)
+        others = (member.span for member in known if member.key != main.key and member.span.length > MAX_SHOWN_VALUE)
+        has_columns = any(kind_at(blob, span.start) == "array" for span in others)
         return None if has_columns else MainArray(keys, main.span, ())
     names = find_column_names(blob, known, main.span)
     cells = islice(items(blob, first), _MAX_CELLS) if kind_at(blob, first.start) == "array" else ()
-    has_text = any(kind_at(blob, one.start) == "text" for one in cells)
+    has_text = any(kind_at(blob, span.start) == "text" for span in cells)
     return MainArray(keys, main.span, names) if names or has_text else None
 
 
@@ -236,17 +236,20 @@ def find_column_names(blob: Buffer, known: Sequence[Member], table: Span) -> Seq
     """
     view, row = memoryview(blob), next(items(blob, table), table)
     width = len(open_array(view[row.start : row.stop]) or ()) if row is not table else 0
-    arrays = [one for one in known if one.span != table and kind_at(blob, one.span.start) == "array"]
-    others = [one.span for one in arrays if "type" not in one.key.casefold() and one.span.length <= _MAX_NAMES_BYTES]
-    found = [_read_names(view[one.start : one.stop]) for one in others]
-    headers = [names for names in found if len(names) == width]
+    headers: list[Sequence[str]] = []
+    for key, span in known:
+        is_small_array = kind_at(blob, span.start) == "array" and span.length <= _MAX_NAMES_BYTES
+        may_have_names = is_small_array and span != table and "type" not in key.casefold()
+        names = _read_names(view[span.start : span.stop]) if may_have_names else ()
+        if len(names) == width:
+            headers.append(names)
     return headers[0] if len(headers) == 1 and width else ()
 
 
 def _read_names(array: Buffer) -> Sequence[str]:
     """The different names in an array of texts, or of objects with a `name`; nothing for any other array."""
     columns: Sequence[str | _Column] = decode_as(array, list[str | _Column]) or ()
-    names = [one if isinstance(one, str) else one.name for one in columns]
+    names = [column if isinstance(column, str) else column.name for column in columns]
     return names if len(set(names)) == len(names) else ()
 
 
@@ -260,17 +263,17 @@ def _find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:
 
 def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
     """The first members of an object if they are objects and share at least half of their keys with the first one."""
-    view, found, shared = memoryview(blob), list[Buffer](), set[str]()
+    view, samples, shared = memoryview(blob), list[Buffer](), set[str]()
     for member in known[:_SAMPLED_RECORDS]:
         if member.span.stop - known[0].span.start > _MAX_SAMPLE_BYTES:
             break
-        one = view[member.span.start : member.span.stop]
-        keys = set(slice_members(one)) if kind_at(one, 0) == "object" else set()
+        record = view[member.span.start : member.span.stop]
+        keys = set(slice_members(record)) if kind_at(record, 0) == "object" else set()
         shared = shared or keys
         if not keys & shared or 2 * len(keys & shared) < len(keys):
             return ()
-        found.append(one)
-    return found if len(found) >= _MIN_RECORDS else ()
+        samples.append(record)
+    return samples if len(samples) >= _MIN_RECORDS else ()
 
 
 def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
@@ -279,10 +282,10 @@ def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
     The one long text in an array of a few texts counts too: servers send what a program printed, and then its state.
     """
     for level in levels:
-        long = [one for one in level.members if one.span.length > MAX_LISTED_TEXT]
-        found = (_find_long_text(blob, Part((*level.keys, one.key), one.span)) for one in long)
-        if texts := [one for one in found if one is not None]:
-            longest = sorted(texts, key=lambda one: one.span.length, reverse=True)
+        long = [member for member in level.members if member.span.length > MAX_LISTED_TEXT]
+        texts = [_find_long_text(blob, Part((*level.keys, member.key), member.span)) for member in long]
+        if found := [text for text in texts if text is not None]:
+            longest = sorted(found, key=lambda text: text.span.length, reverse=True)
             return tuple(_omit_repeated(blob, longest[:_MAX_LONG_TEXTS]))
     return ()
 
@@ -302,9 +305,9 @@ def _find_long_text(blob: Buffer, part: Part) -> Part | None:
     kind = kind_at(blob, part.span.start)
     if kind == "text":
         return part
-    found = tuple(islice(items(blob, part.span), _MAX_LISTED_ITEMS + 1)) if kind == "array" else ()
-    long = [(at, one) for at, one in enumerate(found) if one.length > MAX_LISTED_TEXT]
-    if len(long) != 1 or len(found) > _MAX_LISTED_ITEMS or any(kind_at(blob, one.start) != "text" for one in found):
+    listed = tuple(islice(items(blob, part.span), _MAX_LISTED_ITEMS + 1)) if kind == "array" else ()
+    long = [(at, item) for at, item in enumerate(listed) if item.length > MAX_LISTED_TEXT]
+    if len(long) != 1 or len(listed) > _MAX_LISTED_ITEMS or any(kind_at(blob, item.start) != "text" for item in listed):
         return None
     [(at, span)] = long
     return Part((*part.keys, str(at)), span)
@@ -315,17 +318,17 @@ def find_listed_items(blob: Buffer, span: Span) -> tuple[Span, ...]:
 
     Many servers send a sentence, the data, and another sentence.
     """
-    found = tuple(islice(items(blob, span), _MAX_LISTED_ITEMS + 1))
-    if not 1 < len(found) <= _MAX_LISTED_ITEMS or span.length <= MAX_SHOWN_VALUE:
+    first_items = tuple(islice(items(blob, span), _MAX_LISTED_ITEMS + 1))
+    if not 1 < len(first_items) <= _MAX_LISTED_ITEMS or span.length <= MAX_SHOWN_VALUE:
         return ()
-    kinds = {kind_at(blob, one.start) for one in found}
+    kinds = {kind_at(blob, item.start) for item in first_items}
     if len(kinds) > 1:
         is_listed = not kinds.isdisjoint(("object", "array", "text"))
     elif kinds == {"text"}:
-        is_listed = max(one.length for one in found) > _MIN_LISTED_TEXT
+        is_listed = max(item.length for item in first_items) > _MIN_LISTED_TEXT
     else:
-        is_listed = kinds == {"object"} and any(find_text_at(blob, one) for one in found)
-    return found if is_listed else ()
+        is_listed = kinds == {"object"} and any(find_text_at(blob, item) for item in first_items)
+    return first_items if is_listed else ()
 
 
 def find_text_at(blob: Buffer, span: Span) -> Span | None:
@@ -343,8 +346,8 @@ def _find_only_row(blob: Buffer, span: Span) -> Member | None:
     """The object of an array that has no other item, with its position as key; None for any other value."""
     if kind_at(blob, span.start) != "array" or span.length > MAX_NESTED_BYTES:
         return None
-    found = tuple(islice(items(blob, span), 2))
-    return Member("0", found[0]) if len(found) == 1 and kind_at(blob, found[0].start) == "object" else None
+    rows = tuple(islice(items(blob, span), 2))
+    return Member("0", rows[0]) if len(rows) == 1 and kind_at(blob, rows[0].start) == "object" else None
 
 
 def _read_members(blob: Buffer, member: Member, above: tuple[str, ...]) -> tuple[Member, ...]:

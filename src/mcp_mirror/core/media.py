@@ -16,8 +16,6 @@ from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.json_spans import kind_at, members, members_with_offsets, trim
 from mcp_mirror.types import Buffer, Location, Span
 
-NOT_SHOWN: Final = ", not shown"
-"""Ends the description of an image or a recording that a result leaves out."""
 _SHOWN_TYPES: Final = (b'"image"', b'"audio"')
 _RESOURCE: Final = b'"resource"'
 _MEDIA_TYPES: Final = (*_SHOWN_TYPES, _RESOURCE)

@@ -7,12 +7,14 @@ since some clients cut longer texts.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
+from mcp_mirror.core.captured import EXCERPT_BYTES, Captured, ErrorExcerpt
 from mcp_mirror.core.main_parts import (
     Part,
     Records,
@@ -23,7 +25,6 @@ from mcp_mirror.core.main_parts import (
     find_path,
     read_levels,
 )
-from mcp_mirror.core.media import NOT_SHOWN
 from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
@@ -40,6 +41,8 @@ from mcp_mirror.paths import (
     SHOWN_END,
     TEXT_PATH_LINE_PREFIX,
     TEXT_USE,
+    FixedBases,
+    NewBases,
     escape_token,
     position_token,
     unescape_token,
@@ -47,7 +50,7 @@ from mcp_mirror.paths import (
 from mcp_mirror.payload.json_spans import count_items, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Buffer, Draft, Kind, Member, TextSize
+from mcp_mirror.types import Buffer, Draft, Kind, Member
 
 _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
@@ -58,8 +61,6 @@ _MAX_KEY_BYTES: Final = 120
 """Bytes of a key; longer keys are omitted."""
 _MAX_NAME_BYTES: Final = 120
 _MAX_ARGUMENTS_BYTES: Final = 300
-EXCERPT_BYTES: Final = 1000
-"""Bytes of an error's beginning; its end gets half as many."""
 _MAX_MEDIA_LINES: Final = 8
 """Media that are listed with a path each."""
 
@@ -74,51 +75,44 @@ _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
 
 
-class ErrorExcerpt(msgspec.Struct, frozen=True):
-    """The beginning and the end of an error that is too large to be shown."""
-
-    head: str
-    tail: str = ""
-    """Empty if the head is the whole error."""
-
-
 class NoticeInput(msgspec.Struct, frozen=True):
-    """The properties of a stored value that its notice needs."""
+    """A stored result, and what else its notice needs."""
 
-    path: str
+    value: Draft
+    """The stored value, or the part of it that the notice describes."""
+    captured: Captured
+    bases: NewBases | FixedBases
+    """The bases of the stored value and of its companion."""
     tool: str
     arguments: Buffer
     """The call's arguments as the model wrote them, a JSON object."""
-    blob: Buffer
-    kind: Kind
     estimate: Estimate
     """Returns the expected tokens of a text (UTF-8)."""
-    members: tuple[Member, ...] = ()
     count_items: CountItems = count_items
     """Returns the number of items of an array of the value."""
-    text: TextSize | None = None
-    """The size of a text; None: the notice measures it."""
-    shown: str | None = None
-    """The value itself if it fits the inline budget."""
-    companion: str | None = None
-    hidden_text: Draft | None = None
-    """The companion, if it has texts that are not shown."""
-    is_retold: bool = False
-    """The shown texts say what an object contains, without its keys."""
-    main_text: tuple[str, ...] = ()
-    """The keys of the text that is most of an object and the content of the result."""
-    texts: tuple[str, ...] = ()
-    """The texts of the companion, quoted, if they are short; the `compact` notice shows them in place of its path."""
-    media: tuple[tuple[str, str], ...] = ()
-    """Images, recordings and files: path and description of each."""
-    others: tuple[int, int] = (0, 0)
-    """The number of links and embedded texts that follow the notice, and of all of them."""
-    error: ErrorExcerpt | None = None
-    preview: bool = True
-    """The notice may show parts of the value. False: only positions, types and sizes."""
-    is_error: bool = False
+    location: str = ""
+    """The place of `value` in the stored value: `/data/stdout`."""
     room: int = MAX_PREVIEW_TOKENS
     """Maximum tokens of the description."""
+
+    @property
+    def path(self) -> str:
+        """The path of the value, or of the part of it that the notice describes."""
+        return f"{self.bases.value}{self.location}"
+
+    @property
+    def companion_path(self) -> str | None:
+        """The path of the companion, if the notice names it."""
+        return self.bases.companion if self.captured.is_named else None
+
+    @property
+    def hidden_text(self) -> Draft | None:
+        """The companion, if it has texts that are not shown."""
+        return self.captured.companion if self.captured.is_text_hidden else None
+
+    def with_members(self, members: Iterable[Member]) -> "NoticeInput":
+        """The same with other members of the value."""
+        return msgspec.structs.replace(self, value=msgspec.structs.replace(self.value, members=tuple(members)))
 
 
 def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
@@ -128,19 +122,14 @@ def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
 
 def _write_compact(stored: NoticeInput) -> str:
     """The `compact` notice. The path is first, since models paste the beginning; it is last below shown JSON."""
-    if stored.shown is not None:
-        return _write_shown(stored, stored.shown)
+    if stored.captured.shown is not None:
+        return _write_shown(stored, stored.captured.shown)
     beside, room = _describe_companion(stored)
     main, others = _find_main(msgspec.structs.replace(stored, room=room))
     description, instruction = _describe(main)
-    listed = {line.partition('": ')[0] for line in description}
-    media = tuple(
-        (path, what)
-        for path, what in stored.media
-        if what.endswith(NOT_SHOWN) or f'{_PREVIEW_MARK}"{path}' not in listed
-    )
-    named = _describe_media(msgspec.structs.replace(stored, media=media))
-    return "\n".join((f'"{main.path}"', *description, *others, *named, *beside, instruction))
+    listed = {line.partition('": ')[0] for line in description}  # the paths of the items of an array
+    media = _describe_media(stored, listed)
+    return "\n".join((f'"{main.path}"', *description, *others, *media, *beside, instruction))
 
 
 def _write_shown(stored: NoticeInput, shown: str) -> str:
@@ -149,11 +138,11 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     gap = "\n" * (2 - min(breaks, 2)) if shown else ""
     named = _describe_media(stored)
     main, others = _find_main_text(stored) or (stored, ())
-    if main.kind == "text" and shown and not named and not stored.companion:
+    if main.value.kind == "text" and shown and not named and not stored.companion_path:
         return "\n".join((f'"{main.path}"\n\n{shown}{gap[:-1]}', *others, TEXT_USE, SHOWN_END))
-    is_outlined = stored.is_retold or stored.main_text
+    is_outlined = stored.captured.is_paraphrased or stored.captured.main_text_keys
     beside = [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if is_outlined else []
-    beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion}"'] if stored.companion else []
+    beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion_path}"'] if stored.companion_path else []
     if stored.hidden_text:  # otherwise the value looks like the whole result
         text = _preview_hidden_text(stored, stored.hidden_text)
         beside += (f"{HIDDEN_TEXT} {text.summary}", *(f"{_PREVIEW_MARK}{line}" for line in text.lines))
@@ -162,15 +151,15 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
 
 def _describe_companion(stored: NoticeInput) -> tuple[tuple[str, ...], int]:
     """Return the lines about the text beside structured content, and the tokens that remain for the description."""
-    if stored.texts and stored.preview and stored.error is None:
-        line = f"The result also has {', '.join(stored.texts)}."
+    if stored.captured.quoted_texts and stored.value.preview and stored.captured.error is None:
+        line = f"The result also has {', '.join(stored.captured.quoted_texts)}."
         return (line,), stored.room - stored.estimate(line.encode())
-    if stored.companion is None:
+    if stored.companion_path is None:
         return (), stored.room
     size = ""
     if stored.hidden_text:
         size = f" ({_preview_hidden_text(stored, stored.hidden_text).summary.removeprefix('text, ').partition(';')[0]})"
-    return (f"The same result's text{size}:", stored.companion), stored.room
+    return (f"The same result's text{size}:", stored.companion_path), stored.room
 
 
 def _preview_hidden_text(stored: NoticeInput, text: Draft) -> Preview:
@@ -182,16 +171,20 @@ def _preview_hidden_text(stored: NoticeInput, text: Draft) -> Preview:
 
 def _find_main_text(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]] | None:
     """The text that is the content of a result and most of its object, and lines about the rest; None without one."""
-    path, keys = find_path(stored.path, stored.main_text), stored.main_text
-    if not keys or path is None or not stored.preview or stored.error is not None:
+    value, keys = stored.value, stored.captured.main_text_keys
+    path = find_path(stored.path, keys)
+    if not keys or path is None or not value.preview or stored.captured.error is not None:
         return None
-    levels, text = find_part(stored.blob, stored.members, keys)
-    others = tuple(member for member in stored.members if member.key != keys[0])
-    listed = _list_keys(msgspec.structs.replace(stored, members=others), stored.room // 2, {})
-    line = f"The result also has {listed}." if listed else ""
+    levels, text = find_part(value.blob, value.members, keys)
+    other_keys = _list_keys(
+        stored.with_members(member for member in value.members if member.key != keys[0]), stored.room // 2, {}
+    )
+    line = f"The result also has {other_keys}." if other_keys else ""
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(line.encode()))
-    beside = describe_beside(stored.blob, levels, keys, room)
-    main = msgspec.structs.replace(stored, path=path, blob=text, kind="text", members=(), room=room.left)
+    beside = describe_beside(value.blob, levels, keys, room)
+    main_text = msgspec.structs.replace(value, blob=text, kind="text", members=())
+    location = path.removeprefix(stored.path)
+    main = msgspec.structs.replace(stored, value=main_text, location=location, room=room.left)
     return main, (*filter(None, (line,)), *beside)
 
 
@@ -199,25 +192,24 @@ def _find_main(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]]:
     """The one large item of an array of short texts, and a line about these texts; for any other value, the value."""
     if main_text := _find_main_text(stored):
         return main_text
-    is_shown = stored.kind == "array" and stored.preview and stored.error is None
-    main = find_main_item(stored.blob, stored.estimate) if is_shown else None
-    if main is None:
+    value = stored.value
+    is_shown = value.kind == "array" and value.preview and stored.captured.error is None
+    item = find_main_item(value.blob, stored.estimate) if is_shown else None
+    if item is None:
         return stored, ()
-    others = f"The result also has {', '.join(main.others)}."
-    item = msgspec.structs.replace(
+    line = f"The result also has {', '.join(item.others)}."
+    main = msgspec.structs.replace(
         stored,
-        path=f"{stored.path}/{main.position}",
-        blob=main.blob,
-        kind=main.kind,
-        members=main.members,
-        room=stored.room - stored.estimate(others.encode()),
+        value=msgspec.structs.replace(value, blob=item.blob, kind=item.kind, members=item.members),
+        location=f"/{item.position}",
+        room=stored.room - stored.estimate(line.encode()),
     )
-    return item, (others,)
+    return main, (line,)
 
 
 def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
-    if not stored.preview or stored.error is not None or stored.kind == "object":
+    if not stored.value.preview or stored.captured.error is not None or stored.value.kind == "object":
         return _describe_value(stored), _USE
     shown = _preview(stored)
     if shown.lines:
@@ -227,11 +219,11 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
     """The lines that describe an object, an error, or a value of which the model may see no part."""
-    if stored.is_error and not stored.preview:
+    if stored.captured.is_error and not stored.value.preview:
         return (f"{_SUBJECT} an error ({_outline(stored)}).",)
-    if stored.error is not None:
-        return (f"{_SUBJECT} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.error))
-    if stored.kind == "object" and stored.members:
+    if stored.captured.error is not None:
+        return (f"{_SUBJECT} an error ({_outline(stored)}) that begins:", *_excerpt_lines(stored.captured.error))
+    if stored.value.kind == "object" and stored.value.members:
         return _describe_object(stored)
     return (f"This path ({_outline(stored)}) stands for the result.",)
 
@@ -242,17 +234,17 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     With the path of the object only, models passed the object where a text was needed, and no error says so: an
     object is a valid value of a text argument.
     """
-    levels = read_levels(stored.blob, stored.members) if stored.preview else ()
-    texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.blob, levels)}
-    main = find_main_part(stored.blob, levels, has_texts=bool(texts))
+    levels = read_levels(stored.value.blob, stored.value.members) if stored.value.preview else ()
+    texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.value.blob, levels)}
+    main = find_main_part(stored.value.blob, levels, has_texts=bool(texts))
     listed = _list_keys(stored, stored.room // 2 if main else stored.room, texts)
     keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
     if main is None:
-        beside = describe_beside(stored.blob, levels, next(iter(texts)).keys, room) if texts else ()
+        beside = describe_beside(stored.value.blob, levels, next(iter(texts)).keys, room) if texts else ()
         return (f"{_SUBJECT} object: {listed}.", *beside)
-    beside = describe_beside(stored.blob, levels, main.keys, room)
-    line = describe_part(stored.blob, main, room, stored.path)
+    beside = describe_beside(stored.value.blob, levels, main.keys, room)
+    line = describe_part(stored.value.blob, main, room, stored.path)
     if not line:
         return (f"{_SUBJECT} object: {_list_keys(stored, stored.room, texts)}.",)
     # Keys that follow say whether there are more of them; those of records are all alike.
@@ -263,7 +255,7 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
 
 def _preview(stored: NoticeInput) -> Preview:
     room = TokenBudget(stored.estimate, stored.room)
-    return preview_value(stored.blob, stored.kind, room, stored.count_items, stored.text, stored.path)
+    return preview_value(stored.value.blob, stored.value.kind, room, stored.count_items, stored.value.text, stored.path)
 
 
 def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
@@ -275,13 +267,26 @@ def _excerpt_lines(error: ErrorExcerpt) -> tuple[str, ...]:
     return (head, "It ends:", tail)
 
 
-def _describe_media(stored: NoticeInput) -> tuple[str, ...]:
-    """One line for each image, recording or file, and one about links and embedded texts if only some follow."""
-    lines = [f'"{path}" {what}' for path, what in stored.media[:_MAX_MEDIA_LINES]]
-    if more := stored.media[_MAX_MEDIA_LINES:]:
-        hidden = sum(what.endswith(NOT_SHOWN) for _, what in more)
-        lines.append(f"and {len(more):,} more{f', {hidden:,} of them{NOT_SHOWN[1:]}' if hidden else ''}")
-    following, total = stored.others
+def _describe_media(stored: NoticeInput, listed: AbstractSet[str] = frozenset()) -> tuple[str, ...]:
+    """One line for each image, recording or file, and one about links and embedded texts if only some follow.
+
+    Those that follow the notice need no line if a preview has `listed` their paths.
+    """
+    captured = stored.captured
+    base = stored.bases.companion if captured.has_media_beside else stored.bases.value
+    media = [
+        medium
+        for medium in captured.media
+        if medium.is_hidden or f'{_PREVIEW_MARK}"{base}{medium.pointer}' not in listed
+    ]
+    lines = [
+        f'"{base}{medium.pointer}" {medium.description}{", not shown" if medium.is_hidden else ""}'
+        for medium in media[:_MAX_MEDIA_LINES]
+    ]
+    if more := media[_MAX_MEDIA_LINES:]:
+        hidden = sum(medium.is_hidden for medium in more)
+        lines.append(f"and {len(more):,} more{f', {hidden:,} of them not shown' if hidden else ''}")
+    following, total = captured.other_blocks
     if 0 < following < total:
         lines.append(f"Below are {following:,} of {total:,} links and embedded texts.")
     return tuple(lines)
@@ -292,8 +297,8 @@ def _list_keys_and(key: str, stored: NoticeInput, room: int, texts: Mapping[Part
     listed = _list_keys(stored, room, texts)
     if f", {as_json_string(escape_token(key), _MAX_KEY_BYTES)} " in f", {listed}":
         return listed
-    members = sorted(stored.members, key=lambda member: member.key != key)
-    return _list_keys(msgspec.structs.replace(stored, members=tuple(members)), room, texts)
+    members = sorted(stored.value.members, key=lambda member: member.key != key)
+    return _list_keys(stored.with_members(members), room, texts)
 
 
 def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
@@ -312,7 +317,7 @@ def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str
     for text, found in texts.items():
         if path := find_path(stored.path, text.keys):
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
-            described = f'{name} {outline_hidden(stored.blob, text.span)} at "{path}"{found}'
+            described = f'{name} {outline_hidden(stored.value.blob, text.span)} at "{path}"{found}'
             at = next((at for at, formatted in enumerate(listed) if formatted.startswith(f"{name} ")), None)
             if at is None:
                 listed.append(described)
@@ -326,7 +331,7 @@ def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str
 
 def _describe_text(stored: NoticeInput, text: Part) -> str:
     """The lines and the format of a text: ` (498 lines, source code)`. Models passed its words in place of its path."""
-    part = memoryview(stored.blob)[text.span.start : text.span.stop]
+    part = memoryview(stored.value.blob)[text.span.start : text.span.stop]
     summary = preview_value(part, "text", TokenBudget(stored.estimate, left=0)).summary
     found = summary.split(", ", 2)[2:]  # without kind and size
     return f" ({found[0]})" if found else ""
@@ -336,26 +341,26 @@ def _write_paper(stored: NoticeInput) -> str:
     arguments = strip_invisible(
         str(bytes(stored.arguments[: 2 * _MAX_ARGUMENTS_BYTES]), "utf-8", "ignore"), _MAX_ARGUMENTS_BYTES
     )
-    content = f"\nThe content of the output is:\n{stored.shown}" if stored.shown is not None else ""
-    stored_text = f'\nThe text of the same output is stored under the path "{stored.companion}".'
-    companion = stored_text if stored.companion else ""
+    content = f"\nThe content of the output is:\n{stored.captured.shown}" if stored.captured.shown is not None else ""
+    stored_text = f'\nThe text of the same output is stored under the path "{stored.companion_path}".'
+    companion = stored_text if stored.companion_path else ""
     first = f"The function {strip_invisible(stored.tool, _MAX_NAME_BYTES)} was executed with the input {arguments}.\n"
     description = _write_paper_error(stored) or _write_paper_keys(stored)
     media = "".join(f"\n{line}" for line in _describe_media(stored))
     return (
         f'{first}The output was stored in memory under the path "{stored.path}".'
         f"{description}{content}{media}{companion}\n"
-        f"{'' if stored.shown is not None else 'Do not look at the content. '}"
+        f"{'' if stored.captured.shown is not None else 'Do not look at the content. '}"
         "Give a path, exactly as it is written, as input to another function."
     )
 
 
 def _write_paper_error(stored: NoticeInput) -> str:
-    if stored.is_error and not stored.preview:
+    if stored.captured.is_error and not stored.value.preview:
         return "\nThe output is an error."
-    if stored.error is None:
+    if stored.captured.error is None:
         return ""
-    return "\n".join(("\nThe output is an error that begins:", *_excerpt_lines(stored.error)))
+    return "\n".join(("\nThe output is an error that begins:", *_excerpt_lines(stored.captured.error)))
 
 
 def _write_paper_keys(stored: NoticeInput) -> str:
@@ -368,17 +373,25 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 
 def _write_json(stored: NoticeInput) -> str:
-    members: dict[str, Any] = {"result": stored.path, "kind": stored.kind, "size": format_bytes(_count_bytes(stored))}
-    if stored.error is None and (stored.shown is None or stored.is_retold or stored.main_text):
+    members: dict[str, Any] = {
+        "result": stored.path,
+        "kind": stored.value.kind,
+        "size": format_bytes(_count_bytes(stored)),
+    }
+    if stored.captured.error is None and (
+        stored.captured.shown is None or stored.captured.is_paraphrased or stored.captured.main_text_keys
+    ):
         members |= _build_json_preview(stored)
-    if stored.error is not None:
-        members["error_begins"] = _cut_head(stored.error.head)
-        members |= {"error_ends": _cut_tail(stored.error.tail)} if stored.error.tail else {}
-    members |= {"is_error": True} if stored.is_error and not stored.preview else {}
+    if stored.captured.error is not None:
+        members["error_begins"] = _cut_head(stored.captured.error.head)
+        members |= {"error_ends": _cut_tail(stored.captured.error.tail)} if stored.captured.error.tail else {}
+    members |= {"is_error": True} if stored.captured.is_error and not stored.value.preview else {}
     members |= {"media": media} if (media := list(_describe_media(stored))) else {}
     parts = {key: _dump_json(value) for key, value in members.items()}
-    parts |= {} if stored.shown is None else {"content": _encode_content(stored.shown, stored.kind)}
-    parts |= {} if stored.companion is None else {"text_path": _dump_json(stored.companion)}
+    parts |= (
+        {} if stored.captured.shown is None else {"content": _encode_content(stored.captured.shown, stored.value.kind)}
+    )
+    parts |= {} if stored.companion_path is None else {"text_path": _dump_json(stored.companion_path)}
     if stored.hidden_text:
         parts["text"] = _dump_json(_preview_hidden_text(stored, stored.hidden_text).summary)
     parts["use"] = _dump_json(f"{_SUBJECT} the result. {_USE}")
@@ -386,11 +399,11 @@ def _write_json(stored: NoticeInput) -> str:
 
 
 def _build_json_preview(stored: NoticeInput) -> dict[str, Any]:
-    if stored.kind == "object":
+    if stored.value.kind == "object":
         shown, left = _format_keys(stored, lambda key, value: _dump_json({unescape_token(key): value}), _MAX_KEYS_BYTES)
         keys = {key: value for pair in shown for key, value in json.loads(pair).items()}
         return ({"keys": keys} if keys else {}) | ({"more_keys": left} if left else {})
-    if not stored.preview:
+    if not stored.value.preview:
         return {}
     shape = _preview(stored)
     return {"is": shape.summary} | ({"preview": list(shape.lines)} if shape.lines else {})
@@ -438,16 +451,16 @@ _STYLES: Final[Mapping[NoticeStyle, Callable[[NoticeInput], str]]] = {
 
 
 def _count_bytes(stored: NoticeInput) -> int:
-    return stored.text.size if stored.text else count_bytes(stored.blob)
+    return stored.value.text.size if stored.value.text else count_bytes(stored.value.blob)
 
 
 def _outline(stored: NoticeInput) -> str:
     """Kind and size, without any byte of the value."""
-    if stored.kind == "binary":
-        return f"{stored.kind} {format_bytes(len(stored.blob))}"
-    if stored.kind == "text":
+    if stored.value.kind == "binary":
+        return f"{stored.value.kind} {format_bytes(len(stored.value.blob))}"
+    if stored.value.kind == "text":
         return f"{format_bytes(_count_bytes(stored))} of text"
-    return outline_hidden(stored.blob, trim(stored.blob), stored.count_items)
+    return outline_hidden(stored.value.blob, trim(stored.value.blob), stored.count_items)
 
 
 def _format_keys(stored: NoticeInput, format_key: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
@@ -456,17 +469,17 @@ def _format_keys(stored: NoticeInput, format_key: Callable[[str, str], str], roo
     `format_key` gets key and outline of a member. Keys are escaped as in paths; positions replace them without preview.
     """
     shown: list[str] = []
-    for position, member in enumerate(stored.members if stored.kind == "object" else ()):
-        if stored.preview and (
+    for position, member in enumerate(stored.value.members if stored.value.kind == "object" else ()):
+        if stored.value.preview and (
             len(member.key) > _MAX_KEY_BYTES
             or len(as_json_string(escape_token(member.key), 2 * _MAX_KEY_BYTES).encode()) > _MAX_KEY_BYTES
         ):
             continue
-        token = escape_token(member.key) if stored.preview else position_token(position)
-        describe = outline_value if stored.preview else outline_hidden
-        formatted = format_key(token, describe(stored.blob, member.span, stored.count_items))
+        token = escape_token(member.key) if stored.value.preview else position_token(position)
+        describe = outline_value if stored.value.preview else outline_hidden
+        formatted = format_key(token, describe(stored.value.blob, member.span, stored.count_items))
         room -= len(formatted.encode()) + 2
         if room < 0:
             break
         shown.append(formatted)
-    return shown, len(stored.members) - len(shown) if stored.kind == "object" else 0
+    return shown, len(stored.value.members) - len(shown) if stored.value.kind == "object" else 0

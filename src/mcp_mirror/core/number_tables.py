@@ -50,14 +50,14 @@ def find_number_table(text: str) -> PipeTable | None:
     header, *rows = (line.rstrip() for line in text.strip("\r\n").split("\n"))
     if len(header) > _MAX_HEADER or len(rows) < _MIN_ROWS or not all(rows):
         return None
-    words = header.split()
+    names = header.split()
     numbers = sum(_NUMBER.fullmatch(word) is not None for word in rows[0].split())
-    if len(words) < _MIN_NUMBERS or numbers < _MIN_NUMBERS or any(map(_NUMBER.fullmatch, words)):
+    if len(names) < _MIN_NUMBERS or numbers < _MIN_NUMBERS or any(map(_NUMBER.fullmatch, names)):
         return None
-    if len(words) * len(rows) > _MAX_CELLS:
+    if len(names) * len(rows) > _MAX_CELLS:
         return None
-    found = (_build_table(rows, *split(header, rows)) for split in (_split_at_gaps, _split_words))
-    return next(filter(None, found), None)
+    tables = (_build_table(rows, split_cells(header, rows)) for split_cells in (_split_at_gaps, _split_words))
+    return next(filter(None, tables), None)
 
 
 def _split_at_gaps(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
@@ -66,7 +66,7 @@ def _split_at_gaps(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
     A word of the header without cells below it, at the end, is part of the last name: `Mounted on`.
     """
     longest = max(map(len, rows))
-    starts = [at for at in _find_starts((header, *rows), len(header)) if at < longest]
+    starts = [start for start in _find_starts((header, *rows), len(header)) if start < longest]
     spans = [*zip(starts, (*starts[1:], None), strict=True)]
     return [[_read_cell(line, start, stop) for start, stop in spans] for line in (header, *rows)]
 
@@ -81,10 +81,10 @@ def _find_starts(lines: Iterable[str], stop: int) -> list[int]:
 
 
 def _read_cell(line: str, start: int, stop: int | None) -> _Cell:
-    part = line[start:stop]
-    text = part.strip()
-    begin = start + len(part) - len(part.lstrip())
-    return _Cell(text, begin, begin + len(text))
+    padded = line[start:stop]
+    text = padded.strip()
+    start += len(padded) - len(padded.lstrip())
+    return _Cell(text, start, start + len(text))
 
 
 def _split_words(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
@@ -94,48 +94,56 @@ def _split_words(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
     for row in rows:
         cells: list[_Cell] = []
         for name, word in zip(names[:-1], _WORD.finditer(row), strict=False):
-            shift = _measure_shift(word[0], word.span(), name, cells[-1]) if cells else 0
-            cells.append(_Cell(word[0], *word.span(), shift))
+            cell = _Cell(word[0], *word.span())
+            shift = _measure_shift(cell, name, cells[-1]) if cells else 0
+            cells.append(cell._replace(shift=shift) if shift else cell)
         last = _read_cell(row, cells[-1].stop, None)
         if not last.text:
             return [[]]
-        is_number = _NUMBER.fullmatch(last.text) is not None
-        shift = _measure_shift(last.text, last[1:3], names[-1], cells[-1]) if is_number else 0
-        lines.append([*cells, last._replace(shift=shift)])
+        if _NUMBER.fullmatch(last.text):
+            last = last._replace(shift=_measure_shift(last, names[-1], cells[-1]))
+        lines.append([*cells, last])
     return lines
 
 
-def _measure_shift(text: str, span: tuple[int, int], name: _Cell, before: _Cell) -> int:
-    """Characters by which a cell is to the right of its place; 0 if no wide number can be the cause."""
-    is_near = span[0] == before.stop + 1
+def _measure_shift(cell: _Cell, name: _Cell, before: _Cell) -> int:
+    """Characters by which a cell is to the right of its place; 0 if no wide number can be the cause.
+
+    The place of a number ends where its name ends, that of any other cell begins where its name begins.
+    """
+    is_near = cell.start == before.stop + 1
     if not is_near and not before.shift:
         return 0
-    is_number = _NUMBER.fullmatch(text) is not None
-    shift = span[1] - name.stop if is_number else span[0] - name.start
+    is_number = _NUMBER.fullmatch(cell.text) is not None
+    shift = cell.stop - name.stop if is_number else cell.start - name.start
     is_pushed = is_near and (is_number or before.shift > 0)
     return shift if shift > 0 and (is_pushed or shift <= before.shift) else 0
 
 
-def _build_table(rows: Sequence[str], names: Sequence[_Cell], *lines: Sequence[_Cell]) -> PipeTable | None:
-    """The table of these cells; None if it is not one or is doubtful."""
+def _build_table(rows: Sequence[str], lines: Sequence[Sequence[_Cell]]) -> PipeTable | None:
+    """The table of the cells of all lines, of which the first one has the names; None if the table is in doubt."""
+    names, *cells_of_rows = lines
     if len(names) < _MIN_NAMES or not all(name.text for name in names[1:]):
         return None
     columns: list[_Column] = []
-    for name, *cells in zip(names, *lines, strict=True):
+    for name, *cells in zip(*lines, strict=True):
         filled = [cell for cell in cells if cell.text]
         has_numbers = all(_NUMBER.fullmatch(cell.text) for cell in filled)
         columns.append(_Column(name, filled, len(cells), has_numbers))
     is_doubtful = (
+        # Wide characters hide where the cells after them begin.
         not all(_EVEN_WIDTH.fullmatch(row, 0, names[-1].start) for row in rows)
-        or any(before.may_be_one_with(column) for before, column in pairwise(columns))
-        or any("  " in line[-1].text and not all(cell.text for cell in line) for line in lines)
-        or any(not any(cell.text for cell in line[1:]) for line in lines)
+        or any(column.may_be_one_with(following) for column, following in pairwise(columns))
+        # A row with an empty cell may have two cells below the last name.
+        or any("  " in cells[-1].text and not all(cell.text for cell in cells) for cells in cells_of_rows)
+        # A row with only the first cell is a line of words.
+        or any(not any(cell.text for cell in cells[1:]) for cells in cells_of_rows)
         or any(" " in name.text for name in names[:-1])
     )
     numbers = sum(column.has_numbers for column in columns)
     if is_doubtful or numbers < _MIN_NUMBERS or not all(column.is_aligned for column in columns) or columns[-1].has_gap:
         return None
-    return PipeTable([name.text for name in names], [[cell.text for cell in line] for line in lines])
+    return PipeTable([name.text for name in names], [[cell.text for cell in cells] for cells in cells_of_rows])
 
 
 class _Column(msgspec.Struct, frozen=True):
@@ -161,26 +169,30 @@ class _Column(msgspec.Struct, frozen=True):
         begin, end = [cell.start == name.start for cell in cells], [cell.stop == name.stop for cell in cells]
         within = [name.start <= cell.start and cell.stop <= name.stop for cell in cells]
         return any(
-            any(place) and all(is_placed or cell.shift > 0 for is_placed, cell in zip(place, cells, strict=True))
-            for place in ((begin,) if has_words else (begin, end, within))
+            any(are_placed)
+            and all(is_placed or cell.shift > 0 for is_placed, cell in zip(are_placed, cells, strict=True))
+            for are_placed in ((begin,) if has_words else (begin, end, within))
         )
 
     @property
     def has_gap(self) -> bool:
         """Whether all cells may have a second part, below no name: after two blank positions, or after a number."""
-        each = [
-            {cell.start + at for at, one in enumerate(cell.text[:_GAP_CHARACTERS]) if one == " "} for cell in self.cells
+        blanks_of_cells = [
+            {cell.start + at for at, character in enumerate(cell.text[:_GAP_CHARACTERS]) if character == " "}
+            for cell in self.cells
         ]
-        blanks = set.intersection(*each)
-        are_numbers = all(_NUMBER.fullmatch(cell.text.partition(" ")[0]) for cell in self.cells)
-        return bool(blanks if are_numbers else blanks & {at + 1 for at in blanks})
+        blanks = set.intersection(*blanks_of_cells)
+        begin_with_numbers = all(_NUMBER.fullmatch(cell.text.partition(" ")[0]) for cell in self.cells)
+        return bool(blanks if begin_with_numbers else blanks & {at + 1 for at in blanks})
 
     def may_be_one_with(self, following: "_Column") -> bool:
         """Whether the name may be the first of two words, and the cells the first words of others."""
-        one, two = self.name, following.name
+        name, next_name = self.name, following.name
         has_empty = min(len(self.cells), len(following.cells)) < self.rows
-        numbers = self.has_numbers + following.has_numbers
-        if not one.text or one.stop + 1 != two.start or (numbers == len((one, two)) and not has_empty):
+        if not name.text or name.stop + 1 != next_name.start:
             return False
-        may_be_words = not numbers and has_empty and not two.text.isupper()
-        return may_be_words or _TWO_WORDS.fullmatch(f"{one.text} {two.text}") is not None
+        if self.has_numbers and following.has_numbers and not has_empty:
+            return False
+        have_words = not (self.has_numbers or following.has_numbers)
+        may_be_words = have_words and has_empty and not next_name.text.isupper()
+        return may_be_words or _TWO_WORDS.fullmatch(f"{name.text} {next_name.text}") is not None

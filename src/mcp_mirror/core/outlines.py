@@ -95,7 +95,7 @@ def is_array_of(blob: Buffer, span: Span, kind: str) -> bool:
     """Whether an array begins with a value of this kind, and most of its first items are of this kind."""
     if kind_at(blob, skip_space(blob, span.start + 1)) != kind:  # without a scan of the item
         return False
-    kinds = [kind_at(one, 0) for one in sample_items(blob, span)]
+    kinds = [kind_at(item, 0) for item in sample_items(blob, span)]
     return 2 * kinds.count(kind) > len(kinds)
 
 
@@ -104,10 +104,10 @@ def sample_items(blob: Buffer, span: Span) -> Sequence[Buffer]:
     if span.length <= _MAX_PARSED_BYTES:
         with suppress(RecursionError):
             parsed = _ITEMS.decode(memoryview(blob)[span.start : span.stop])
-            return [memoryview(one) for one in parsed[:_SAMPLED_ITEMS]]
+            return [memoryview(item) for item in parsed[:_SAMPLED_ITEMS]]
     found: list[Buffer] = []
-    for one in islice(items(blob, span), _SAMPLED_ITEMS):
-        found.append(memoryview(blob)[one.start : one.stop])
-        if one.stop - span.start > _MAX_SAMPLE_BYTES:
+    for item in islice(items(blob, span), _SAMPLED_ITEMS):
+        found.append(memoryview(blob)[item.start : item.stop])
+        if item.stop - span.start > _MAX_SAMPLE_BYTES:
             break
     return found

@@ -82,7 +82,7 @@ class ParsedResult(msgspec.Struct, frozen=True):
     `repeats.content:KEY`."""
     nulls: Sequence[Nulls] = ()
     """The members that are null in the blocks of the structured content, as in `PARTS`."""
-    main_text: tuple[str, ...] = ()
+    main_text_keys: tuple[str, ...] = ()
     """The keys of the text in the structured content that is most of it and is the content's only text."""
 
     @property
@@ -131,8 +131,8 @@ def parse_result(result: Mapping[str, Buffer], scans: Scans, *, is_wrapped: bool
         relation = f"repeats.{'member' if relation == SAME else 'content'}:{key}"
     else:
         relation = compare_value(structured, texts, content)
-    main = find_main_text(structured, texts[0], scans) if len(texts) == 1 and relation != SAME else ()
-    return replace(parsed, relation=relation, main_text=main)
+    keys = find_main_text(structured, texts[0], scans) if len(texts) == 1 and relation != SAME else ()
+    return replace(parsed, relation=relation, main_text_keys=keys)
 
 
 def _unwrap(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,14 +32,12 @@ _TYPE: Final = re.compile(
 _MIN_SHARE: Final = 0.5
 """The least share of a text's lines that a table takes; a document that contains a table is not one."""
 _MIN_ALIGNED_COLUMNS, _MIN_ALIGNED_ROWS = 2, 2
-_GROUPS: Final = re.compile(r" *-{2,}(?: +-{2,})+ *")
+_HYPHENS: Final = re.compile(r" *-{2,}(?: +-{2,})+ *")
 """The line of hyphens below the header of an aligned table."""
 _DIGIT: Final = re.compile(r"\d")
 _UNIT: Final = re.compile(r"\([a-z]+\)")
 """The unit of a column, which may have lower-case letters: `CPU(cores)`."""
 _WORD: Final = re.compile(r"\S+")
-
-
 _RECORD: Final = re.compile(r"-\[ RECORD \d+ \][-+]*|\*{3,} \d+\. row \*{3,}|Row \d+:|\d+\. row")
 """The line above each row that psql, mysql, ClickHouse or another program prints with a line for each column."""
 _UNDERLINE: Final = re.compile("\u2500+")
@@ -60,13 +58,6 @@ class PipeTable(msgspec.Struct, frozen=True):
     """The cells of each row, as many as the header has, without the spaces around them."""
 
 
-class _Form(NamedTuple):
-    """How a table is drawn."""
-
-    is_box: bool
-    has_outer_bars: bool
-
-
 def find_pipe_table(text: str) -> PipeTable | None:
     """Find the only table of a text, which may have lines before and after it.
 
@@ -76,29 +67,20 @@ def find_pipe_table(text: str) -> PipeTable | None:
         Words in a box are not a table either.
     """
     lines = [*_open_borders(line.strip() for line in text.split("\n") if line.strip())]
-    rules = {at: text for at, text in enumerate(map(_read_rule, lines)) if text}
-    below_header = [at for at in rules if at and at - 1 not in rules and _has_bar(lines[at - 1], lines[at])]
-    if not below_header:
+    rules = {at: rule for at, rule in enumerate(map(_read_rule, lines)) if rule}
+    header_rules = [
+        at for at in rules if at and at - 1 not in rules and _has_bar(lines[at - 1], is_box=_is_box(lines[at]))
+    ]
+    if not header_rules:
         return None
-    rule = below_header[0]
-    form = _Form(_is_box(lines[rule]), _starts_with_bar(lines[rule - 1]))
-    header = _read_header(lines, rules, rule, form)
-    rows: list[list[str]] = []
-    end = rule + 1
-    while end < len(lines) and (end in rules or _has_bar(lines[end], lines[rule])):
-        if end not in rules:
-            rows.append(_split_cells(lines[end], form))
-        elif _FOOTER_RULE.match(lines[end]):
-            end += _FOOTER_LINES
-            break
-        elif not rules[end].startswith("+"):  # the rule of another table
-            return None
-        end += 1
-    is_whole = all(len(row) <= len(header) for row in rows) and (rows or not rules[rule].startswith("+"))
-    is_only = all(at < end for at in below_header[1:])
-    if _count_columns(rules[rule]) != len(header) or not is_whole or not is_only:
-        return None
-    if len(rows) + 2 < _MIN_SHARE * len(lines) or _has_cells_of_lines(lines[rule:], end - rule, form):
+    drawing = _read_drawing(lines, rules, header_rules[0])
+    header, rows = drawing.read_header(), drawing.read_rows()
+    are_words = drawing.is_framed and not rows
+    has_lost_cells = len(header) != _count_columns(drawing.rule) or any(len(row) > len(header) for row in rows)
+    is_part = len(rows) + 2 < _MIN_SHARE * len(lines)
+    has_second_header = header_rules[-1] >= len(lines) - len(drawing.below)
+    has_second_rule = any(rule and not rule.startswith("+") for rule in drawing.body_rules)
+    if are_words or has_lost_cells or is_part or has_second_header or has_second_rule or drawing.has_multiline_cells:
         return None
     return PipeTable(header, [row + [""] * (len(header) - len(row)) for row in rows])
 
@@ -120,71 +102,106 @@ def _open_borders(lines: Iterable[str]) -> Iterator[str]:
         yield "\u251c{}\u2524".format("\u253c".join(["\u2500"] * len(names)))
 
 
-def find_record_table(text: str) -> PipeTable | None:
-    """Find the table that is a text with a line for each column of each row, as `psql -x` and `mysql -E` print it.
+class _Drawing(NamedTuple):
+    """The lines that draw a table, and those below it.
 
-    Returns:
-        None for any other text, if rows have different columns, or if a cell has several lines.
+    +----+------+
+    | id | name |   above
+    +----+------+   rule
+    |  1 | Ada  |   body
+    +----+------+   body
     """
-    stripped = (line.strip() for line in text.split("\n"))
-    lines = [line for line in stripped if line and not _UNDERLINE.fullmatch(line)]
-    if not lines or not _RECORD.fullmatch(lines[0]):
-        return None
-    separator = "|" if lines[0].startswith("-") else ":"
-    cells: list[tuple[str, str, str]] = []
-    rows: list[int] = []
-    for line in lines[:-1] if _ROWS_IN_SET.fullmatch(lines[-1]) else lines:
-        if _RECORD.fullmatch(line):
-            rows.append(len(cells))
-        else:
-            cells.append(line.partition(separator))
-    header = [name.strip() for name, _, _ in cells[: rows[1] if len(rows) > 1 else len(cells)]]
-    width = len(header)
-    names = (name.strip() for name, _, _ in cells)
-    if not all(header) or rows != [width * at for at in range(len(rows))] or len(cells) != width * len(rows):
-        return None
-    if any(name != header[at % width] for at, name in enumerate(names)) or not all(mark for _, mark, _ in cells):
-        return None
-    if not cells:
-        return None
-    return PipeTable(header, [[value.strip() for _, _, value in cells[at : at + width]] for at in rows])
 
+    above: Sequence[str]
+    """The lines with the names of the columns."""
+    rule: str
+    """The rule below them, in ASCII as all rules here: `+----+------+`."""
+    body: Sequence[str]
+    """The rows, and the rules between and below them."""
+    body_rules: Sequence[str]
+    """For each line of the body the rule that it is; empty for a row."""
+    footer: Sequence[str]
+    below: Sequence[str]
+    """The lines that are not part of the table."""
+    is_box: bool
+    """The bars are box characters."""
+    has_outer_bars: bool
 
-def find_first_records(lines: Sequence[str]) -> PipeTable | None:
-    """The same for the first lines of a text: the last row may be cut, unless it is the only one."""
-    last = next((at for at in range(len(lines) - 1, 0, -1) if _RECORD.fullmatch(lines[at].strip())), len(lines))
-    return find_record_table("\n".join(lines[:last]))
+    @property
+    def is_framed(self) -> bool:
+        """Whether a frame surrounds the cells, not as in Markdown and psql."""
+        return self.rule.startswith("+")
 
+    def read_header(self) -> list[str]:
+        """The names of the columns."""
+        names, *others = map(self._split_cells, self.above)
+        if len(others) == 1 and all(map(_TYPE.fullmatch, others[0])):
+            return names
+        return [" ".join(filter(None, words)) for words in zip(names, *others, strict=False)]
 
-def _has_cells_of_lines(lines: Sequence[str], count: int, form: _Form) -> bool:
-    """Whether a cell of a table, other than one of Markdown, has several lines, as databases print line breaks.
+    def read_rows(self) -> list[list[str]]:
+        """The cells of each row."""
+        return [self._split_cells(line) for line, rule in zip(self.body, self.body_rules, strict=True) if not rule]
 
-    Args:
-        lines: The lines from the rule below the header on.
-        count: How many of them are part of the table.
-        form: How it is drawn.
-    """
-    rule = _read_rule(lines[0])
-    if "+" not in rule:
-        return False
-    drawn = list(takewhile(lambda line: not _FOOTER_RULE.match(line), lines[1:count]))
-    if any(map(_CONTINUED.search, drawn)) or (rule.startswith("+") and not _is_closed(lines, count, form)):
-        return True
-    are_rules = [_read_rule(line) != "" for line in drawn]
-    for line, below, is_rule in zip(drawn, drawn[1:], are_rules, strict=False):
-        if line.endswith("+") and not is_rule and not any(_split_cells(below, form)[:-1]):
+    def _split_cells(self, line: str) -> list[str]:
+        if self.has_outer_bars:
+            line = line[1:] if _starts_with_bar(line) else line
+            line = line if line.endswith(r"\|") or not _starts_with_bar(line[-1:]) else line[:-1]
+        if self.is_box:
+            return [cell.strip() for cell in _BOX_BAR.split(line)]
+        return [cell.strip().replace(r"\|", "|") for cell in _BAR.split(line)]
+
+    @property
+    def has_multiline_cells(self) -> bool:
+        """Whether a cell of a table, other than one of Markdown, has several lines, as databases print line breaks."""
+        if "+" not in self.rule:
+            return False
+        if any(map(_CONTINUED.search, self.body)) or (self.is_framed and not self._is_closed):
             return True
-    followers = [line for line, of_two in zip(drawn[1:], pairwise(are_rules), strict=True) if not any(of_two)]
-    return any(are_rules[:-1]) and any(not _split_cells(line, form)[0] for line in followers)
-
-
-def _is_closed(lines: Sequence[str], count: int, form: _Form) -> bool:
-    """Whether the rows of a box begin and end with a bar, and no lines follow without a rule between."""
-    table, below = lines[:count], lines[count:]
-    ends = (line for line in table if not (_starts_with_bar(line) and _starts_with_bar(line[-1])))
-    if form.has_outer_bars and not all(map(_read_rule, ends)):
+        has_rules_between = any(self.body_rules[:-1])  # then a line below a row may continue it
+        for (line, rule), (below, rule_below) in pairwise(zip(self.body, self.body_rules, strict=True)):
+            if rule:
+                continue
+            if line.endswith("+") and not any(self._split_cells(below)[:-1]):
+                return True
+            if has_rules_between and not rule_below and not self._split_cells(below)[0]:
+                return True
         return False
-    return _read_rule(table[-1]) != "" or not any(_has_bar(line, lines[0]) for line in below)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the rows in a frame begin and end with a bar, and no lines follow without a rule between."""
+        drawn = (*self.body, *self.footer)
+        if self.has_outer_bars and not all(_has_outer_bars(line) or _read_rule(line) for line in drawn):
+            return False
+        ends_in_rule = not drawn or _read_rule(drawn[-1]) != ""
+        return ends_in_rule or not any(_has_bar(line, is_box=self.is_box) for line in self.below)
+
+
+def _read_drawing(lines: Sequence[str], rules: Mapping[int, str], header_rule: int) -> _Drawing:
+    """Read the table around the rule below its header. `rules` has the rules among the lines by their positions."""
+    is_box = _is_box(lines[header_rule])
+    start = header_rule - 1
+    while start and start - 1 not in rules and _has_bar(lines[start - 1], is_box=is_box):
+        start -= 1
+    if start - 1 not in rules:  # lines before the table that have bars too
+        start = header_rule - 1
+    body_start = stop = header_rule + 1
+    while stop < len(lines) and (
+        _FOOTER_RULE.match(lines[stop]) is None if stop in rules else _has_bar(lines[stop], is_box=is_box)
+    ):
+        stop += 1
+    footer_stop = stop + (_FOOTER_LINES if stop in rules else 0)
+    return _Drawing(
+        above=lines[start:header_rule],
+        rule=rules[header_rule],
+        body=lines[body_start:stop],
+        body_rules=[rules.get(at, "") for at in range(body_start, stop)],
+        footer=lines[stop:footer_stop],
+        below=lines[footer_stop:],
+        is_box=is_box,
+        has_outer_bars=_starts_with_bar(lines[header_rule - 1]),
+    )
 
 
 def _read_rule(line: str) -> str:
@@ -205,37 +222,61 @@ def _is_box(rule: str) -> bool:
     return not rule.isascii()
 
 
-def _has_bar(line: str, rule: str) -> bool:
-    """Whether a line has a bar between cells, of the kind that fits a rule."""
-    return _BOX_BAR.search(line) is not None if _is_box(rule) else "|" in line
+def _has_bar(line: str, *, is_box: bool) -> bool:
+    """Whether a line has a bar between cells."""
+    return _BOX_BAR.search(line) is not None if is_box else "|" in line
 
 
 def _starts_with_bar(line: str) -> bool:
     return line.startswith("|") or _BOX_BAR.match(line) is not None
 
 
-def _read_header(lines: Sequence[str], rules: Mapping[int, str], rule: int, form: _Form) -> list[str]:
-    """The names of the columns above a rule: of the lines below another rule, or of one line."""
-    first = rule - 1
-    while first and first - 1 not in rules and _has_bar(lines[first - 1], lines[rule]):
-        first -= 1
-    names, *others = (_split_cells(line, form) for line in lines[first if first - 1 in rules else rule - 1 : rule])
-    if len(others) == 1 and all(map(_TYPE.fullmatch, others[0])):
-        return names
-    return [" ".join(filter(None, cells)) for cells in zip(names, *others, strict=False)]
+def _has_outer_bars(line: str) -> bool:
+    return _starts_with_bar(line) and _starts_with_bar(line[-1])
 
 
-def _split_cells(line: str, form: _Form) -> list[str]:
-    if form.has_outer_bars:
-        line = line[1:] if _starts_with_bar(line) else line
-        line = line if line.endswith(r"\|") or not _starts_with_bar(line[-1:]) else line[:-1]
-    if form.is_box:
-        return [cell.strip() for cell in _BOX_BAR.split(line)]
-    return [cell.strip().replace(r"\|", "|") for cell in _BAR.split(line)]
+def find_record_table(text: str) -> PipeTable | None:
+    """Find the table that is a text with a line for each column of each row, as `psql -x` and `mysql -E` print it.
+
+        -[ RECORD 1 ]
+        id   | 1
+        name | Ada
+
+    Returns:
+        None for any other text, if rows have different columns, or if a cell has several lines.
+    """
+    stripped = (line.strip() for line in text.split("\n"))
+    lines = [line for line in stripped if line and not _UNDERLINE.fullmatch(line)]
+    if not lines or not _RECORD.fullmatch(lines[0]):
+        return None
+    separator = "|" if lines[0].startswith("-") else ":"
+    records: list[list[tuple[str, str]]] = []
+    for line in lines[:-1] if _ROWS_IN_SET.fullmatch(lines[-1]) else lines:
+        name, has_separator, value = line.partition(separator)
+        if _RECORD.fullmatch(line):
+            records.append([])
+        elif has_separator:
+            records[-1].append((name.strip(), value.strip()))
+        else:
+            return None
+    header = [name for name, _ in records[0]]
+    if not header or not all(header) or any([name for name, _ in record] != header for record in records):
+        return None
+    return PipeTable(header, [[value for _, value in record] for record in records])
+
+
+def find_first_records(lines: Sequence[str]) -> PipeTable | None:
+    """Find such a table in the first lines of a text, of which the last row may be cut, unless it is the only one."""
+    last = next((at for at in range(len(lines) - 1, 0, -1) if _RECORD.fullmatch(lines[at].strip())), len(lines))
+    return find_record_table("\n".join(lines[:last]))
 
 
 def find_aligned_table(text: str) -> PipeTable | None:
     """Find the table that a whole text aligns with spaces, as command lines do: `docker ps`, `kubectl get`, `pip list`.
+
+        NAME   READY  STATUS
+        web-1  1/1    Running
+        web-2  0/1    Pending
 
     Its columns begin where the groups of a line of hyphens below the header begin. Without such a line, the header has
     upper-case letters and no digits, and its words begin where the cells below them begin. Returns None for any other
@@ -244,37 +285,38 @@ def find_aligned_table(text: str) -> PipeTable | None:
     if "\t" in text:
         return None
     header, *rows = (line.rstrip() for line in text.strip("\r\n").split("\n"))
-    if rows and _GROUPS.fullmatch(rows[0]):
-        starts = [word.start() for word in _WORD.finditer(rows.pop(0))]
-        is_aligned = all(_is_free(line, starts) for line in (header, *rows))
+    if rows and _HYPHENS.fullmatch(rows[0]):
+        starts = [hyphens.start() for hyphens in _WORD.finditer(rows.pop(0))]
+        is_aligned = not any(_crosses_start(line, starts) for line in (header, *rows))
     elif _UNIT.sub("", header).isupper() and not (_DIGIT.search(header) or all(map(str.isupper, rows))):
         starts = [word.start() for word in _WORD.finditer(header) if _begins_column(header, rows, word.start())]
-        is_aligned = all(_is_free(line, starts) and _is_left_aligned(line, starts) for line in rows)
+        is_aligned = all(not _crosses_start(line, starts) and _is_left_aligned(line, starts) for line in rows)
     else:
         return None
     is_table = is_aligned and len(starts) >= _MIN_ALIGNED_COLUMNS and len(rows) >= _MIN_ALIGNED_ROWS and all(rows)
-    return PipeTable(_cut(header, starts), [_cut(row, starts) for row in rows]) if is_table else None
+    return PipeTable(_strip_cells(header, starts), [_strip_cells(row, starts) for row in rows]) if is_table else None
 
 
 def _begins_column(header: str, rows: Sequence[str], start: int) -> bool:
     """Whether a word of the header begins a column: two spaces precede it, or cells begin below it and none crosses."""
     if not header[start - 2 : start].strip():
         return True
-    return any(row[start : start + 1].strip() for row in rows) and all(_is_free(row, (start,)) for row in rows)
+    has_cells_below = any(row[start : start + 1].strip() for row in rows)
+    return has_cells_below and not any(_crosses_start(row, (start,)) for row in rows)
 
 
-def _is_free(line: str, starts: Sequence[int]) -> bool:
-    """Whether no cell of a line crosses the beginning of a column, which nothing can do at 0."""
-    return not any(line[start - 1 : start].strip() for start in starts)
+def _crosses_start(line: str, starts: Sequence[int]) -> bool:
+    """Whether a cell of a line crosses the beginning of a column, which is impossible at 0."""
+    return any(line[start - 1 : start].strip() for start in starts)
 
 
 def _is_left_aligned(line: str, starts: Sequence[int]) -> bool:
-    return not any(cell[:1] == " " and cell.strip() for cell in _slice(line, starts))
+    return not any(cell[:1] == " " and cell.strip() for cell in _slice_at(line, starts))
 
 
-def _slice(line: str, starts: Sequence[int]) -> list[str]:
+def _slice_at(line: str, starts: Sequence[int]) -> list[str]:
     return [line[start:stop] for start, stop in zip(starts, (*starts[1:], None), strict=True)]
 
 
-def _cut(line: str, starts: Sequence[int]) -> list[str]:
-    return [cell.strip() for cell in _slice(line, starts)]
+def _strip_cells(line: str, starts: Sequence[int]) -> list[str]:
+    return [cell.strip() for cell in _slice_at(line, starts)]

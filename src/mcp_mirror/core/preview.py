@@ -218,7 +218,7 @@ def _list_objects_beside(
     for level in levels[1:]:
         if len(level.keys) >= len(keys):
             break
-        yield level.keys, (one for one in level.members if one.key != keys[len(level.keys)])
+        yield level.keys, (member for member in level.members if member.key != keys[len(level.keys)])
     for key, span in levels[0].members[:_MAX_BESIDE] if keys else ():
         is_small = MAX_SHOWN_VALUE < span.length <= _MAX_SMALL_OBJECT  # an even smaller one is listed as it is
         if is_small and key != keys[0] and kind_at(blob, span.start) == "object":
@@ -348,8 +348,8 @@ def _describe_rows(samples: Sequence[Buffer], room: TokenBudget) -> str:
     """
     kinds: dict[str, dict[Kind, None]] = {}
     first: dict[str, Buffer] = {}
-    for one in samples:
-        known = slice_members(one) if kind_at(one, 0) == "object" else {}
+    for sample in samples:
+        known = slice_members(sample) if kind_at(sample, 0) == "object" else {}
         first = first or known
         for key, value in known.items():
             kinds.setdefault(key, {})[kind_at(value, 0)] = None
@@ -377,8 +377,8 @@ def _format_field(first: Buffer | None, kinds: Sequence[Kind]) -> str:
     """The value of a field in the first object, a large one as its type, and the types of values in other objects."""
     kind = None if first is None else kind_at(first, 0)
     if first is None or (kind in ("object", "array") and len(first) > _MAX_STRING):
-        return " or ".join(f"{one}{_name_keys(first)}" if first and one == kind else one for one in kinds)
-    return " or ".join((_format_cell(first, trim(first)), *(one for one in kinds if one != kind)))
+        return " or ".join(f"{name}{_name_keys(first)}" if first and name == kind else name for name in kinds)
+    return " or ".join((_format_cell(first, trim(first)), *(name for name in kinds if name != kind)))
 
 
 def _name_keys(blob: Buffer) -> str:
@@ -408,14 +408,14 @@ def _name_cells(names: Sequence[str], row: Buffer) -> bytes:
     """A row of cells as an object."""
     spans = items(row, trim(row)) if kind_at(row, 0) == "array" else ()
     cells = zip(map(json.dumps, names), spans, strict=False)
-    return b"{%b}" % b",".join(b"%b:%b" % (name.encode(), bytes(row[one.start : one.stop])) for name, one in cells)
+    return b"{%b}" % b",".join(b"%b:%b" % (name.encode(), bytes(row[cell.start : cell.stop])) for name, cell in cells)
 
 
 def _list_first_items(blob: Buffer, span: Span, room: TokenBudget) -> Sequence[str]:
     """The first items of an array of texts, numbers or content blocks."""
     shown: list[str] = []
-    for one in islice(items(blob, span), _FIRST_ITEMS):
-        if kind_at(blob, one.start) == "array" or not room.take(cell := _format_cell(blob, one)):
+    for item in islice(items(blob, span), _FIRST_ITEMS):
+        if kind_at(blob, item.start) == "array" or not room.take(cell := _format_cell(blob, item)):
             break
         shown.append(cell)
     return shown
@@ -446,7 +446,7 @@ def _list_items(blob: Buffer, listed: Sequence[Span], room: TokenBudget, count: 
     The first items leave room for the paths, kinds and sizes of the others. A path is whole: models copy what they see,
     and lines with a part of it made them pass that part.
     """
-    outlines = takewhile(room.take, [outline_hidden(blob, one, count) for one in listed])
+    outlines = takewhile(room.take, [outline_hidden(blob, item, count) for item in listed])
     for at, outline in enumerate([*outlines]):
         whole, *forms = _format_item(blob, listed[at], count)
         if whole and room.exchange(outline, whole):

@@ -43,48 +43,49 @@ class OtherTexts(NamedTuple):
     """JSON strings: whole texts, or the words around JSON that repeats a member."""
     include_value: bool = False
     """One of them contains the whole content, and perhaps further members."""
-    is_retold: bool = False
-    """All texts of the result together have the content in another form: its words, but not its keys."""
+    are_paraphrase: bool = False
+    """All texts of the result together have the words of the content, but not its keys."""
 
 
-def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_retelling: int = COMPARED_BYTES) -> OtherTexts:
+def find_other_texts(value: Buffer, texts: Sequence[Buffer], max_paraphrase: int = COMPARED_BYTES) -> OtherTexts:
     """Find the texts that do not only repeat a value or one of its members; several texts may repeat an array.
 
-    Of texts with at most `max_retelling` bytes, the words are compared too.
+    Of texts with at most `max_paraphrase` bytes, the words are compared too.
     """
     if len(texts) > _MAX_TEXTS or len(value) + sum(map(len, texts)) > COMPARED_BYTES:
         return OtherTexts(tuple(texts))
-    parsed = _parse(bytes(value))
-    members = islice(parsed.values(), _MAX_MEMBERS) if isinstance(parsed, dict) else ()
-    parts = [parsed, *members]
-    written = [msgspec.json.decode(literal, type=str) for literal in texts]
-    repeated = _find_repeated(parsed, parts, written)
+    content = _parse(bytes(value))
+    members = islice(content.values(), _MAX_MEMBERS) if isinstance(content, dict) else ()
+    parts = [content, *members]
+    decoded = [msgspec.json.decode(literal, type=str) for literal in texts]
+    repeated = _find_repeated(content, parts, decoded)
     others = [literal for at, literal in enumerate(texts) if at not in repeated]
-    left: list[Buffer] = []
+    kept: list[Buffer] = []
     for literal in others:
-        if (json_text := find_embedded_json(literal)) is None:
-            left.append(literal)
+        json_text = find_embedded_json(literal)
+        if json_text is None:
+            kept.append(literal)
             continue
-        found = _parse(json_text)
-        if _includes(found, parsed):
+        embedded = _parse(json_text)
+        if _includes(embedded, content):
             return OtherTexts(tuple(others), include_value=True)
-        left.append(_read_words(literal, json_text) if found in parts else literal)
+        kept.append(_remove_json(literal, json_text) if embedded in parts else literal)
     size = sum(map(len, texts))
-    is_shorter = size <= max_retelling and size + _MIN_SAVED < len(value) + sum(map(len, left))
-    return OtherTexts(tuple(left), is_retold=is_shorter and _retell(written, parsed))
+    is_shorter = size <= max_paraphrase and size + _MIN_SAVED < len(value) + sum(map(len, kept))
+    return OtherTexts(tuple(kept), are_paraphrase=is_shorter and _are_paraphrase(decoded, content))
 
 
-def _find_repeated(value: Any, parts: Sequence[Any], texts: Sequence[str]) -> set[int]:
-    """The positions of the texts that repeat the value, one of its parts, or all items of one of them."""
-    found = [_read_text(text) for text in texts]
-    repeated = set(_find_alike(found, value))
-    for ones in (found, texts):  # JSON text may repeat an object or array, or a string with this text
-        repeated.update(at for at, one in enumerate(ones) if one in parts and _is_distinct(one))
-        repeated.update(*(_find_run(ones, part) for part in parts if isinstance(part, list)))
+def _find_repeated(content: Any, parts: Sequence[Any], texts: Sequence[str]) -> set[int]:
+    """The positions of the texts that repeat the content, one of its parts, or all items of one of them."""
+    parsed = [_read_text(text) for text in texts]
+    repeated = set(_find_alike(parsed, content))
+    for candidates in (parsed, texts):  # JSON text may repeat an object or array, or a string with this text
+        repeated.update(at for at, text in enumerate(candidates) if text in parts and _is_distinct(text))
+        repeated.update(*(_find_run(candidates, part) for part in parts if isinstance(part, list)))
     return repeated
 
 
-def _retell(texts: Sequence[str], value: Any) -> bool:
+def _are_paraphrase(texts: Sequence[str], content: Any) -> bool:
     """Whether texts have each word of a member of an object as often as it has, apart from a few short members.
 
     JSON has the words of an object at other places.
@@ -93,23 +94,25 @@ def _retell(texts: Sequence[str], value: Any) -> bool:
         isinstance(_read_text(text), dict | list) or find_embedded_json(msgspec.json.encode(text)) for text in texts
     ):
         return False
-    members = list(value.values()) if isinstance(value, dict) else []
-    short = [one for one in members if not isinstance(one, dict | list) and len(_write(one)) <= _MAX_SHORT_MEMBER]
+    members = list(content.values()) if isinstance(content, dict) else []
+    short = [
+        value for value in members if not isinstance(value, dict | list) and len(_write(value)) <= _MAX_SHORT_MEMBER
+    ]
     are_listed = len(short) <= min(_MAX_SHORT_MEMBERS, len(members) - 1)
-    known = Counter(_list_words([*texts]))
-    needed = [Counter(_list_words(one)) for one in members if not (are_listed and one in short)]
-    return any(needed) and all(one <= known for one in needed)
+    available = Counter(_list_words([*texts]))
+    needed = [Counter(_list_words(value)) for value in members if not (are_listed and value in short)]
+    return any(needed) and all(words <= available for words in needed)
 
 
 def _list_words(value: Any) -> Iterator[str]:
     """The words of the texts and numbers in a value, in any order."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, dict | list):
-            pending.extend(one.values() if isinstance(one, dict) else one)
+        inner = pending.pop()
+        if isinstance(inner, dict | list):
+            pending.extend(inner.values() if isinstance(inner, dict) else inner)
         else:
-            yield from _WORD.findall(_write(one).casefold())
+            yield from _WORD.findall(_write(inner).casefold())
 
 
 def _write(scalar: Any) -> str:
@@ -119,8 +122,11 @@ def _write(scalar: Any) -> str:
     return "" if scalar is None else scalar if isinstance(scalar, str) else str(scalar[1])
 
 
-def _read_words(literal: Buffer, json_text: bytes) -> Buffer:
-    """The words around JSON in a text, a JSON string; the text itself if it has no words, or no JSON but a literal."""
+def _remove_json(literal: Buffer, json_text: bytes) -> Buffer:
+    """A text, a JSON string, without the JSON in it: `"Found 2 rows: [1, 2]"` becomes `"Found 2 rows:"`.
+
+    The text remains as it is without words around the JSON, and if the JSON is only in its literal, with escapes.
+    """
     above, found, below = msgspec.json.decode(literal, type=str).partition(json_text.decode())
     above, below = above.rstrip(), below.lstrip()
     if fence := _OPENING_FENCE.search(above):
@@ -132,23 +138,23 @@ def _read_words(literal: Buffer, json_text: bytes) -> Buffer:
 def _read_text(text: str) -> Any:
     """The object or array in a text, which may be a code block, or the text itself."""
     block = _CODE_BLOCK.match(text)
-    found = _parse(block[1] if block else text)
-    return found if isinstance(found, dict | list) else text
+    parsed = _parse(block[1] if block else text)
+    return parsed if isinstance(parsed, dict | list) else text
 
 
-def _is_distinct(one: Any) -> bool:
-    return not isinstance(one, str) or len(one) >= _MIN_STRING
+def _is_distinct(value: Any) -> bool:
+    return not isinstance(value, str) or len(value) >= _MIN_STRING
 
 
-def _find_alike(found: Sequence[Any], value: Any) -> Sequence[int]:
+def _find_alike(parsed: Sequence[Any], value: Any) -> Sequence[int]:
     """The positions of texts that equal an object or array apart from members that are null."""
     if not isinstance(value, dict | list):
         return ()
     keys = _list_keys(value)
-    candidates = [at for at, one in enumerate(found) if type(one) is type(value) and _list_keys(one) == keys]
+    candidates = [at for at, text in enumerate(parsed) if type(text) is type(value) and _list_keys(text) == keys]
     try:
         expected = _omit_nulls(value) if candidates else None
-        return [at for at in candidates if _omit_nulls(found[at]) == expected]
+        return [at for at in candidates if _omit_nulls(parsed[at]) == expected]
     except RecursionError:
         return ()
 
@@ -181,13 +187,13 @@ def _has_all(whole: Any, part: Any) -> bool:
     return bool(whole == part)
 
 
-def _find_run(found: Sequence[Any], items: Sequence[Any]) -> range:
+def _find_run(texts: Sequence[Any], items: Sequence[Any]) -> range:
     """The positions of the first run of texts that repeat all items of an array, in order; empty without one."""
     size = len(items)
     if not size or (size == 1 and not _is_distinct(items[0])):
         return range(0)
-    for start in range(min(len(found) - size + 1, _MAX_STARTS)):
-        if found[start : start + size] == items:
+    for start in range(min(len(texts) - size + 1, _MAX_STARTS)):
+        if texts[start : start + size] == items:
             return range(start, start + size)
     return range(0)
 

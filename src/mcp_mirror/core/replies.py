@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.capture import Captured
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.result_processing import ProcessedResult
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens
 from mcp_mirror.paths import SCHEME
@@ -51,7 +51,9 @@ def count_hidden_tokens(captured: Captured) -> int:
     if captured.value is None or captured.shown is not None:
         return 0
     drafts = (captured.value, captured.companion if captured.is_named else None)
-    return sum(count_media_tokens(len(one.blob)) if one.kind == "binary" else one.tokens for one in drafts if one)
+    return sum(
+        count_media_tokens(len(draft.blob)) if draft.kind == "binary" else draft.tokens for draft in drafts if draft
+    )
 
 
 def count_reply_bytes(reply: ToolResult) -> int:

@@ -71,7 +71,6 @@ _TWIN: Final = "mirrored"
 """The end of a twin's name (the default of `mirror.suffix`), folded. Models write this name in place of the tool's."""
 _LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
 
-
 TypesAt = Callable[[Location], frozenset[str]]
 """Returns the JSON types that a tool accepts at a location of its arguments; an empty set if they are unknown."""
 
@@ -112,6 +111,10 @@ class Correction(msgspec.Struct, frozen=True):
     value: Segments
 
 
+ReplacedSpan = Pointer | EscapedPath | Correction
+"""A part of the arguments that something else replaces."""
+
+
 class RefusedText(NamedTuple):
     """A text where the tool accepts none."""
 
@@ -140,20 +143,21 @@ def find_pointers(arguments: Buffer, known: frozenset[str]) -> Pointers:
             "Pass the path of one stored value that contains them, or make several calls."
         )
     strings = strings_at(arguments, offsets)
-    found = (_widen_to_stub(arguments, _classify_string(arguments, span, at, known)) for span, at in strings)
-    return tuple(sorted((item for item in found if item is not None), key=lambda item: item.span.start))
+    classified = (_widen_to_stub(arguments, _classify_string(arguments, span, at, known)) for span, at in strings)
+    pointers = [pointer for pointer in classified if pointer is not None]
+    return tuple(sorted(pointers, key=lambda pointer: pointer.span.start))
 
 
-def _widen_to_stub(arguments: Buffer, found: Pointer | EscapedPath | None) -> Pointer | EscapedPath | None:
+def _widen_to_stub(arguments: Buffer, pointer: Pointer | EscapedPath | None) -> Pointer | EscapedPath | None:
     """Let the path in a stub of pruned JSON stand for the whole stub: models copy it as the object that they read."""
-    if not isinstance(found, Pointer) or found.path is None or slug_of(found.path.base) != PRUNED_SLUG:
-        return found
-    above = found.location[:-1]
+    if not isinstance(pointer, Pointer) or pointer.path is None or slug_of(pointer.path.base) != PRUNED_SLUG:
+        return pointer
+    above = pointer.location[:-1]
     span = locate(arguments, above)
     if not isinstance(span, Span) or kind_at(arguments, span.start) != "object":
-        return found
-    is_stub = {key for key, _ in members(arguments, span)} == _STUB_KEYS and found.location[-1] == "memory_path"
-    return msgspec.structs.replace(found, span=span, location=above) if is_stub else found
+        return pointer
+    is_stub = {key for key, _ in members(arguments, span)} == _STUB_KEYS and pointer.location[-1] == "memory_path"
+    return msgspec.structs.replace(pointer, span=span, location=above) if is_stub else pointer
 
 
 def find_embedded_bases(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str], ...]:
@@ -161,43 +165,48 @@ def find_embedded_bases(arguments: Buffer, known: frozenset[str]) -> tuple[tuple
 
     A text with several different paths is not meant as one of them.
     """
-    found: list[tuple[Location, str]] = []
-    for span, at in islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED):
-        if span.length <= _MAX_EMBEDDING and _classify_string(arguments, span, at, known) is None:
+    embedded: list[tuple[Location, str]] = []
+    for span, location in _list_first_candidates(arguments):
+        if span.length <= _MAX_EMBEDDING and _classify_string(arguments, span, location, known) is None:
             bases = find_bases(msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str))
-            found += [(at, base) for base in bases if len(bases) == 1 and slug_of(base) in known]
-    return tuple(found)
+            embedded += [(location, base) for base in bases if len(bases) == 1 and slug_of(base) in known]
+    return tuple(embedded)
 
 
 def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str | None, str], ...]:
     """Explain why strings that resemble memory paths are or are not pointers: location, path and reason of each."""
-    strings = islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
+    strings = _list_first_candidates(arguments)
     return tuple((at, *_explain(_classify_string(arguments, span, at, known))) for span, at in strings)
 
 
-def _explain(found: Pointer | EscapedPath | None) -> tuple[str | None, str]:
-    if found is None:
+def _list_first_candidates(arguments: Buffer) -> Iterator[tuple[Span, Location]]:
+    """The first strings that may have a memory path, with their locations."""
+    return islice(strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_EXPLAINED]), _MAX_EXPLAINED)
+
+
+def _explain(pointer: Pointer | EscapedPath | None) -> tuple[str | None, str]:
+    if pointer is None:
         return None, "it is text: it contains a path or something like one, or names a tool of another gateway"
-    if isinstance(found, EscapedPath):
+    if isinstance(pointer, EscapedPath):
         return None, "it is text: it has the prefix `literal:`"
-    if found.path is None:
+    if pointer.path is None:
         return None, "it is rejected: it resembles a path, but is malformed"
-    if found.is_known:
-        return str(found.path), IS_PATH
+    if pointer.is_known:
+        return str(pointer.path), IS_PATH
     return str(
-        found.path
+        pointer.path
     ), "it is a path of a tool that this gateway does not serve: text, unless a value is stored under it"
 
 
-def check_pointer_count(found: Pointers, most: int) -> None:
+def check_pointer_count(pointers: Pointers, most: int) -> None:
     """Check the number and the length of the pointers of a call; ToolError over a limit."""
-    count = sum(isinstance(one, Pointer) for one in found)
+    count = sum(isinstance(pointer, Pointer) for pointer in pointers)
     if count > most:
         raise ToolError(
             f"The arguments contain {count:,} memory paths; one call may have {most:,} (`limits.max_pointers`). Pass "
             "the path of one value that contains them all, or make several calls."
         )
-    characters = sum(len(one.text) for one in found)
+    characters = sum(len(pointer.text) for pointer in pointers)
     if characters > _MAX_PATH_CHARACTERS:
         raise ToolError(
             f"The memory paths in the arguments have {characters:,} characters together; one call may have "
@@ -213,31 +222,31 @@ def open_texts(arguments: Buffer, known: frozenset[str], types_at: TypesAt) -> B
     paths in it.
     """
     opened: list[Correction] = []
-    for span, at in strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_CANDIDATES]):
-        wanted = types_at(at) & _CONTAINERS
-        if not wanted or "string" in types_at(at):
+    for span, location in strings_at(arguments, find_candidate_offsets(arguments)[:_MAX_CANDIDATES]):
+        wanted = types_at(location) & _CONTAINERS
+        if not wanted or "string" in types_at(location):
             continue
-        pointer = _classify_string(arguments, span, at, known)
+        pointer = _classify_string(arguments, span, location, known)
         is_taken = isinstance(pointer, EscapedPath) or (pointer is not None and pointer.path is not None)
         value = None if is_taken else _convert(arguments, span, "text", wanted)
         if value:
             opened.append(Correction(span, value))
     if not opened:
         return arguments
-    in_order = tuple(sorted(opened, key=lambda one: one.span.start))
+    in_order = tuple(sorted(opened, key=lambda correction: correction.span.start))
     return b"".join(substitute_pointers(arguments, in_order, {}, types_at))
 
 
-def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> tuple[Correction, ...]:
+def find_corrections(arguments: Buffer, pointers: Pointers, types_at: TypesAt) -> tuple[Correction, ...]:
     """Find values that are not of a type that the tool accepts, but for which there is one.
 
     A text that contains a number or another JSON value becomes that value: a twin accepts text everywhere, for paths,
     so models write `"31"` where the tool itself expects 31. Where the tool accepts only text, a number, a boolean, an
     object or an array becomes its JSON text. A member that is null is left out: many clients write null for an optional
-    argument without a value. The pointers in `found` are skipped.
+    argument without a value. These `pointers` are skipped.
     """
-    corrections = list(_find_refused_values(arguments, found, types_at))
-    for span, _, wanted in _find_refused_texts(arguments, found, types_at):
+    corrections = list(_find_refused_values(arguments, pointers, types_at))
+    for span, _, wanted in _find_refused_strings(arguments, pointers, types_at):
         if value := _convert(arguments, span, "text", wanted):
             corrections.append(Correction(span, value))
     return tuple(_drop_inner(corrections))
@@ -246,65 +255,72 @@ def find_corrections(arguments: Buffer, found: Pointers, types_at: TypesAt) -> t
 def _drop_inner(corrections: list[Correction]) -> Iterator[Correction]:
     """Yield the corrections in the order of the text, without those inside another one."""
     stop = 0
-    for correction in sorted(corrections, key=lambda one: one.span.start):
+    for correction in sorted(corrections, key=lambda correction: correction.span.start):
         if correction.span.start >= stop:
             yield correction
             stop = correction.span.stop
 
 
-def find_refused_text(arguments: Buffer, found: Pointers, types_at: TypesAt) -> RefusedText | None:
+class _RefusedString(NamedTuple):
+    """A string of the arguments where the tool accepts no text."""
+
+    span: Span
+    location: Location
+    wanted: frozenset[str]
+    """The JSON types that the tool accepts there."""
+
+
+def find_refused_text(arguments: Buffer, pointers: Pointers, types_at: TypesAt) -> RefusedText | None:
     """Return the first text where the tool accepts none and that no correction replaces; None without one.
 
     The arguments are those of `find_corrections`.
     """
-    texts = sorted(_find_refused_texts(arguments, found, types_at), key=lambda one: one[0])
-    refused = next((one for one in texts if not _convert(arguments, one[0], "text", one[2])), None)
+    strings = sorted(_find_refused_strings(arguments, pointers, types_at), key=lambda string: string.span)
+    refused = next((string for string in strings if not _convert(arguments, string.span, "text", string.wanted)), None)
     if refused is None:
         return None
-    span, at, wanted = refused
+    span, location, wanted = refused
     text = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
-    return RefusedText(text, at, wanted, "array" in wanted and "string" in types_at((*at, 0)))
+    return RefusedText(text, location, wanted, "array" in wanted and "string" in types_at((*location, 0)))
 
 
-def _find_refused_texts(
-    arguments: Buffer, found: Pointers, types_at: TypesAt
-) -> Iterator[tuple[Span, Location, frozenset[str]]]:
-    """The texts where the tool accepts no text, with their locations and the accepted types."""
-    taken = {item.span.start for item in found}
-    for span, at in strings_at(arguments, _find_text_offsets(arguments)):
-        wanted = types_at(at) if span.start not in taken else frozenset()
+def _find_refused_strings(arguments: Buffer, pointers: Pointers, types_at: TypesAt) -> Iterator[_RefusedString]:
+    """The strings where the tool accepts no text, without pointers."""
+    taken = {pointer.span.start for pointer in pointers}
+    for span, location in strings_at(arguments, _find_text_offsets(arguments)):
+        wanted = types_at(location) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
-            yield span, at, wanted
+            yield _RefusedString(span, location, wanted)
 
 
 def _convert(arguments: Buffer, span: Span, kind: Kind, wanted: frozenset[str]) -> Segments | None:
     return convert(Resolved(MemoryPath(""), memoryview(arguments)[span.start : span.stop], kind), wanted)
 
 
-def _find_refused_values(arguments: Buffer, found: Pointers, types_at: TypesAt) -> Iterator[Correction]:
+def _find_refused_values(arguments: Buffer, pointers: Pointers, types_at: TypesAt) -> Iterator[Correction]:
     """The members that are null where the tool accepts no null, and the other values where it accepts only text.
 
     A value that contains a pointer stays. Short values come first, because a long one may take all steps.
     """
-    taken = [item.span.start for item in found]
+    taken = [pointer.span.start for pointer in pointers]
     pending: list[tuple[Span, Location]] = [(trim(arguments), ())]
     for _ in range(_MAX_CORRECTED):
         if not pending:
             return
-        span, at = pending.pop()
-        kind, wanted = kind_at(arguments, span.start), types_at(at) if at else frozenset()
+        span, location = pending.pop()
+        kind, wanted = kind_at(arguments, span.start), types_at(location) if location else frozenset()
         if wanted and wanted <= _TEXT_ONLY:
             form = None if kind == "text" else _convert(arguments, span, kind, wanted)
             if form and bisect_left(taken, span.start) == bisect_left(taken, span.stop):
                 yield Correction(span, form)
-        elif len(at) <= _MAX_CORRECTED_DEPTH:
-            below = [(one, (*at, token)) for token, one in _list_parts(arguments, span)]
+        elif len(location) <= _MAX_CORRECTED_DEPTH:
+            below = [(child, (*location, token)) for token, child in _list_children(arguments, span)]
             pending += sorted(below, key=lambda part: -part[0].length)
-            if kind == "object" and any(kind_at(arguments, one.start) == "null" for one, _ in below):
-                yield from _find_refused_nulls(arguments, span, at, types_at)
+            if kind == "object" and any(kind_at(arguments, child.start) == "null" for child, _ in below):
+                yield from _find_refused_nulls(arguments, span, location, types_at)
 
 
-def _list_parts(arguments: Buffer, span: Span) -> Iterable[tuple[JsonToken, Span]]:
+def _list_children(arguments: Buffer, span: Span) -> Iterable[tuple[JsonToken, Span]]:
     """The members of an object or the first items of an array; nothing for any other value."""
     if kind_at(arguments, span.start) == "object":
         return members(arguments, span)
@@ -312,11 +328,14 @@ def _list_parts(arguments: Buffer, span: Span) -> Iterable[tuple[JsonToken, Span
     return enumerate(islice(items(arguments, span), _MAX_CORRECTED)) if is_array else ()
 
 
-def _find_refused_nulls(arguments: Buffer, span: Span, at: Location, types_at: TypesAt) -> Iterator[Correction]:
-    """The members of an object that are null where the tool accepts no null, each with a comma beside it."""
+def _find_refused_nulls(arguments: Buffer, span: Span, location: Location, types_at: TypesAt) -> Iterator[Correction]:
+    """The members of an object that are null where the tool accepts no null, each with a comma beside it.
+
+    In `{"a":null,"b":1,"c":null}` these are `"a":null,` and `,"c":null`.
+    """
     start, is_first = span.start + 1, True
     for _, (key, value) in members_with_offsets(arguments, span):
-        wanted = types_at((*at, key)) if kind_at(arguments, value.start) == "null" else frozenset()
+        wanted = types_at((*location, key)) if kind_at(arguments, value.start) == "null" else frozenset()
         if not wanted or "null" in wanted:
             start, is_first = value.stop, False
             continue
@@ -333,26 +352,26 @@ def _find_text_offsets(arguments: Buffer) -> list[int]:
         if kind_at(arguments, span.start) == "text":  # a large text is not read
             offsets.append(span.start)
         else:
-            found = (match.start() for match in _TEXT.finditer(arguments, span.start, span.stop))
-            offsets += islice(found, _MAX_CORRECTED - len(offsets))
+            starts = (match.start() for match in _TEXT.finditer(arguments, span.start, span.stop))
+            offsets += islice(starts, _MAX_CORRECTED - len(offsets))
         if len(offsets) >= _MAX_CORRECTED:
             break
     return sorted(offsets)
 
 
-def measure_substitution(found: Sequence[object], values: Mapping[Pointer, Resolved]) -> int:
+def measure_substitution(spans: Sequence[ReplacedSpan], values: Mapping[Pointer, Resolved]) -> int:
     """The work of `substitute_pointers`, in bytes that are written in the same time; each value is converted once."""
-    return _REPLACED_COST * len(found) + sum({value.path: len(value.blob) for value in values.values()}.values())
+    return _REPLACED_COST * len(spans) + sum({value.path: len(value.blob) for value in values.values()}.values())
 
 
 def substitute_pointers(
     arguments: Buffer,
-    found: tuple[Pointer | EscapedPath | Correction, ...],
+    spans: tuple[ReplacedSpan, ...],
     values: Mapping[Pointer, Resolved],
     types_at: TypesAt,
     converted: Forms = _NO_FORMS,
 ) -> Segments:
-    """Replace each pointer that has a value, in pieces; `found` is in the order of the text.
+    """Replace each pointer that has a value, in pieces; `spans` are in the order of the text.
 
     `converted` has the forms of values that were converted before.
 
@@ -363,26 +382,26 @@ def substitute_pointers(
     pieces: list[Buffer] = []
     position = 0
     forms = dict(converted)  # a call may name one large value very many times
-    for item in found:
-        if isinstance(item, EscapedPath):
-            replacement: Segments = (msgspec.json.encode(item.text),)
-        elif isinstance(item, Correction):
-            replacement = item.value
-        elif item in values:
-            value, wanted = values[item], types_at(item.location)
+    for replaced in spans:
+        if isinstance(replaced, EscapedPath):
+            replacement: Segments = (msgspec.json.encode(replaced.text),)
+        elif isinstance(replaced, Correction):
+            replacement = replaced.value
+        elif replaced in values:
+            value, wanted = values[replaced], types_at(replaced.location)
             if (value.path, wanted) not in forms:
-                forms[value.path, wanted] = coerce(value, wanted, item.location)
+                forms[value.path, wanted] = coerce(value, wanted, replaced.location)
             replacement = forms[value.path, wanted]
         else:
             continue
-        pieces += (view[position : item.span.start], *replacement)
-        position = item.span.stop
+        pieces += (view[position : replaced.span.start], *replacement)
+        position = replaced.span.stop
     return (*pieces, view[position:]) if pieces else (arguments,)
 
 
 def unwrap_pointer(
     arguments: Buffer,
-    found: Pointers,
+    pointers: Pointers,
     misfit: MisfitError,
     types_at: TypesAt,
 ) -> tuple[Pointer, Pointer] | None:
@@ -395,37 +414,39 @@ def unwrap_pointer(
     span = locate(arguments, tuple(above)) if last == 0 else None
     if not isinstance(span, Span) or not misfit.own & types_at(tuple(above)) or count_items(arguments, span) != 1:
         return None
-    pointer = next(one for one in found if isinstance(one, Pointer) and one.location == misfit.location)
+    pointer = next(
+        pointer for pointer in pointers if isinstance(pointer, Pointer) and pointer.location == misfit.location
+    )
     return pointer, msgspec.structs.replace(pointer, span=span, location=tuple(above))
 
 
 def _classify_string(
-    arguments: Buffer, span: Span, at: Location, known: frozenset[str]
+    arguments: Buffer, span: Span, location: Location, known: frozenset[str]
 ) -> Pointer | EscapedPath | None:
     text: str = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
     if (bare := strip_wrapping(text)).startswith(LITERAL_PREFIX):
         sent = bare.removeprefix(LITERAL_PREFIX)
         prefixes = _LITERAL_PREFIXES.match(sent)
         unprefixed = sent[prefixes.end() :] if prefixes else sent
-        return EscapedPath(span, sent) if _parse_pointer(unprefixed, span, at, known) else None
-    return _parse_pointer(text, span, at, known)
+        return EscapedPath(span, sent) if _parse_pointer(unprefixed, span, location, known) else None
+    return _parse_pointer(text, span, location, known)
 
 
-def _parse_pointer(text: str, span: Span, at: Location, known: frozenset[str]) -> Pointer | None:
+def _parse_pointer(text: str, span: Span, location: Location, known: frozenset[str]) -> Pointer | None:
     text = unwrap_result(text)
     bare = strip_wrapping(text)
     if path := parse_wrapped_path(text):
-        return Pointer(span, at, bare, path, _is_known(slug_of(path.base), known))
+        return Pointer(span, location, bare, path, _is_known(slug_of(path.base), known))
     pasted = text.strip()
     is_short = len(pasted) <= MAX_NOTICE
     bases = find_notice_bases(pasted) if is_short else frozenset()
     if bases and all(slug_of(base) in known for base in bases):
         path = read_notice_path(pasted)
-        return Pointer(span, at, str(path or bare), path, is_known=True)
+        return Pointer(span, location, str(path or bare), path, is_known=True)
     if (slug := slug_of_near_miss(bare)) and _is_known(slug, known):
-        return Pointer(span, at, bare, None, is_known=True)
+        return Pointer(span, location, bare, None, is_known=True)
     if is_short and is_pathless_notice(pasted):
-        return Pointer(span, at, pasted, None, is_known=True)
+        return Pointer(span, location, pasted, None, is_known=True)
     return None
 
 

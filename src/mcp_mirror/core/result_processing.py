@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.capture import Captured, CaptureRules, capture
+from mcp_mirror.core.capture import CaptureRules, capture
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.value_sizes import Estimate
@@ -167,7 +168,10 @@ def process_result(
     if captured.in_order and options.style == "compact":  # a text may refer to the image above it
         captured = msgspec.structs.replace(captured, shown="", passed=captured.in_order)
     _check_keys(value, options.max_key_bytes)
-    notice = _write_notice(value, captured, options, estimate, scans)
+    stored = NoticeInput(
+        value, captured, options.bases, options.tool, options.arguments, estimate, count_items=scans.count_items
+    )
+    notice = write_notice(stored, options.style)
     return ProcessedResult(members, msgspec.structs.replace(captured, value=bound_index(value), in_order=()), notice)
 
 
@@ -280,32 +284,3 @@ def _check_keys(value: Draft, max_key_bytes: int) -> None:
         raise WireError(
             f"A key has {longest:,} characters, more than `limits.max_key_bytes` ({max_key_bytes:,}) allows."
         )
-
-
-def _write_notice(
-    value: Draft, captured: Captured, options: ProcessingOptions, estimate: Estimate, scans: Scans
-) -> str:
-    media_base = options.bases.companion if captured.has_media_beside else options.bases.value
-    stored = NoticeInput(
-        path=options.bases.value,
-        tool=options.tool,
-        arguments=options.arguments,
-        blob=value.blob,
-        kind=value.kind,
-        estimate=estimate,
-        count_items=scans.count_items,
-        members=value.members,
-        text=value.text,
-        shown=captured.shown,
-        companion=options.bases.companion if captured.is_named else None,
-        hidden_text=captured.companion if captured.is_text_hidden else None,
-        is_retold=captured.is_retold,
-        main_text=captured.main_text,
-        texts=captured.texts,
-        media=tuple((f"{media_base}{place}", what) for place, what in captured.media),
-        others=captured.others,
-        error=captured.error,
-        preview=value.preview,
-        is_error=captured.is_error,
-    )
-    return write_notice(stored, options.style)

@@ -107,12 +107,12 @@ def _is_too_deep(schema: Schema) -> bool:
 def find_header_locations(schema: Schema) -> tuple[tuple[str, ...], ...]:
     """The locations of the arguments that clients mirror into HTTP headers."""
 
-    def walk(part: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        if not isinstance(part, dict) or len(at) > _MAX_DEPTH:
+    def walk(subschema: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if not isinstance(subschema, dict) or len(at) > _MAX_DEPTH:
             return
-        if at and HEADER in part:
+        if at and HEADER in subschema:
             yield at
-        for key, below in as_mapping(part.get("properties")).items():
+        for key, below in as_mapping(subschema.get("properties")).items():
             yield from walk(below, (*at, key))
 
     return tuple(walk(schema, ()))
@@ -127,26 +127,26 @@ def _flatten_root(schema: Schema) -> Schema:
         return schema
     certain: list[Schema] = []
     uncertain: list[Schema] = []
-    for part, is_certain in find_applicable_schemas(References(schema), schema, {}):
-        (certain if is_certain else uncertain).append(part)
+    for subschema, is_certain in find_applicable_schemas(References(schema), schema, {}):
+        (certain if is_certain else uncertain).append(subschema)
     cases: dict[str, dict[str, Any]] = {}
-    for part in uncertain:
-        for name, value in _read_properties(part, schema).items():
+    for subschema in uncertain:
+        for name, value in _read_properties(subschema, schema).items():
             cases.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), value)
     properties: dict[str, Any] = {}
     for name, found in cases.items():
         alternatives = list(found.values())
         properties[name] = alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
-    for part in reversed(certain):
-        properties |= _read_properties(part, schema)
-    required = dict.fromkeys(str(name) for part in certain for name in as_sequence(part.get("required")))
+    for subschema in reversed(certain):
+        properties |= _read_properties(subschema, schema)
+    required = dict.fromkeys(str(name) for subschema in certain for name in as_sequence(subschema.get("required")))
     flat = {key: value for key, value in schema.items() if key not in ROOT_COMBINATORS} | {"properties": properties}
     return flat | {"required": list(required)} if required else flat
 
 
-def _read_properties(part: Schema, root: Schema) -> Mapping[str, Any]:
-    own = as_mapping(part.get("properties"))
-    return own if part is root else {name: without(value, ANCHORS) for name, value in own.items()}
+def _read_properties(subschema: Schema, root: Schema) -> Mapping[str, Any]:
+    own = as_mapping(subschema.get("properties"))
+    return own if subschema is root else {name: without(value, ANCHORS) for name, value in own.items()}
 
 
 def _widen_below(schema: Any, depth: int) -> Any:
@@ -166,7 +166,9 @@ def _widen_below(schema: Any, depth: int) -> Any:
 
 def _share(changed: Any, original: Any) -> Any:
     """The original if all members are the same objects: a twin shares most of the memory of its tool's schema."""
-    before, after = (one.values() if isinstance(one, dict) else one for one in (original, changed))
+    before, after = (
+        container.values() if isinstance(container, dict) else container for container in (original, changed)
+    )
     return original if len(before) == len(after) and all(map(is_, before, after)) else changed
 
 
@@ -180,9 +182,9 @@ def _apply_to_each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]
 
     def each(value: Any, depth: int) -> Any:
         if isinstance(value, list):
-            return _share([step(part, depth) for part in value], value)
+            return _share([step(subschema, depth) for subschema in value], value)
         if isinstance(value, dict):
-            return _share({name: step(part, depth) for name, part in value.items()}, value)
+            return _share({name: step(subschema, depth) for name, subschema in value.items()}, value)
         return value
 
     return each
@@ -191,7 +193,7 @@ def _apply_to_each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]
 def _widen_one_or_each(value: Any, depth: int) -> Any:
     if isinstance(value, bool):
         return value
-    return [_widen(part, depth) for part in value] if isinstance(value, list) else _widen(value, depth)
+    return [_widen(subschema, depth) for subschema in value] if isinstance(value, list) else _widen(value, depth)
 
 
 def as_object(schema: Any) -> Any:
@@ -217,7 +219,7 @@ def _widen(schema: Any, depth: int) -> Any:
         alternative = {key: value for key, value in inner.items() if key not in annotations} if annotations else inner
         return annotations | {"anyOf": [alternative, _PATH]}
     alternatives = as_sequence(inner.get("anyOf"))
-    if not alternatives or any(_accepts_any_text(part) for part in alternatives):
+    if not alternatives or any(_accepts_any_text(subschema) for subschema in alternatives):
         return inner
     return inner | {"anyOf": [*alternatives, _PATH]}
 

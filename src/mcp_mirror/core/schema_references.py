@@ -87,10 +87,10 @@ def iterate_subschemas(schema: Schema) -> Iterator[Any]:
 
 def _map_keyword(key: str, value: Any, step: Callable[[Any], Any]) -> Any:
     if key in _MAP_KEYWORDS and isinstance(value, dict):
-        return {name: step(part) for name, part in value.items()}
+        return {name: step(subschema) for name, subschema in value.items()}
     if key not in _SCHEMA_KEYWORDS:
         return value
-    return [step(part) for part in value] if isinstance(value, list) else step(value)
+    return [step(subschema) for subschema in value] if isinstance(value, list) else step(value)
 
 
 def without(schema: Any, words: Collection[str], depth: int = 0) -> Any:
@@ -98,7 +98,7 @@ def without(schema: Any, words: Collection[str], depth: int = 0) -> Any:
     if not isinstance(schema, dict) or "$id" in schema or depth > _MAX_DEPTH:
         return schema
     bare = {key: value for key, value in schema.items() if key not in words}
-    return map_below(bare, lambda part: without(part, words, depth + 1))
+    return map_below(bare, lambda subschema: without(subschema, words, depth + 1))
 
 
 class References(msgspec.Struct, frozen=True, dict=True):
@@ -106,11 +106,11 @@ class References(msgspec.Struct, frozen=True, dict=True):
 
     root: Schema
 
-    def targets(self, part: Mapping[str, Any]) -> Iterator[Any]:
+    def targets(self, subschema: Mapping[str, Any]) -> Iterator[Any]:
         """The targets of a schema's references; a schema without restrictions for an unresolved reference."""
         for word in REFERENCES:
-            if word in part:
-                pointer = self.pointer(part[word])
+            if word in subschema:
+                pointer = self.pointer(subschema[word])
                 found = None if pointer is None else self.at(pointer)
                 yield _ANYTHING if found is None else found
 
@@ -140,33 +140,35 @@ class References(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _anchors(self) -> Mapping[str, Pointer]:
-        named = ((part.get(word), at) for at, part in _walk_subschemas(self.root, ()) for word in ANCHORS)
+        named = ((subschema.get(word), at) for at, subschema in _walk_subschemas(self.root, ()) for word in ANCHORS)
         return {name: at for name, at in named if isinstance(name, str)}
 
 
-def find_applicable_schemas(references: References, part: Any, seen: dict[int, Any]) -> Iterator[tuple[Schema, bool]]:
-    """The schemas that apply at the location of `part`, except those in `seen`, and whether each applies in every case.
+def find_applicable_schemas(
+    references: References, subschema: Any, seen: dict[int, Any]
+) -> Iterator[tuple[Schema, bool]]:
+    """The schemas that apply where a subschema does, except those in `seen`, and whether each applies in every case.
 
     Each schema is visited once, so the work is linear in the size of the whole schema.
     """
-    stack = [(part, True)]
+    stack = [(subschema, True)]
     while stack:
         here, is_certain = stack.pop()
         if not isinstance(here, dict) or id(here) in seen:
             continue
         seen[id(here)] = here
         yield here, is_certain
-        below = [(one, is_certain) for one in (*references.targets(here), *as_sequence(here.get("allOf")))]
-        below += [(one, False) for word in UNIONS for one in as_sequence(here.get(word))]
+        below = [(schema, is_certain) for schema in (*references.targets(here), *as_sequence(here.get("allOf")))]
+        below += [(schema, False) for word in UNIONS for schema in as_sequence(here.get(word))]
         stack += reversed(below)
 
 
-def _walk_subschemas(part: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
+def _walk_subschemas(subschema: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
     """All subschemas with their paths, except those with an `$id` of their own."""
-    if not isinstance(part, dict) or len(at) > 2 * _MAX_DEPTH or (at and "$id" in part):
+    if not isinstance(subschema, dict) or len(at) > 2 * _MAX_DEPTH or (at and "$id" in subschema):
         return
-    yield at, part
-    for key, value in part.items():
+    yield at, subschema
+    for key, value in subschema.items():
         if key in _SCHEMA_KEYWORDS:
             yield from _walk_subschemas(value, (*at, key))
         members = as_mapping(value).items() if key in _MAP_KEYWORDS else ()
@@ -186,7 +188,7 @@ def drop_unused_definitions(schema: Schema) -> Schema:
     kept: Schema = {}
     for key, value in schema.items():
         if key in _DEFINITIONS and isinstance(value, dict) and (key,) not in reached:
-            used = {name: one for name, one in value.items() if (key, name) in reached}
+            used = {name: definition for name, definition in value.items() if (key, name) in reached}
             kept |= {key: used} if used else {}
         else:
             kept[key] = value
@@ -199,14 +201,14 @@ def _find_definitions_in_use(schema: Schema) -> set[Pointer] | None:
     reached: set[Pointer] = set()
     pending: list[Any] = [{key: value for key, value in schema.items() if key not in (*_DEFINITIONS, "$id")}]
     while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            if not _OTHER_SCOPES.isdisjoint(part):
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, dict):
+            if not _OTHER_SCOPES.isdisjoint(node):
                 return None
-            pending += part.values()
-            target = (references.pointer(part.get("$ref")) or ())[:2]
+            pending += node.values()
+            target = (references.pointer(node.get("$ref")) or ())[:2]
             if target[:1] in _DEFINITION_MAPS and target not in reached:
                 reached.add(target)
                 pending.append(references.at(target))
@@ -235,8 +237,8 @@ def settle(schema: Schema) -> Schema:
 def _find_targets_to_move(references: References) -> dict[Pointer, None]:
     """The paths of the targets that have to move, each once."""
     moved: dict[Pointer, None] = {}
-    for at, part in _walk_subschemas(references.root, ()):
-        for reference in (part[word] for word in REFERENCES if at and word in part):
+    for at, subschema in _walk_subschemas(references.root, ()):
+        for reference in (subschema[word] for word in REFERENCES if at and word in subschema):
             pointer = references.pointer(reference)
             if pointer and not _is_kept(reference, pointer) and references.at(pointer) is not None:
                 moved[pointer] = None
@@ -271,15 +273,15 @@ class _Mover(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _moved(self) -> Mapping[int, str]:
         found = ((self.references.at(pointer), target) for pointer, target in self.targets.items())
-        return {id(part): target for part, target in found if isinstance(part, dict)}
+        return {id(subschema): target for subschema, target in found if isinstance(subschema, dict)}
 
-    def rewrite(self, part: Any, depth: int) -> Any:
-        if not isinstance(part, dict) or depth > _MAX_DEPTH or (depth and "$id" in part):
-            return part
-        changed = map_below(part, lambda below: self._rewrite_or_refer(below, depth + 1))
-        used = ((word, self.references.pointer(part[word])) for word in REFERENCES if word in part)
+    def rewrite(self, subschema: Any, depth: int) -> Any:
+        if not isinstance(subschema, dict) or depth > _MAX_DEPTH or (depth and "$id" in subschema):
+            return subschema
+        changed = map_below(subschema, lambda below: self._rewrite_or_refer(below, depth + 1))
+        used = ((word, self.references.pointer(subschema[word])) for word in REFERENCES if word in subschema)
         return changed | {word: self.targets[at] for word, at in used if at is not None and at in self.targets}
 
-    def _rewrite_or_refer(self, part: Any, depth: int) -> Any:
-        target = self._moved.get(id(part))
-        return self.rewrite(part, depth) if target is None else {"$ref": target}
+    def _rewrite_or_refer(self, subschema: Any, depth: int) -> Any:
+        target = self._moved.get(id(subschema))
+        return self.rewrite(subschema, depth) if target is None else {"$ref": target}

@@ -20,7 +20,7 @@ _MAX_FIRST: Final = 160
 """Bytes of the first line."""
 _MAX_LINE: Final = 80
 """Bytes of the line of a part."""
-_MIN_FILES, _MIN_PLACES = 2, 3
+_MIN_FILES, _MIN_PARTS = 2, 3
 """Files, headings or definitions of the shortest outline."""
 _MAX_LINES_EACH: Final = 30
 """Lines for each definition in source code that begins as no known format: documentation has fewer definitions."""
@@ -40,28 +40,67 @@ _HEADING: Final = re.compile(r"^ {0,3}(?:(`{3}|~{3})|(?=(#{1,6})[ \t]+\S))", re.
 _OPENING_FENCE: Final = re.compile(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
 """The first lines of a text that is one code block, above which a few lines name the file in it."""
 _MARKDOWN_NAMES: Final = frozenset(("md", "markdown", "mdx"))
-_DEFINITION: Final = re.compile(
-    r"""^([ \t]{0,16}+)(?=
-    (?:async\ )?def\ [\w.?!]{1,80}(?:[(\[]|\ *$)
-    | (?:(?:export|default|declare|abstract|public|private|protected|internal|static|final|sealed|partial|open|data
-        |pub(?:\([a-z]{1,9}\))?|unsafe|async|const|extern|inline)\ ){0,5}
-      (?:class\ \w[\w$:.]{0,80}(?:\ ?[(:{<\[]|\ *$|\ (?:extends|implements|final)\b)
-        | (?:interface|enum|struct|trait|record|protocol|module|union|object|mod|extension)
-          \ \w[\w$:.]{0,80}(?:\ ?[({<]|\ *$|\ (?:extends|implements)\b)
-        | function\*?\ ?[\w$:.-]{0,80}\ ?[({<] | func\ (?:\([^()\n]{1,80}\)\ )?\w{1,80}[(\[<] | fn\ \w{1,80}[(<]
-        | impl\b[^\n;]{1,160}\{$ | type\ \w{1,80}(?:<[^>\n]{1,80}>)?\ (?:=|struct\b|interface\b|func\b)
-        | sub\ \w{1,80}\ *(?:[({]|$)
-        | (?:const|let|var)\ [\w$]{1,80}\ =\ (?:async\ )?(?:function\b|\([^()\n]{0,160}\)\ =>|\w{1,40}\ =>))
-    | (?i:create\ (?:or\ replace\ |unique\ |temp(?:orary)?\ |materialized\ ){0,2}
-      (?:table|view|index|function|procedure|trigger|type)\ )
-    | (?:(?:public|private|protected|internal|static|final|override|virtual|abstract|async|synchronized)\ ){1,4}
-      (?:[\w<>\[\],.?]{1,80}\ ){0,4}[\w$]{1,80}\([^;=\n]{0,200}$
-    | (?<![ \t])(?:[A-Za-z_][\w:<>]{0,80}[ \t*&]{1,8}){1,5}[\w:~]{1,80}\([^;=()\n]{0,200}(?:\)[\ \w]{0,20}\{?|,)$
-    )(?!(?:return|await|throw|new|else|case|raise|yield|print|from|import|typedef|not|my|if|for|while)\b)""",
-    re.MULTILINE | re.VERBOSE,
+_MODIFIERS: Final = (
+    r"(?:(?:export|default|declare|abstract|public|private|protected|internal|static|final|sealed|partial|open|data"
+    r"|pub(?:\([a-z]{1,9}\))?|unsafe|async|const|extern|inline) ){0,5}"
 )
-"""The indentation of a line that defines a class, a function or a type in a common language. The last form is that of
-functions in C, which are not indented."""
+"""Words that may precede the keyword of a definition: `export default`, `pub(crate) unsafe`."""
+_AFTER_MODIFIERS: Final = (
+    # `class Order extends Base {`
+    r"class \w[\w$:.]{0,80}(?: ?[(:{<\[]| *$| (?:extends|implements|final)\b)",
+    # `interface Shape<T> {`
+    (
+        r"(?:interface|enum|struct|trait|record|protocol|module|union|object|mod|extension)"
+        r" \w[\w$:.]{0,80}(?: ?[({<]| *$| (?:extends|implements)\b)"
+    ),
+    # JavaScript and PHP: `function* walk(tree) {`
+    r"function\*? ?[\w$:.-]{0,80} ?[({<]",
+    # Go and Swift: `func (s *Server) Close() error {`
+    r"func (?:\([^()\n]{1,80}\) )?\w{1,80}[(\[<]",
+    # Rust: `fn parse<T>(text: &str) -> T {`
+    r"fn \w{1,80}[(<]",
+    # Rust: `impl Display for Order {`
+    r"impl\b[^\n;]{1,160}\{$",
+    # TypeScript: `type Id = string`; Go: `type Server struct {`
+    r"type \w{1,80}(?:<[^>\n]{1,80}>)? (?:=|struct\b|interface\b|func\b)",
+    # Perl: `sub print_all {`
+    r"sub \w{1,80} *(?:[({]|$)",
+    # JavaScript: `const add = (a, b) => a + b`
+    r"(?:const|let|var) [\w$]{1,80} = (?:async )?(?:function\b|\([^()\n]{0,160}\) =>|\w{1,40} =>)",
+)
+"""The forms of a definition that begins with a keyword, each with an example."""
+_DEFINITION_FORMS: Final = (
+    # Python and Ruby: `async def total(self):`
+    r"(?:async )?def [\w.?!]{1,80}(?:[(\[]| *$)",
+    # A keyword of those above: `export class Order {`
+    f"{_MODIFIERS}(?:{'|'.join(_AFTER_MODIFIERS)})",
+    # SQL: `CREATE OR REPLACE VIEW paid AS`
+    (
+        r"(?i:create (?:or replace |unique |temp(?:orary)? |materialized ){0,2}"
+        r"(?:table|view|index|function|procedure|trigger|type) )"
+    ),
+    # Java: `protected String read(File file)`
+    (
+        r"(?:(?:public|private|protected|internal|static|final|override|virtual|abstract|async|synchronized) ){1,4}"
+        r"(?:[\w<>\[\],.?]{1,80} ){0,4}[\w$]{1,80}\([^;=\n]{0,200}$"
+    ),
+    # C and C++, not indented: `unsigned int count(const char *text)`
+    r"(?<![ \t])(?:[A-Za-z_][\w:<>]{0,80}[ \t*&]{1,8}){1,5}[\w:~]{1,80}\([^;=()\n]{0,200}(?:\)[ \w]{0,20}\{?|,)$",
+)
+"""The forms of a definition in common languages, each with an example."""
+_STATEMENT: Final = r"(?:return|await|throw|new|else|case|raise|yield|print|from|import|typedef|not|my|if|for|while)\b"
+"""The beginning of a line that only looks like a definition."""
+_DEFINITION: Final = re.compile(rf"^([ \t]{{0,16}}+)(?={'|'.join(_DEFINITION_FORMS)})(?!{_STATEMENT})", re.MULTILINE)
+"""The indentation of a line that defines a class, a function or a type."""
+
+
+class _Part(NamedTuple):
+    """A heading or a definition in a text."""
+
+    level: int
+    """The level of the heading, or the indentation of the definition."""
+    position: int
+    """The index of its first shown character in the text."""
 
 
 class TextOutline(NamedTuple):
@@ -102,6 +141,52 @@ def outline_text(blob: Buffer, span: Span, form: str) -> TextOutline | None:
     return _outline_headings(text, 0) or _outline_code_block(text)
 
 
+def show_outline(outline: TextOutline, take: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the first line and the parts while `take` accepts their lines, then the number of the others."""
+    more = f"more {outline.part}"
+    take(f"{outline.counted} ... 1,000 {more}s")
+    if (first := strip_invisible(outline.first, _MAX_FIRST)) and take(first):
+        yield first
+    lines = ((place, strip_invisible(line, _MAX_LINE)) for place, line in outline.lines)
+    shown = sorted(takewhile(lambda placed: take(placed[1]), lines))
+    yield from map(itemgetter(1), shown)
+    if left := len(outline.lines) - len(shown):
+        yield f"... {format_count(left, more)}"
+
+
+def _outline_diff(text: str) -> TextOutline | None:
+    """Outline a diff by its files: `src/app.py +12 -3`."""
+    mark = _GIT if _GIT in f"\n{text}" else _PLAIN
+    above, *changes = f"\n{text}".split(mark)
+    files = list(enumerate(filter(None, (_describe_change(change, mark) for change in changes))))
+    if len(files) < _MIN_FILES:
+        return None
+    return TextOutline("file", f"{DIFF} of", files, above[1:].partition("\n")[0])
+
+
+def _describe_change(change: str, mark: str) -> str:
+    """The name of a file with the numbers of its added and removed lines; empty without a name."""
+    header, has_hunks, hunks = change.partition("\n@@")
+    if mark == _PLAIN:
+        header = f"--- {header}" if "\n+++ " in header else ""
+    name = _find_file_name(header)
+    if not (name and has_hunks):
+        return name
+    if "\n-- \n" in hunks:
+        hunks = _SIGNATURE.split(hunks, maxsplit=1)[0]
+    added, removed = hunks.count("\n+"), hunks.count("\n-")
+    return f"{name} +{added} -{removed}"
+
+
+def _find_file_name(header: str) -> str:
+    """The name of a file after its change, or before it if the file is deleted; empty without one."""
+    new, old = _NEW.search(header), _OLD.search(header)
+    if new and (name := new[1] or new[2]) != _NO_FILE:
+        return name
+    names = header.partition("\n")[0]  # of a file without hunks: `a/logo.png b/logo.png`
+    return old[1] if old else names[len(names) // 2 + 1 :].removeprefix("b/")
+
+
 def _outline_code_block(text: str) -> TextOutline | None:
     """Outline a text that is one code block of Markdown, below a few lines, by the definitions or headings in it."""
     fence = _OPENING_FENCE.match(text)
@@ -115,99 +200,53 @@ def _outline_code_block(text: str) -> TextOutline | None:
 def _outline_code(text: str, form: str) -> TextOutline | None:
     definitions = list(_find_definitions(text))
     is_code = form == CODE or len(definitions) * _MAX_LINES_EACH >= text.count("\n")
-    return _outline_places(text, "definition", CODE, definitions) if is_code else None
+    if not is_code or len(definitions) < _MIN_PARTS:
+        return None
+    return TextOutline("definition", f"{CODE} with", _list_lines(text, definitions))
+
+
+def _find_definitions(text: str) -> Iterator[_Part]:
+    """Yield the definitions in source code. Between two pieces of the text, other threads may run."""
+    start = 0
+    while start < len(text):
+        stop = text.find("\n", start + _PIECE) + 1 or len(text)
+        for indentation in _DEFINITION.finditer(text, start, stop):
+            yield _Part(len(indentation[1].expandtabs(_TAB)), indentation.end())
+        start = stop
 
 
 def _outline_headings(text: str, start: int) -> TextOutline | None:
     """Outline Markdown by the headings from a character on."""
     headings = list(_find_headings(text, start))
-    are_comments = all(level == 1 for level, _ in headings)  # such as those of YAML
-    return None if are_comments else _outline_places(text, "heading", MARKDOWN, headings)
-
-
-def show_outline(outline: TextOutline, take: Callable[[str], bool]) -> Iterator[str]:
-    """Yield the first line and the parts while `take` accepts their lines, then the number of the others."""
-    more = f"more {outline.part}"
-    take(f"{outline.counted} ... 1,000 {more}s")
-    if (first := strip_invisible(outline.first, _MAX_FIRST)) and take(first):
-        yield first
-    lines = ((at, strip_invisible(line, _MAX_LINE)) for at, line in outline.lines)
-    shown = sorted(takewhile(lambda part: take(part[1]), lines))
-    yield from map(itemgetter(1), shown)
-    if left := len(outline.lines) - len(shown):
-        yield f"... {format_count(left, more)}"
-
-
-def _outline_diff(text: str) -> TextOutline | None:
-    mark = _GIT if _GIT in f"\n{text}" else _PLAIN
-    above, *parts = f"\n{text}".split(mark)
-    files = list(enumerate(_describe_files(parts, mark)))
-    if len(files) < _MIN_FILES:
+    are_comments = all(heading.level == 1 for heading in headings)  # such as those of YAML
+    if are_comments or len(headings) < _MIN_PARTS:
         return None
-    return TextOutline("file", f"{DIFF} of", files, above[1:].partition("\n")[0])
+    first = "" if "\n" not in text[: headings[0].position] else text.partition("\n")[0]
+    return TextOutline("heading", f"{MARKDOWN} with", _list_lines(text, headings), first)
 
 
-def _describe_files(parts: Sequence[str], mark: str) -> Iterator[str]:
-    """Yield a line for each file: `src/app.py +12 -3`."""
-    for part in parts:
-        header, has_hunks, rest = part.partition("\n@@")
-        if mark == _PLAIN:
-            if "\n+++ " not in header:
-                continue
-            header = f"--- {header}"
-        if not (name := _find_name(header)):
-            continue
-        hunks = _SIGNATURE.split(rest, maxsplit=1)[0] if "\n-- \n" in rest else rest
-        added, removed = hunks.count("\n+"), hunks.count("\n-")
-        yield f"{name} +{added} -{removed}" if has_hunks else name
-
-
-def _find_name(header: str) -> str:
-    """The name of a file after its change, or before it if the file is deleted; empty without one."""
-    new, old = _NEW.search(header), _OLD.search(header)
-    if new and (name := new[1] or new[2]) != _NO_FILE:
-        return name
-    names = header.partition("\n")[0]  # of a file without hunks: `a/logo.png b/logo.png`
-    return old[1] if old else names[len(names) // 2 + 1 :].removeprefix("b/")
-
-
-def _outline_places(text: str, part: str, form: str, places: Sequence[tuple[int, int]]) -> TextOutline | None:
-    """Outline a text by the lines of its parts, with their numbers from 0, as `memory_read` and `memory_grep` count.
-
-    Args:
-        text: The text.
-        part: The name of a part.
-        form: The format of the text.
-        places: The level of each part, and the position of its line.
-    """
-    if len(places) < _MIN_PLACES:
-        return None
-    found: list[tuple[int, int, str]] = []
-    number = counted = 0
-    for level, at in places:
-        number += text.count("\n", counted, at)
-        counted = at
-        line = text[at : at + _MAX_LINE + 1].partition("\n")[0].rstrip(" \t\r{:")
-        found.append((level, number, f"{number}: {line}"))
-    lines = [(number, line) for _, number, line in sorted(found, key=itemgetter(0))]
-    first = text.partition("\n")[0] if form == MARKDOWN and found[0][1] else ""
-    return TextOutline(part, f"{form} with", lines, first)
-
-
-def _find_headings(text: str, start: int) -> Iterator[tuple[int, int]]:
-    fence = ""
+def _find_headings(text: str, start: int) -> Iterator[_Part]:
+    """Yield the headings from a character on that are outside of code blocks."""
+    open_fence = ""
     for mark in _HEADING.finditer(text, start):
-        if mark[1] and fence in ("", mark[1]):
-            fence = "" if fence else mark[1]
-        elif mark[2] and not fence:
-            yield len(mark[2]), mark.end()
+        fence, signs = mark.groups()
+        if fence and open_fence in ("", fence):
+            open_fence = "" if open_fence else fence
+        elif signs and not open_fence:
+            yield _Part(len(signs), mark.end())
 
 
-def _find_definitions(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the level and position of each definition. Between two pieces of the text, other threads may run."""
-    start = 0
-    while start < len(text):
-        stop = text.find("\n", start + _PIECE) + 1 or len(text)
-        for mark in _DEFINITION.finditer(text, start, stop):
-            yield len(mark[1].expandtabs(_TAB)), mark.end()
-        start = stop
+def _list_lines(text: str, parts: Sequence[_Part]) -> list[tuple[int, str]]:
+    """The line of each part with its number, those of the highest level first: `[(0, "0: # Title"), (9, "9: ## End")]`.
+
+    Lines are numbered from 0, as `memory_read` and `memory_grep` count.
+    """
+    lines: list[tuple[int, str]] = []
+    number = counted = 0
+    for part in parts:
+        number += text.count("\n", counted, part.position)
+        counted = part.position
+        line = text[part.position : part.position + _MAX_LINE + 1].partition("\n")[0].rstrip(" \t\r{:")
+        lines.append((number, f"{number}: {line}"))
+    by_level = sorted(zip(parts, lines, strict=True), key=lambda pair: pair[0].level)
+    return [line for _, line in by_level]

@@ -70,57 +70,59 @@ class CostCounter(msgspec.Struct, frozen=True):
     _known: dict[int, Cost | None] = msgspec.field(default_factory=dict)
     """By identity; None while the cost of a schema is being computed."""
 
-    def of(self, part: Any, depth: int = 0) -> Cost:
+    def of(self, subschema: Any, depth: int = 0) -> Cost:
         """The cost of a part that validation reaches through so many others.
 
         Raises:
             UnboundedError: The part is recursive, too large or not understood.
         """
-        if not isinstance(part, dict):
+        if not isinstance(subschema, dict):
             return Cost(1, 0)
-        if id(part) not in self._known:
-            self._known[id(part)] = None
+        if id(subschema) not in self._known:
+            self._known[id(subschema)] = None
             try:
-                self._known[id(part)] = self._sum(part, depth)
+                self._known[id(subschema)] = self._sum(subschema, depth)
             except UnboundedError:
-                del self._known[id(part)]  # at another depth, the part may have a cost
+                del self._known[id(subschema)]  # at another depth, the part may have a cost
                 raise
-        if (known := self._known[id(part)]) is None:
+        if (known := self._known[id(subschema)]) is None:
             raise UnboundedError
         return known
 
-    def _sum(self, part: Schema, depth: int) -> Cost:
-        if depth > _MAX_DEPTH or not _is_understood(part, is_root=not depth):
+    def _sum(self, subschema: Schema, depth: int) -> Cost:
+        if depth > _MAX_DEPTH or not _is_understood(subschema, is_root=not depth):
             raise UnboundedError
-        texts = _list_patterns(part)
+        texts = _list_patterns(subschema)
         if self.bounds_patterns and any(map(_BACKTRACKING_SYNTAX.search, texts)):
             raise UnboundedError
-        lists = sum(map(len, _iterate_lists(part)))
-        below = [self.of(one, depth + 1) for one in (*self.references.targets(part), *iterate_subschemas(part))]
+        lists = sum(map(len, _iterate_lists(subschema)))
+        below = [
+            self.of(inner, depth + 1) for inner in (*self.references.targets(subschema), *iterate_subschemas(subschema))
+        ]
         cost = Cost(
-            1 + lists + sum(one.subschemas for one in below),
-            len(texts) + len(_SCANNING.intersection(part)) + sum(one.patterns for one in below),
-            ("propertyNames" in part) + sum(one.names for one in below),
+            1 + lists + sum(cost.subschemas for cost in below),
+            len(texts) + len(_SCANNING.intersection(subschema)) + sum(cost.patterns for cost in below),
+            ("propertyNames" in subschema) + sum(cost.names for cost in below),
         )
         if cost.subschemas > _MAX_SUBSCHEMAS:
             raise UnboundedError
         return cost
 
 
-def _is_understood(part: Schema, *, is_root: bool) -> bool:
-    dialect = part.get("$schema", "https://json-schema.org/draft/2020-12/schema")
-    embedded = not is_root and ("$id" in part or "id" in part)
+def _is_understood(subschema: Schema, *, is_root: bool) -> bool:
+    dialect = subschema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    embedded = not is_root and ("$id" in subschema or "id" in subschema)
     known = isinstance(dialect, str) and _DIALECT.fullmatch(dialect) is not None
-    return known and not embedded and _UNBOUNDED.isdisjoint(part) and part.get("format") != "regex"
+    return known and not embedded and _UNBOUNDED.isdisjoint(subschema) and subschema.get("format") != "regex"
 
 
-def _iterate_lists(part: Schema) -> Iterator[list[Any]]:
+def _iterate_lists(subschema: Schema) -> Iterator[list[Any]]:
     """Yield the lists of a schema whose items are checked one by one, and can each be an error."""
-    yield from (as_sequence(part.get(word)) for word in ("enum", "required"))
+    yield from (as_sequence(subschema.get(word)) for word in ("enum", "required"))
     for word in ("dependentRequired", "dependencies"):
-        yield from map(as_sequence, as_mapping(part.get(word)).values())
+        yield from map(as_sequence, as_mapping(subschema.get(word)).values())
 
 
-def _list_patterns(part: Schema) -> list[str]:
-    own = [str(part["pattern"])] if "pattern" in part else []
-    return [*own, *as_mapping(part.get("patternProperties"))]
+def _list_patterns(subschema: Schema) -> list[str]:
+    own = [str(subschema["pattern"])] if "pattern" in subschema else []
+    return [*own, *as_mapping(subschema.get("patternProperties"))]

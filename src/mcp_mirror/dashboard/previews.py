@@ -11,18 +11,19 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.media import Media, detect_media_type
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
-from mcp_mirror.paths import escape_token
+from mcp_mirror.paths import FixedBases, escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, TextPiece, check_time
 from mcp_mirror.settings.policies import MirrorPolicy
-from mcp_mirror.types import Buffer, Descriptor, Span
+from mcp_mirror.types import Buffer, Descriptor, Draft, Span
 
 MAX_ROWS: Final = 200
 """Rows, lines or entries of one part."""
@@ -192,15 +193,8 @@ def rebuild_notice(known: Descriptor, blob: Buffer, mirror: MirrorPolicy, estima
     shown = None
     if known.tokens <= mirror.inline_budget and known.preview and known.kind != "binary":  # the model read it whole
         shown = msgspec.json.decode(blob, type=str) if known.kind == "text" else str(blob, "utf-8")
+    value = Draft(blob, known.kind, known.tokens, known.members, preview=known.preview)
     stored = NoticeInput(
-        path=known.base,
-        tool=known.provenance.tool,
-        arguments=_NO_ARGUMENTS,
-        blob=blob,
-        kind=known.kind,
-        estimate=estimate,
-        members=known.members,
-        shown=shown,
-        preview=known.preview,
+        value, Captured(shown=shown), FixedBases(known.base, ""), known.provenance.tool, _NO_ARGUMENTS, estimate
     )
     return write_notice(stored, mirror.notice)

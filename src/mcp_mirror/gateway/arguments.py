@@ -13,11 +13,10 @@ from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
 from mcp_mirror.core.resolve import (
-    Correction,
-    EscapedPath,
     Forms,
     Pointer,
     Pointers,
+    ReplacedSpan,
     TypesAt,
     find_corrections,
     find_refused_text,
@@ -45,9 +44,6 @@ _PARSED_HERE: Final = 1 << 20
 _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
 _CORRECT: Final = "Correct them and call again."
-
-Found = Pointer | EscapedPath | Correction
-"""A string of the arguments that is replaced."""
 
 
 class CallInputs(msgspec.Struct, frozen=True):
@@ -134,18 +130,18 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             except MisfitError as misfit:
                 if unwrapped := unwrap_pointer(call.arguments, found, misfit, types_of):
                     item, array = unwrapped
-                    found = tuple(array if one == item else one for one in found)
-                    values = {array if one == item else one: value for one, value in values.items()}
+                    found = tuple(array if pointer == item else pointer for pointer in found)
+                    values = {array if pointer == item else pointer: value for pointer, value in values.items()}
                 elif member := await self._find_key_of_argument(call, misfit):
                     at = misfit.location
-                    values = {one: member if one.location == at else value for one, value in values.items()}
+                    values = {pointer: member if pointer.location == at else value for pointer, value in values.items()}
                 else:
                     raise
             else:
                 return msgspec.structs.replace(inputs, found=found, values=values), sent
 
     async def _substitute(
-        self, call: Call, entry: CatalogEntry, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
+        self, call: Call, entry: CatalogEntry, found: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved]
     ) -> Segments:
         """Replace pointers by their values, which may need to be parsed or quoted.
 
@@ -165,7 +161,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return sent
 
     async def _convert_large_texts(
-        self, call: Call, found: tuple[Found, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
+        self, call: Call, found: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
     ) -> Forms:
         """Convert the large texts that their arguments do not accept; parsing them here would lock the interpreter."""
         converted: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}
@@ -251,7 +247,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
     async def _advise_query(self, call: Call, inputs: CallInputs, error: MisfitError) -> ToolError | None:
         """Return an error that names the query which makes a value that fits of a text; None without one."""
         kinds = ("text", "binary")
-        text = next((one.blob for one in inputs.values.values() if one.path == error.path and one.kind in kinds), None)
+        text = next(
+            (value.blob for value in inputs.values.values() if value.path == error.path and value.kind in kinds), None
+        )
         if text is None or QUERY not in call.own_tools:
             return None
         has_sql = self.services.sql is not None
@@ -262,7 +260,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
 
 def _find_refused_container(found: Pointers, types_of: TypesAt) -> str | None:
     """Whether a path is in an `object` or `array` where the tool accepts none: models give the key of the path too."""
-    locations = [one.location for one in found if isinstance(one, Pointer)]
+    locations = [pointer.location for pointer in found if isinstance(pointer, Pointer)]
     for location in locations:
         for depth, token in enumerate(location[1:], 1):
             container = "array" if isinstance(token, int) else "object"

@@ -156,10 +156,10 @@ def _build_resource_block(raw: Buffer, members: Mapping[str, Buffer]) -> Segment
 
 
 def _replace_content(members: Mapping[str, Buffer], notice: str, hidden: str | None) -> Segments:
-    rest = {key: value for key, value in members.items() if key not in ("blob", "text")}
+    others = {key: value for key, value in members.items() if key not in ("blob", "text")}
     if hidden is not None:
-        rest = {"uri": msgspec.json.encode(hidden)}
-    return object_of({**rest, "mimeType": b'"text/plain"', "text": msgspec.json.encode(notice)})
+        others = {"uri": msgspec.json.encode(hidden)}
+    return object_of({**others, "mimeType": b'"text/plain"', "text": msgspec.json.encode(notice)})
 
 
 def _replace_message(members: Mapping[str, Buffer], notice: str, hidden: str | None) -> Segments:

@@ -235,7 +235,7 @@ class Dispatcher:
             call.trace.path_slugs = known
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
-        if found and any(isinstance(one, Pointer) and not one.location for one in found):
+        if found and any(isinstance(pointer, Pointer) and not pointer.location for pointer in found):
             raise ToolError(_PRUNED)
         return call, found
 
@@ -331,7 +331,7 @@ async def _open_texts(call: Call, entry: CatalogEntry, known: frozenset[str]) ->
 def _may_have_foreign_path(call: Call, found: Pointers) -> bool:
     """Whether a candidate in the arguments may be a path with a slug that this process does not know."""
     if found:
-        return any(isinstance(one, Pointer) and not one.is_known for one in found)
+        return any(isinstance(pointer, Pointer) and not pointer.is_known for pointer in found)
     return len(call.arguments) <= _MAX_SEARCHED
 
 

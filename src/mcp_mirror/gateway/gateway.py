@@ -115,7 +115,7 @@ class Gateway(msgspec.Struct, frozen=True):
     def find_only_upstream(self, caller: Caller) -> Upstream | None:
         """Return the upstream that the gateway replaces, for this client; None if it serves several."""
         name = caller.upstream or self.runtime.state.config.server.wraps
-        return next((one for one in self.upstreams if one.policy.name == name), None) if name else None
+        return next((upstream for upstream in self.upstreams if upstream.policy.name == name), None) if name else None
 
     def find_identity(self, caller: Caller, *, is_whole: bool = False) -> dict[str, Any] | None:
         """Return the `serverInfo` of the upstream that the gateway replaces, for this client.

@@ -94,7 +94,7 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
             called.
     """
     found = tuple(entry_points(group=ENTRY_POINTS)) if names else ()
-    installed = {one.name: one for one in found}
+    installed = {point.name: point for point in found}
     stages: list[Stage] = []
     for name in names:
         if name not in installed:
@@ -103,7 +103,7 @@ def load_stages(names: Sequence[str]) -> tuple[Stage, ...]:
                 f"Did you mean {near[0]!r}?" if near else f"Install a package with an entry point in `{ENTRY_POINTS}`."
             )
             raise ConfigError(f"`mirror.stages` names {name!r}, which no installed package provides. {hint}")
-        if len(places := {one.value for one in found if one.name == name}) > 1:
+        if len(places := {point.value for point in found if point.name == name}) > 1:
             provided = ", ".join(sorted(places))
             raise ConfigError(
                 f"`mirror.stages` names {name!r}, which several installed packages provide: {provided}. Uninstall all "
@@ -210,5 +210,5 @@ class StateBuilder(msgspec.Struct, frozen=True):
         """Return which tools scripts may call without asking the user; none without tools."""
         if config.upstreams or config.code.tools == "none":
             return config.code.tools
-        has_functions = any(one.policy.name == FUNCTIONS for one in self.shared.services.upstreams)
+        has_functions = any(upstream.policy.name == FUNCTIONS for upstream in self.shared.services.upstreams)
         return "all" if has_functions else "none"

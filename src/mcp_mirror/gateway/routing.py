@@ -91,7 +91,11 @@ class Router(msgspec.Struct, frozen=True):
         near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
         source = FIND if FIND in call.own_tools else "tools/list"
         advice = f"Nearest are {', '.join(near)}." if near else f"Take a name from {source}."
-        down = [one.policy.name for one in self.upstreams.visible_to(call.caller) if one.status.state != "ready"]
+        down = [
+            upstream.policy.name
+            for upstream in self.upstreams.visible_to(call.caller)
+            if upstream.status.state != "ready"
+        ]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         is_hidden = call.name in catalog.hidden_names
         reason = RefusalReason.INSUFFICIENT_SCOPE if is_hidden else RefusalReason.UNKNOWN_TOOL

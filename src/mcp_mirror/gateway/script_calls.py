@@ -62,9 +62,11 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         await self.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
         entries = self.runtime.state.catalog_for(caller).entries.values()
         return tuple(
-            ScriptTool(one.name, one.tool, dict(one.schema), is_read_only(one.advert) or one.upstream == FUNCTIONS)
-            for one in entries
-            if one.is_twin
+            ScriptTool(
+                entry.name, entry.tool, dict(entry.schema), is_read_only(entry.advert) or entry.upstream == FUNCTIONS
+            )
+            for entry in entries
+            if entry.is_twin
         )
 
     async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
@@ -125,8 +127,8 @@ class ScriptCalls(msgspec.Struct, frozen=True):
                 return reply
             requests: Mapping[str, Any] = msgspec.json.decode(contiguous(reply["inputRequests"]))
             answers = {
-                key: dict(await self.channel.request(one["method"], one.get("params") or {}))
-                for key, one in requests.items()
+                key: dict(await self.channel.request(asked["method"], asked.get("params") or {}))
+                for key, asked in requests.items()
             }
             state = msgspec.json.decode(contiguous(reply.get("requestState", b"null")), type=str | None)
             input_round = read_round(msgspec.json.encode(answers), state)

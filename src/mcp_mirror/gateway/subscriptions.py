@@ -207,7 +207,11 @@ class Subscriptions:
             required = self._upstreams[subscription.origin.upstream].policy.required_scopes
         except UpstreamError:
             return ()
-        return [one for one in subscription.subscribers.values() if _read_current_caller(one[1]).has_scopes(required)]
+        return [
+            subscriber
+            for subscriber in subscription.subscribers.values()
+            if _read_current_caller(subscriber[1]).has_scopes(required)
+        ]
 
     async def _keep(self, subscription: _Subscription, session: UpstreamSession) -> None:
         """Renew the subscription on each new connection. Updates may be lost between two, so that is one update."""

@@ -61,8 +61,8 @@ class FlowGuard(msgspec.Struct, frozen=True):
         Raises:
             FlowError: The policy refuses a flow, and the user did not allow it for this call.
         """
-        descriptors = {base: one for base, one in described.items() if isinstance(one, Descriptor)}
-        labels = {base: self.flows.read_labels(one) for base, one in descriptors.items()}
+        descriptors = {base: descriptor for base, descriptor in described.items() if isinstance(descriptor, Descriptor)}
+        labels = {base: self.flows.read_labels(descriptor) for base, descriptor in descriptors.items()}
         self._admit(labels, to, descriptors)
         return self.flows.join(*labels.values())
 
@@ -80,17 +80,17 @@ class FlowGuard(msgspec.Struct, frozen=True):
         self, labels: Mapping[str, Labels], to: str, descriptors: Mapping[str, Descriptor], digest: str | None = None
     ) -> None:
         """Check that values may flow to a destination; a consent names the refused ones, or the digest."""
-        refusals = {name: self.flows.refusal(one, to) for name, one in labels.items()}
+        refusals = {name: self.flows.refusal(value_labels, to) for name, value_labels in labels.items()}
         refused = {name: refusal for name, refusal in refusals.items() if refusal is not None}
         named = [self.namespace, self.tool, to, sorted(refused if digest is None else (digest,))]
         flow = hashlib.sha256(msgspec.json.encode(named)).hexdigest()
         is_allowed_once = flow == self.consent
-        for name, one in labels.items():
+        for name, value_labels in labels.items():
             if name in refused:
                 outcome = "allowed once" if is_allowed_once else "refused"
-                self._write_audit(outcome, one, to, refused[name], descriptors.get(name))
-            elif to != MODEL and not one.sources <= {to, MODEL}:  # reads of the model have their own records
-                self._write_audit("allowed", one, to, known=descriptors.get(name))
+                self._write_audit(outcome, value_labels, to, refused[name], descriptors.get(name))
+            elif to != MODEL and not value_labels.sources <= {to, MODEL}:  # reads of the model have their own records
+                self._write_audit("allowed", value_labels, to, known=descriptors.get(name))
         if refused and not is_allowed_once:
             raise _build_flow_error(refused, labels, to, self.tool, flow)
 
@@ -116,11 +116,11 @@ def _build_flow_error(
         known = labels[name]
         described = f"from {', '.join(sorted(known.sources))}; {known.integrity}; {known.confidentiality}"
         listed += f'\n- "{name}" ({described}): {refusal.why}'
-    rest = f"\n- and {len(refused) - _MAX_LISTED} more" if len(refused) > _MAX_LISTED else ""
+    unlisted = f"\n- and {len(refused) - _MAX_LISTED} more" if len(refused) > _MAX_LISTED else ""
     return FlowError(
         f'"{base}" may not {action}: {first.why}.{more} {_NEXT_STEP.get(to, _DEFAULT_NEXT_STEP)}',
         flow,
-        f"The tool {tool} would have this {action}, and the gateway's rules refuse that:{listed}{rest}\n"
+        f"The tool {tool} would have this {action}, and the gateway's rules refuse that:{listed}{unlisted}\n"
         "Let it pass this once?",
     )
 
@@ -141,8 +141,8 @@ async def _run_together(step: Callable[[_Item], Coroutine[None, None, None]], gi
         return
     try:
         async with anyio.create_task_group() as tasks:
-            for one in given:
-                tasks.start_soon(step, one)
+            for item in given:
+                tasks.start_soon(step, item)
     except ExceptionGroup as errors:
         raise unwrap_error_group(errors) from None
 
@@ -158,14 +158,14 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
 
     async def describe(self, found: Pointers) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
-        paths = (self._path_of(one) for one in found if isinstance(one, Pointer))
+        paths = (self._path_of(pointer) for pointer in found if isinstance(pointer, Pointer))
         bases = tuple(dict.fromkeys(path.base for path in paths if path))
         described: dict[str, Descriptor | Tombstone] = {}
 
         async def describe(base: str) -> None:
             will_read = len(bases) <= _AT_ONCE
-            if one := await self.writer.store.describe(self.guard.namespace, base, will_read=will_read):
-                described[base] = one
+            if state := await self.writer.store.describe(self.guard.namespace, base, will_read=will_read):
+                described[base] = state
 
         for start in range(0, len(bases), _AT_ONCE):
             await _run_together(describe, bases[start : start + _AT_ONCE])
@@ -179,8 +179,8 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         Raises:
             ToolError: A value does not exist (any more), or it has no such key.
         """
-        pointers = [one for one in found if isinstance(one, Pointer)]
-        wanted = {_key_of(one): one for one in pointers}
+        pointers = [pointer for pointer in found if isinstance(pointer, Pointer)]
+        wanted = {_key_of(pointer): pointer for pointer in pointers}
         loaded: dict[_Key, FoundValue | None] = {}  # each map of a large value takes a file handle
         failed: dict[_Key, MirrorError] = {}
 
@@ -198,7 +198,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
                     raise failed[key]
                 if loaded[key] is None and wanted[key].is_known:
                     raise await unknown_path_error(self.writer.store, self.guard.namespace, wanted[key].text)
-        values = {one: value for one in pointers if (value := loaded[_key_of(one)])}
+        values = {pointer: value for pointer in pointers if (value := loaded[_key_of(pointer)])}
         self.guard.trace.add_inputs(str(value.path) for value in values.values())
         for value in values.values():
             self.guard.trace.add_producer(value.producer)

@@ -101,7 +101,7 @@ async def unknown_path_error(store: Store, namespace: str, text: str, unstored: 
         paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index)[:MAX_NEAREST])
         cause = "This is a whole notice, which names" if in_notice else "This text names"
         return _build_refusal(f"{cause} several paths. Give only one: {paths}.")
-    newest = [one.base for one in await store.list(namespace, limit=_NEWEST_BASES)]
+    newest = [value.base for value in await store.list(namespace, limit=_NEWEST_BASES)]
     if is_pathless_notice(text.strip()) and newest:
         # In the form of a notice, so that a model that pastes this error as well gives the path.
         return _build_refusal(
@@ -184,8 +184,8 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
     if slug := slug_of_near_miss(text):
         slugs = await store.slugs(namespace)
         digits = text.partition(f"{slug}-")[2].lower()
-        texts |= {f"{one}-{digits}" for one in find_nearest(slug, slugs)}
-    found = [await store.bases_near(namespace, one, _NEIGHBOURS) for one in sorted(texts)]
+        texts |= {f"{near_slug}-{digits}" for near_slug in find_nearest(slug, slugs)}
+    found = [await store.bases_near(namespace, text, _NEIGHBOURS) for text in sorted(texts)]
     return tuple(base for bases in found for base in bases)
 
 
@@ -195,7 +195,9 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     base = text[:MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
     if advice := _correct_syntax(text, base, bases):
         return advice
-    near = find_nearest(base, bases) or [one for one in bases if base.startswith(f"{slug_of(one)}-".casefold())]
+    near = find_nearest(base, bases) or [
+        near_base for near_base in bases if base.startswith(f"{slug_of(near_base)}-".casefold())
+    ]
     if advice := _correct_copy(text, base, near):
         return advice
     is_path = parse_path(text) is not None
@@ -207,24 +209,24 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
     cause = _DELETED if is_path else ""
     if not bases:
         return f"{cause}Nothing is stored yet: first call the tool that gets the data."
-    listed = ", ".join(f'"{one}"' for one in (near or newest)[:MAX_NEAREST])
+    listed = ", ".join(f'"{near_base}"' for near_base in (near or newest)[:MAX_NEAREST])
     again = "call again with one of these paths" + (", or first get the value again" if is_path else "")
     return f"{cause}{'Nearest' if near else 'Newest'} are {listed}: {again}."
 
 
 def _correct_syntax(text: str, base: str, bases: Sequence[str]) -> str | None:
     """Return how to write a path whose part is in the syntax of a program; None for other texts."""
-    for one in bases:
-        if base.startswith(one.casefold()) and _OTHER_SYNTAX.match(base, len(one)):
-            if steps := read_steps(text[len(one) :]):
-                return f"Write it as {as_json_string(str(MemoryPath(one, steps)), _SUGGESTION_BYTES)}."
-            return f'A part of a value follows a slash, such as "{one}/0" or "{one}/name".'
+    for known_base in bases:
+        if base.startswith(known_base.casefold()) and _OTHER_SYNTAX.match(base, len(known_base)):
+            if steps := read_steps(text[len(known_base) :]):
+                return f"Write it as {as_json_string(str(MemoryPath(known_base, steps)), _SUGGESTION_BYTES)}."
+            return f'A part of a value follows a slash, such as "{known_base}/0" or "{known_base}/name".'
     return None
 
 
 def _correct_copy(text: str, base: str, near: Sequence[str]) -> str | None:
     """Return the path of which a text is a copy with errors; None if that is uncertain."""
-    copied = [one for one in near if measure_similarity(base[-36:], one[-36:]) >= _MISCOPIED]
+    copied = [similar for similar in near if measure_similarity(base[-36:], similar[-36:]) >= _MISCOPIED]
     if len(copied) != 1:
         return None
     path, part = copied[0], text.partition("/")[2]

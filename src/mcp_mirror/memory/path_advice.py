@@ -137,7 +137,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
         path, blob = found.path, found.blob
         for _ in range(_MAX_NESTING):
             if len(parts) <= _MAX_PARTS:
-                parts = dict(sorted(parts.items(), key=lambda one: -one[1].length))
+                parts = dict(sorted(parts.items(), key=lambda member: -member[1].length))
             for key, part in islice(parts.items(), _MAX_PARTS):
                 below = MemoryPath(path.base, (*path.tokens, str(key)))
                 if self._fits(below, memoryview(blob)[part.start : part.stop], kind_at(blob, part.start)):
@@ -167,10 +167,10 @@ def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_
     found = find_embedded_json(blob) if len(blob) <= _MAX_PARSED_BYTES else None
     if not found or not found.startswith(b"{"):
         return None
-    arrays = [one for one in members(found, trim(found)) if kind_at(found, one.span.start) == "array"]
+    arrays = [member for member in members(found, trim(found)) if kind_at(found, member.span.start) == "array"]
     if not arrays:
         return None
-    key = max(arrays, key=lambda one: one.span.length).key
+    key = max(arrays, key=lambda member: member.span.length).key
     expression = key if key.isidentifier() and key.isascii() else as_json_string(key, _MAX_KEY)
     return f"It contains JSON: pass the result of memory_query with the `expression` {expression}."
 

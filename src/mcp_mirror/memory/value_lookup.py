@@ -1,10 +1,9 @@
 """Looks up the value of a memory path."""
 
 from bisect import bisect_right
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio.to_thread
-import msgspec
 
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import find_embedded_text, has_content
@@ -16,7 +15,7 @@ from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, sk
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import INLINE_BYTES
-from mcp_mirror.types import Buffer, Descriptor, FileSpan, JsonToken, Kind, Location, Member, Span
+from mcp_mirror.types import Buffer, Descriptor, FileSpan, JsonToken, Kind, Location, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 _WORKER_BYTES: Final = 1 << 23
@@ -66,27 +65,43 @@ async def look_up_described(
     if isinstance(described, Tombstone):
         raise expired_error(path, described)
     path = _strip_wrapper_key(described, path)
-    member = _find_member(described, path)
-    if (found := await _look_up_indexed(store, namespace, path, described, member)) is not None:
-        return found
-    blob = await store.read(namespace, path.base, member.span if member else None, described)
+    start = _find_start(described, path)
+    item = await _look_up_indexed(store, namespace, path, described, start)
+    if item is not None:
+        return item
+    blob = await store.read(namespace, path.base, start.span, described)
     if blob is None:
         left = await store.describe(namespace, path.base)
         raise expired_error(path, left) if isinstance(left, Tombstone) else deleted_error(path)
-    tokens = path.tokens[1:] if member else path.tokens
-    file = await _find_file(store, namespace, path.base, member, len(blob)) if await _is_costly(blob) else None
-    span = await _locate(scanner, file, blob, tokens)
-    if isinstance(span, Miss):
-        depth = len(path.tokens) - len(tokens) + span.depth
-        if (meant := _read_as_meant(path, depth, span)) != path:
-            return await look_up_described(store, scanner, namespace, meant, described, content)
-        text = await run_fairly(namespace, _read_literal, blob) if not span.depth else b""
-        raise await run_fairly(namespace, missing_key_error, path, described, depth, span, text, content)
-    found = _build_found_value(path, described, blob, span)
-    if file is None:
-        return found
-    start = file.span.start + (0 if found.blob is blob else span.start)
-    return msgspec.structs.replace(found, file=FileSpan(file.path, Span(start, len(found.blob))))
+    file = await _find_file(store, namespace, path.base, start, len(blob)) if await _is_costly(blob) else None
+    span = await _locate(scanner, file, blob, start.tokens)
+    if not isinstance(span, Miss):
+        return _build_found_value(path, described, blob, span, file)
+    depth = len(path.tokens) - len(start.tokens) + span.depth
+    meant = _read_as_meant(path, depth, span)
+    if meant != path:
+        return await look_up_described(store, scanner, namespace, meant, described, content)
+    text = await run_fairly(namespace, _read_literal, blob) if not span.depth else b""
+    raise await run_fairly(namespace, missing_key_error, path, described, depth, span, text, content)
+
+
+class _Start(NamedTuple):
+    """Where the lookup of a path begins: at an indexed member of the value, or at the value itself."""
+
+    span: Span | None
+    """The place of the member; None for the whole value."""
+    tokens: Location
+    """The tokens of the path below it."""
+
+
+def _find_start(described: Descriptor, path: MemoryPath) -> _Start:
+    """Find the indexed member that the first token of a path names by key or position."""
+    first = path.tokens[0] if path.tokens and described.kind == "object" else None
+    if isinstance(first, int):
+        member = described.members[first] if first < len(described.members) else None
+    else:
+        member = next((member for member in described.members if member.key == first), None)
+    return _Start(member.span, path.tokens[1:]) if member else _Start(None, path.tokens)
 
 
 def _read_literal(blob: Buffer) -> Buffer:
@@ -96,36 +111,35 @@ def _read_literal(blob: Buffer) -> Buffer:
 
 
 async def _look_up_indexed(
-    store: Store, namespace: str, path: MemoryPath, described: Descriptor, member: Member | None
+    store: Store, namespace: str, path: MemoryPath, described: Descriptor, start: _Start
 ) -> FoundValue | None:
     """Return the value of a path in the indexed array of a value, of which only a part is read.
 
     Returns None if the path is not in that array, if it does not exist, or if the part is large.
     """
-    known, depth = described.array, 1 if member else 0
-    is_array = known is not None and (member.span == known.span if member else described.kind == "array")
-    if known is None or not is_array or len(path.tokens) <= depth:
+    array = described.array
+    if array is None or not start.tokens:
         return None
-    token = str(path.tokens[depth])
-    if not INDEX.fullmatch(token) or (index := int(token)) >= known.length:
+    is_indexed = start.span == array.span if start.span else described.kind == "array"
+    token, *below = start.tokens
+    if not is_indexed or not INDEX.fullmatch(str(token)) or (index := int(token)) >= array.length:
         return None
-    at = bisect_right(known.indices, index) - 1
-    start = known.offsets[at]
-    stop = known.offsets[at + 1] if at + 1 < len(known.offsets) else known.span.length
-    if stop - start > _WORKER_BYTES:
+    nearest = bisect_right(array.indices, index) - 1  # the last item before it whose offset is known
+    offset = array.offsets[nearest]
+    stop = array.offsets[nearest + 1] if nearest + 1 < len(array.offsets) else array.span.length
+    if stop - offset > _WORKER_BYTES:
         return None
-    part = await store.read(namespace, path.base, Span(known.span.start + start, stop - start), described)
+    part = await store.read(namespace, path.base, Span(array.span.start + offset, stop - offset), described)
     if part is None:
         return None
-    below, first = path.tokens[depth + 1 :], known.indices[at]
-    found = await anyio.to_thread.run_sync(_locate_below, part, index - first, below)
-    return None if isinstance(found, Miss) else _build_found_value(path, described, part, found)
+    span = await anyio.to_thread.run_sync(_locate_below, part, index - array.indices[nearest], tuple(below))
+    return None if isinstance(span, Miss) else _build_found_value(path, described, part, span)
 
 
 def _locate_below(part: Buffer, index: int, tokens: Location) -> Span | Miss:
     """Follow tokens from the item at `index` of a part of an array, which begins with an item."""
-    found = item(part, Span(-1, len(part) + 1), index)
-    return locate(part, tokens, found) if isinstance(found, Span) else Miss(0, "array")
+    span = item(part, Span(-1, len(part) + 1), index)
+    return locate(part, tokens, span) if isinstance(span, Span) else Miss(0, "array")
 
 
 async def _is_costly(blob: Buffer) -> bool:
@@ -164,21 +178,11 @@ def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
     return MemoryPath(path.base, (*path.tokens[:depth], *steps))
 
 
-def _find_member(described: Descriptor, path: MemoryPath) -> Member | None:
-    """The indexed member that the first token of a path names by key or position; None if it does not exist."""
-    if not path.tokens or described.kind != "object":
-        return None
-    first = path.tokens[0]
-    if isinstance(first, int):
-        return described.members[first] if first < len(described.members) else None
-    return next((member for member in described.members if member.key == first), None)
-
-
-async def _find_file(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
-    """The position of a value, or of its member, in a file; None if it is not in a file."""
+async def _find_file(store: Store, namespace: str, base: str, start: _Start, size: int) -> FileSpan | None:
+    """The position in a file where a lookup begins; None if the value is not in a file."""
     whole = await store.file_of(namespace, base)
-    start = member.span.start if member else 0
-    return FileSpan(whole.path, Span(whole.span.start + start, size)) if whole else None
+    offset = start.span.start if start.span else 0
+    return FileSpan(whole.path, Span(whole.span.start + offset, size)) if whole else None
 
 
 async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
@@ -188,14 +192,19 @@ async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, to
     return await scanner.locate(blob, file, tokens)
 
 
-def _build_found_value(path: MemoryPath, descriptor: Descriptor, blob: Buffer, span: Span) -> FoundValue:
-    """The part of a value at a span, or the whole value."""
+def _build_found_value(
+    path: MemoryPath, descriptor: Descriptor, blob: Buffer, span: Span, file: FileSpan | None = None
+) -> FoundValue:
+    """The part of a value at a span, or the whole value. `file` is the place of the blob in a file."""
     kind: Kind = descriptor.kind
-    part: Buffer = memoryview(blob)[span.start : span.stop]
+    if not path.tokens and kind in ("object", "array"):
+        span = Span(0, len(blob))  # with the white space around it: a string argument gets exactly the result's text
+        part = blob
+    else:
+        part = memoryview(blob)[span.start : span.stop]
     if path.tokens:
         kind = kind_at(blob, span.start)
         kind = "binary" if kind == "object" and has_content(part) else kind
         part = bytes(part) if len(part) <= INLINE_BYTES else part  # a view would keep the map of a large value
-    elif kind in ("object", "array"):
-        part = blob  # with the white space around it: a string argument gets exactly the text of the result
-    return FoundValue(path, part, kind, descriptor.preview, descriptor=descriptor)
+    in_file = FileSpan(file.path, Span(file.span.start + span.start, len(part))) if file else None
+    return FoundValue(path, part, kind, descriptor.preview, file=in_file, descriptor=descriptor)

@@ -7,7 +7,8 @@ from typing import Final
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.core.capture import Captured, CaptureRules, capture
+from mcp_mirror.core.capture import CaptureRules, capture
+from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.result_processing import ProcessingOptions, bound_index, bound_other_members
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError

@@ -176,8 +176,8 @@ class Blocks(msgspec.Struct, frozen=True):
         return isinstance(kind, str) and kind in self.others
 
     def _is_one_text(self, value: list[Any]) -> bool:
-        one = value[0] if len(value) == 1 else None
-        return isinstance(one, dict) and one.get("type") == self.text and isinstance(one.get("text"), str)
+        block = value[0] if len(value) == 1 else None
+        return isinstance(block, dict) and block.get("type") == self.text and isinstance(block.get("text"), str)
 
 
 PartForm = Text | JsonText | Json | Blocks

@@ -220,8 +220,8 @@ def _test(document: _Document, operation: _Operation) -> None:
 
 
 _STEPS: Final[Mapping[str, Callable[[_Document, _Operation], None]]] = {
-    "add": lambda document, one: _add_node(document.root, one.path, _read_new_value(one)),
-    "remove": lambda document, one: _remove_node(document.root, _parse_pointer(one.path)),
+    "add": lambda document, operation: _add_node(document.root, operation.path, _read_new_value(operation)),
+    "remove": lambda document, operation: _remove_node(document.root, _parse_pointer(operation.path)),
     "replace": _replace,
     "move": _move,
     "copy": _copy,
@@ -377,10 +377,10 @@ def join_pieces(blob: Buffer, pieces: Pieces) -> Iterator[Buffer]:
 
 def _collect_pieces(view: memoryview, root: NodeRef) -> Pieces:
     def list_pieces() -> Iterator[Span | bytes]:
-        for one in render(root.node):
-            if isinstance(one, Leaf):
-                yield one.span if one.blob is view else serialize_node(one)
+        for piece in render(root.node):
+            if isinstance(piece, Leaf):
+                yield piece.span if piece.blob is view else serialize_node(piece)
             else:
-                yield one
+                yield piece
 
     return _pack(list_pieces())

@@ -190,8 +190,8 @@ def measure_pattern(pattern: str) -> int:
             simple = _MANY_STEPS if atom["many"] else 1
             last = _Size(_CLASS_STEPS if atom["class"] else simple)
         group = group.plus(last)
-    for one in outer:
-        group = group.plus(one)
+    for inner in outer:
+        group = group.plus(inner)
     return min(group.steps + group.optional**2 // _PAIRS, _MAX_STEPS)
 
 

@@ -102,10 +102,10 @@ def _find_column(blob: Buffer, name: str) -> str | None:
 
 def _find_text_with_key(value: Any, name: str) -> str | None:
     """The JSON Pointer of the first text that is JSON with a key, quoted; None without one."""
-    for location, one in _walk_value(value):
-        if isinstance(one, str) and location and json.dumps(name)[1:-1] in one:
-            found = read_json_container(one)
-            if found is not None and has_key(found, name):
+    for location, inner in _walk_value(value):
+        if isinstance(inner, str) and location and json.dumps(name)[1:-1] in inner:
+            json_text = read_json_container(inner)
+            if json_text is not None and has_key(json_text, name):
                 return _quote_place("".join(f"/{escape_token(str(token))}" for token in location))
     return None
 
@@ -170,10 +170,10 @@ def _find_rows(value: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys to the first array of objects, which may be within objects that are the only ones at their places."""
     keys: tuple[str, ...] = ()
     while True:
-        for key, one in value.items():
-            if isinstance(one, list) and one and isinstance(one[0], dict):
+        for key, member in value.items():
+            if isinstance(member, list) and member and isinstance(member[0], dict):
                 return (*keys, key)
-        inner = [(key, one) for key, one in value.items() if isinstance(one, dict)]
+        inner = [(key, member) for key, member in value.items() if isinstance(member, dict)]
         if len(inner) != 1:
             return ()
         ((key, value),) = inner
@@ -182,8 +182,8 @@ def _find_rows(value: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _find_place(value: Any, name: str, above: Location) -> str | None:
     """The expression for the first object, and its key; None without one."""
-    for location, one in _walk_value(value):
-        if isinstance(one, dict) and name in one:
+    for location, inner in _walk_value(value):
+        if isinstance(inner, dict) and name in inner:
             place = _format_location((*above, *_generalize(value, (*location, name))))
             return place if len(place) <= _MAX_LOCATION and place.isprintable() else None
     return None
@@ -193,7 +193,9 @@ def _generalize(value: Any, location: Location) -> Iterator[str | int | None]:
     """Yield the tokens of a location, with None in place of the key of one record among others."""
     for token, following in zip(location, (*location[1:], None), strict=True):
         samples = [*islice(value.values(), _SAMPLED)] if isinstance(value, dict) else []
-        is_record = len(samples) >= _MIN_RECORDS and all(isinstance(one, dict) and following in one for one in samples)
+        is_record = len(samples) >= _MIN_RECORDS and all(
+            isinstance(sample, dict) and following in sample for sample in samples
+        )
         yield None if is_record else token
         value = value[token]
 
@@ -206,14 +208,14 @@ def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     waiting: deque[tuple[tuple[str | int, ...], Any]] = deque([((), value)])
     seen = 1
     while waiting:
-        location, one = waiting.popleft()
-        yield location, one
-        inner: Iterable[tuple[str | int, Any]] = one.items() if isinstance(one, dict) else ()
-        if isinstance(one, list):
-            inner = enumerate(one[:1])
-        for key, member in inner:
-            if seen < _MAX_SEARCHED and isinstance(member, dict | list | str):
-                waiting.append(((*location, key), member))
+        location, node = waiting.popleft()
+        yield location, node
+        children: Iterable[tuple[str | int, Any]] = node.items() if isinstance(node, dict) else ()
+        if isinstance(node, list):
+            children = enumerate(node[:1])
+        for token, child in children:
+            if seen < _MAX_SEARCHED and isinstance(child, dict | list | str):
+                waiting.append(((*location, token), child))
                 seen += 1
 
 

@@ -55,12 +55,12 @@ def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     if not sample_records(blob, known):
         return None
     view = memoryview(blob)
-    records = [view[one.span.start : one.span.stop] for one in known]
+    records = [view[member.span.start : member.span.stop] for member in known]
     fields = {key.casefold() for record in records for key in read_keys(record)}
     name = "key"
     while name in fields:
         name = f"_{name}"
-    return b"\n".join(_write_record(name, one.key, record) for one, record in zip(known, records, strict=True))
+    return b"\n".join(_write_record(name, member.key, record) for member, record in zip(known, records, strict=True))
 
 
 def _write_record(name: str, key: str, fields: Buffer) -> bytes:
@@ -70,8 +70,8 @@ def _write_record(name: str, key: str, fields: Buffer) -> bytes:
 
 def _write_cells(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     """Write the rows of the one array of arrays with the names that fit them; None without such members."""
-    arrays = [one for one in known if kind_at(blob, one.span.start) == "array"]
-    tables = [one.span for one in arrays if kind_at(blob, skip_space(blob, one.span.start + 1)) == "array"]
+    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
+    tables = [member.span for member in arrays if kind_at(blob, skip_space(blob, member.span.start + 1)) == "array"]
     if len(tables) != 1:
         return None
     names = find_column_names(blob, known, tables[0])

@@ -62,14 +62,14 @@ class Shape(msgspec.Struct, frozen=True):
         examined = 0
         kinds: Counter[str] = Counter()
         fields: dict[str, Counter[str]] = {}
-        for one in islice(items(blob, span), _SAMPLE):
+        for item in islice(items(blob, span), _SAMPLE):
             check_time(is_over)
             examined += 1
-            kind = kind_at(blob, one.start)
+            kind = kind_at(blob, item.start)
             kinds[kind] += 1
-            for key, value in members(blob, one) if kind == "object" else ():
+            for key, value in members(blob, item) if kind == "object" else ():
                 fields.setdefault(key, Counter())[kind_at(blob, value.start)] += 1
-            if one.stop - span.start > _SAMPLE_BYTES:
+            if item.stop - span.start > _SAMPLE_BYTES:
                 break
         length = indexes.count(blob, span, is_over)
         sample = "all" if examined == length else f"the first {examined}"

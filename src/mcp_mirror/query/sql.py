@@ -129,15 +129,15 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
     """
     import duckdb  # noqa: PLC0415  # an extra
 
-    blobs = [map_sent(one.value) for one in tables]
+    blobs = [map_sent(table.value) for table in tables]
     texts = [
-        one.name
-        for one, blob in zip(tables, blobs, strict=True)
-        if one.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
+        table.name
+        for table, blob in zip(tables, blobs, strict=True)
+        if table.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
     ]
     with open_database() as database:
         try:
-            _check_query(database, sql, [one.name for one in tables])
+            _check_query(database, sql, [table.name for table in tables])
             with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
                 list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
@@ -194,9 +194,9 @@ def _find_problem(parsed: Mapping[str, Any], tables: Sequence[str]) -> str | Non
     if len(parsed["statements"]) != 1:
         return f"`sql` must be one SELECT; it has {len(parsed['statements'])} statements."
     nodes = list(_walk(parsed))
-    ctes = {str(one["key"]) for node in nodes for one in node.get("cte_map", _NO_CTES).get("map", ())}
+    ctes = {str(entry["key"]) for node in nodes for entry in node.get("cte_map", _NO_CTES).get("map", ())}
     ctes |= {str(node["cte_name"]) for node in nodes if "cte_name" in node}
-    known = {one.casefold() for one in (*tables, *ctes)}
+    known = {name.casefold() for name in (*tables, *ctes)}
     problems = (_find_problem_in(node, known, tables) for node in nodes)
     return next((problem for problem in problems if problem), None)
 
@@ -205,12 +205,12 @@ def _walk(parsed: object) -> Iterator[dict[str, Any]]:
     """Yield every object of a syntax tree."""
     waiting = [parsed]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            yield one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
 
 
 def _find_problem_in(node: Mapping[str, Any], known: set[str], tables: Sequence[str]) -> str | None:
@@ -334,7 +334,7 @@ def _list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, s
 def _explain_missing(missing: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
     """Name the tables that have a missing column, or explain that a text is in double quotes; empty for any other."""
     wanted = missing.casefold()
-    owners = [table for table, columns in tables.items() if wanted in {one.casefold() for one in columns}]
+    owners = [table for table, columns in tables.items() if wanted in {column.casefold() for column in columns}]
     if owners:
         return f"Only {' and '.join(map(_quote, owners))} {'has' if len(owners) == 1 else 'have'} {_quote(missing)}."
     if _quote(wanted) in sql.casefold():

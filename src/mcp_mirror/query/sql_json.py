@@ -55,13 +55,13 @@ def load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: Fi
 
 def _unnest_columns(database: "DuckDBPyConnection", name: str) -> None:
     """Make a row for each position of the arrays of one object, if it has only arrays, of four or more items each."""
-    columns = {quote_name(one): kind for one, kind in describe_columns(database, quote_name(name)).items()}
+    columns = {quote_name(column): kind for column, kind in describe_columns(database, quote_name(name)).items()}
     if len(columns) < _COLUMNS or not all(map(_LIST.fullmatch, columns.values())):
         return
-    lengths = ", ".join(f"len({one})" for one in columns)
+    lengths = ", ".join(f"len({column})" for column in columns)
     found = database.execute(f"SELECT {lengths} FROM {quote_name(name)}").fetchmany(2)  # noqa: S608  # quoted names
     if len(found) == 1 and len(set(found[0])) == 1 and (found[0][0] or 0) >= _ITEMS:
-        listed = ", ".join(f"unnest({one}) AS {one}" for one in columns)
+        listed = ", ".join(f"unnest({column}) AS {column}" for column in columns)
         create_table(database, name, f"{quote_name(name)} SELECT {listed}")
 
 
@@ -95,8 +95,8 @@ def _find_types(database: "DuckDBPyConnection", source: str, *, is_records: bool
     if list(columns) == ["json"] and columns["json"].startswith("MAP"):
         detected = f"{_JSON}, map_inference_threshold = -1"
         columns = describe_columns(database, f"read_json({source}, {detected})")
-    names = {one.casefold() for one in columns}
-    is_renamed = any((match := _RENAMED.fullmatch(one)) and match[1].casefold() in names for one in columns)
+    names = {column.casefold() for column in columns}
+    is_renamed = any((match := _RENAMED.fullmatch(column)) and match[1].casefold() in names for column in columns)
     if is_renamed or ("json" in columns and is_records):
         return detected
     form = "" if is_records or "json" not in columns else ", records = false"

@@ -304,7 +304,7 @@ def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
     uneven = [row for row in enumerate(others, 2) if row[1] and len(row[1]) != len(first)]
     if not uneven:
         return ""
-    number, row = max(uneven, key=lambda one: len(one[1]))
+    number, row = max(uneven, key=lambda numbered: len(numbered[1]))
     reason = f"row {number:,} has {format_count(len(row), 'cell')}, the first row {len(first)}"
     cell = f"split_part(line, {quote_text(delimiter)}, 1)"
     return f'"{name}" is CSV, but {reason}. So it has a row for each line: {cell} is the first cell.'
@@ -391,18 +391,18 @@ def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: st
     create_table(database, name, f"read_csv({source}, {_CSV})")
     columns = describe_columns(database, quote_name(name))
     has_prefixes = any(letter in data for letter in _PREFIX_LETTERS) and _PREFIXED.search(data) is not None
-    doubtful = [one for one, kind in columns.items() if kind == "BOOLEAN" or (has_prefixes and kind in _INTEGERS)]
+    doubtful = [column for column, kind in columns.items() if kind == "BOOLEAN" or (has_prefixes and kind in _INTEGERS)]
     if doubtful:
-        checks = ", ".join(f"bool_and(regexp_full_match({quote_name(one)}, '{_PLAIN}'))" for one in doubtful)
+        checks = ", ".join(f"bool_and(regexp_full_match({quote_name(column)}, '{_PLAIN}'))" for column in doubtful)
         found = database.execute(f"SELECT {checks} FROM read_csv({source}, {_CSV}, all_varchar = true)").fetchone()  # noqa: S608  # quoted names
-        texts = [one for one, is_plain in zip(doubtful, found or (), strict=True) if is_plain is False]
+        texts = [column for column, is_plain in zip(doubtful, found or (), strict=True) if is_plain is False]
         if texts:
-            types = ", ".join(f"{quote_text(one)}: 'VARCHAR'" for one in texts)
+            types = ", ".join(f"{quote_text(column)}: 'VARCHAR'" for column in texts)
             create_table(database, name, f"read_csv({source}, {_CSV}, types = {{{types}}})")
         columns |= dict.fromkeys(texts, "VARCHAR")
-    numbers = [one for one, kind in columns.items() if kind == "DOUBLE"]
-    for one in map(quote_name, _test_columns(database, quote_name(name), numbers, "bool_or(isnan({0}))")):
-        database.execute(f"UPDATE {quote_name(name)} SET {one} = NULL WHERE isnan({one})")  # noqa: S608  # quoted names
+    numbers = [column for column, kind in columns.items() if kind == "DOUBLE"]
+    for column in map(quote_name, _test_columns(database, quote_name(name), numbers, "bool_or(isnan({0}))")):
+        database.execute(f"UPDATE {quote_name(name)} SET {column} = NULL WHERE isnan({column})")  # noqa: S608  # quoted names
     return columns | _clear_missing(database, name, columns) if len(columns) >= _COLUMNS else columns
 
 
@@ -413,7 +413,7 @@ def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[s
         The types of these columns.
     """
     table, missing = quote_name(name), f"({', '.join(map(quote_text, MISSING))})"
-    texts = [one for one, kind in columns.items() if kind == "VARCHAR"]
+    texts = [column for column, kind in columns.items() if kind == "VARCHAR"]
     gaps = _test_columns(database, table, texts, f"bool_or({{0}} IN {missing})")
     present = f"FILTER ({{0}} NOT IN {missing})"
     numbers = _test_columns(database, table, gaps, f"bool_and(regexp_full_match({{0}}, '{_NUMBER}')) {present}")
@@ -421,7 +421,7 @@ def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[s
     for kind in ("HUGEINT", "BIGINT"):
         is_integer = f"regexp_full_match({{0}}, '{_INTEGER}') AND TRY_CAST({{0}} AS {kind}) IS NOT NULL"
         kinds |= dict.fromkeys(_test_columns(database, table, numbers, f"bool_and({is_integer}) {present}"), kind)
-    for column, kind in ((quote_name(one), kind) for one, kind in kinds.items()):
+    for column, kind in ((quote_name(column), kind) for column, kind in kinds.items()):
         number = f"CASE WHEN {column} NOT IN {missing} THEN {column}::{kind} END"
         database.execute(f"ALTER TABLE {table} ALTER {column} TYPE {kind} USING {number}")
     return kinds
@@ -431,9 +431,9 @@ def _test_columns(database: "DuckDBPyConnection", source: str, columns: Sequence
     """The columns for which an aggregate, with `{0}` for the column, is true."""
     if not columns:
         return []
-    tests = ", ".join(test.format(quote_name(one)) for one in columns)
+    tests = ", ".join(test.format(quote_name(column)) for column in columns)
     found = database.execute(f"SELECT {tests} FROM {source}").fetchone()  # noqa: S608  # quoted names
-    return [one for one, is_true in zip(columns, found or (), strict=True) if is_true]
+    return [column for column, is_true in zip(columns, found or (), strict=True) if is_true]
 
 
 def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> str:
@@ -445,7 +445,7 @@ def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> st
     quote = quote if len(quote) == 1 else '"'
     options = {"delim": delimiter, "quote": quote, "escape": escape if len(escape) == 1 else quote}
     dialect = "".join(f", {name} = {quote_text(value)}" for name, value in options.items())
-    if has_header and all(one["type"] == "VARCHAR" for one in known):  # DuckDB takes the first texts for names
+    if has_header and all(column["type"] == "VARCHAR" for column in known):  # DuckDB takes the first texts for names
         has_header = not _is_first_row_data(database, f"{path}{dialect}")
     return f"{dialect}, header = {has_header or _has_index_header(database, f'{path}{dialect}')}"
 
@@ -465,15 +465,17 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
     """
     table = f"read_csv({source}, compression = 'none', header = false, all_varchar = true)"
     first = database.execute(f"FROM {table} LIMIT 1").fetchone() or ()
-    cells = {one: cell or "" for one, cell in zip(describe_columns(database, table), first, strict=True)}
-    numbered = [one for one, cell in cells.items() if len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
-    located = [one for one, cell in cells.items() if re.match(_LOCATION, cell)]
+    cells = {column: cell or "" for column, cell in zip(describe_columns(database, table), first, strict=True)}
+    numbered = [column for column, cell in cells.items() if len(_DIGIT.findall(cell)) >= _MIN_DIGITS]
+    located = [column for column, cell in cells.items() if re.match(_LOCATION, cell)]
     plain = f"regexp_replace({{0}}, '{_HASH}', '0', 'g')"
     form = rf"regexp_replace(regexp_replace(replace({plain}, '-', '+'), '\d+', '0', 'g'), '\s+', ' ', 'g')"
     is_path = f"2 * count(*) FILTER (regexp_matches({{0}}, '^({_LOCATION})')) > count({{0}})"
     tests = [(numbered, f"count(DISTINCT {form}) = 1"), (located, is_path)]
     for pattern, of_first in _DATA:
-        alike = [one for one, cell in cells.items() if all(re.fullmatch(form, cell) for form in (pattern, of_first))]
+        alike = [
+            column for column, cell in cells.items() if all(re.fullmatch(form, cell) for form in (pattern, of_first))
+        ]
         tests.append((alike, f"bool_and(regexp_full_match({{0}}, '{pattern.replace('{', '{{').replace('}', '}}')}'))"))
     return any(_test_columns(database, table, columns, f"{test} AND count({{0}}) > 1") for columns, test in tests)
 

@@ -224,13 +224,14 @@ _PARSERS: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _par
 
 def measure_node(node: Node) -> int:
     """The bytes of the text of a node."""
-    return sum(one.span.length if isinstance(one, Leaf) else len(one) for one in render(node))
+    return sum(piece.span.length if isinstance(piece, Leaf) else len(piece) for piece in render(node))
 
 
 def serialize_node(node: Node) -> bytes:
     """The text of a node."""
     return b"".join(
-        bytes(one.blob[one.span.start : one.span.stop]) if isinstance(one, Leaf) else one for one in render(node)
+        bytes(piece.blob[piece.span.start : piece.span.stop]) if isinstance(piece, Leaf) else piece
+        for piece in render(node)
     )
 
 

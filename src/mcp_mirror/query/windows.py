@@ -197,7 +197,7 @@ def _read_items(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         _check_offset(offset, first, "item")
         return ""
     rest = items(blob, Span(first.start - 1, span.stop - first.start + 1))
-    return _list_entries(window, blob, ((str(offset + at), one) for at, one in enumerate(rest)), offset, is_over)
+    return _list_entries(window, blob, ((str(offset + at), item) for at, item in enumerate(rest)), offset, is_over)
 
 
 def _read_keys(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
@@ -206,7 +206,7 @@ def _read_keys(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str
     if offset >= len(known):
         _check_offset(offset, len(known), "key")
         return ""
-    named = ((as_json_string(f"/{escape_token(one.key)}", _LABEL), one.span) for one in known[offset:])
+    named = ((as_json_string(f"/{escape_token(member.key)}", _LABEL), member.span) for member in known[offset:])
     return _list_entries(window, blob, named, offset, is_over)
 
 

@@ -78,7 +78,7 @@ class Eviction(msgspec.Struct):
         Raises:
             StoreError: The value does not fit beside the fair shares of the others.
         """
-        others = [one.bytes for name, one in self.usage.items() if name != self.namespace and one.values]
+        others = [used.bytes for name, used in self.usage.items() if name != self.namespace and used.values]
         fair = self.policy.max_bytes // (len(others) + 1)
         free = self.policy.max_bytes - sum(min(held, fair) for held in others)
         if self.size > free:

@@ -199,7 +199,7 @@ class S3Blobs:
                     page = await anext(pages)
                 except StopAsyncIteration:
                     return
-            yield [(one["path"], one["last_modified"].timestamp()) for one in page]
+            yield [(entry["path"], entry["last_modified"].timestamp()) for entry in page]
 
     @asynccontextmanager
     async def _in_turn(self, turns: anyio.Semaphore) -> AsyncIterator[None]:

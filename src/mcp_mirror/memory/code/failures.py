@@ -170,7 +170,7 @@ def _find_missing_input(message: str, progress: Progress) -> str | None:
         return None
     if not re.search(rf"\bin\s+{name}\b(?!\()|\b{name}\s*[\[.]", code):  # it is not read as a collection
         return None
-    variables = dict.fromkeys(one for one in _VARIABLE.findall(code) if len(one) <= _MAX_COMPARED)
+    variables = dict.fromkeys(variable for variable in _VARIABLE.findall(code) if len(variable) <= _MAX_COMPARED)
     known = (*progress.inputs, *islice(variables, _MAX_VARIABLES))
     return None if get_close_matches(name, known, cutoff=_MISSPELLED) else name
 

@@ -109,20 +109,20 @@ class Inputs(msgspec.Struct, frozen=True):
     def files(self, budget: ValueBudget) -> Mapping[str, Callable[[], str]]:
         """Return the reader of each input as a file. Each use counts."""
 
-        def read(one: Input) -> str:
-            budget.take(len(one.blob))
-            return one.read_text()
+        def read(given: Input) -> str:
+            budget.take(len(given.blob))
+            return given.read_text()
 
-        return {one.name: partial(read, one) for one in self.inputs}
+        return {given.name: partial(read, given) for given in self.inputs}
 
 
 async def read_files(inputs: Inputs, most: int) -> Inputs:
     """Return the inputs with the texts of embedded resources of at most `most` bytes in place of these."""
     changed: list[Input] = []
-    for one in inputs.inputs:
-        is_file = one.is_media and len(one.blob) <= most
-        blob = await run_by_size(len(one.blob), read_embedded_file, one.blob) if is_file else one.blob
-        changed.append(msgspec.structs.replace(one, blob=blob))
+    for given in inputs.inputs:
+        is_file = given.is_media and len(given.blob) <= most
+        blob = await run_by_size(len(given.blob), read_embedded_file, given.blob) if is_file else given.blob
+        changed.append(msgspec.structs.replace(given, blob=blob))
     return msgspec.structs.replace(inputs, inputs=tuple(changed))
 
 
@@ -191,9 +191,9 @@ def _count_lines_below(heading: str, end: str) -> int:
 def _find_json(literal: Buffer) -> Span | None:
     """The span, in characters, of JSON in a text after a heading or in a code block; None without such a part."""
     found = find_embedded_json(literal) if len(literal) <= MAX_SEARCHED_BYTES else None
-    part = str(found or b"", "utf-8")
-    start = decode_string(literal).removeprefix("\ufeff").find(part) if part else -1
-    return None if start < 0 else Span(start, len(part))
+    json_text = str(found or b"", "utf-8")
+    start = decode_string(literal).removeprefix("\ufeff").find(json_text) if json_text else -1
+    return None if start < 0 else Span(start, len(json_text))
 
 
 def describe_keys(name: str, blob: Buffer) -> str | None:
@@ -266,7 +266,7 @@ async def read_inputs(
     inputs: list[Input] = []
     joined = 0
     for name, text in members.items():
-        loaded = {one: values[one] for one in found[name] if one in values}
+        loaded = {pointer: values[pointer] for pointer in found[name] if pointer in values}
         if whole := next((value for pointer, value in loaded.items() if not pointer.location), None):
             is_media = whole.kind == "binary"
             inputs.append(Input(name, _trim_start(whole.blob), whole.file, is_media, is_stored=True))
@@ -276,7 +276,7 @@ async def read_inputs(
         check_size(joined)
         segments = substitute_pointers(text, found[name], await _parse_literals(loaded), lambda _: frozenset())
         inputs.append(Input(name, _trim_start(await run_by_size(size, contiguous, segments))))
-    known = (one for one in described.values() if isinstance(one, Descriptor))
+    known = (value for value in described.values() if isinstance(value, Descriptor))
     labels = memory.flows.join(*map(memory.flows.read_labels, known))
     paths = tuple(sorted({str(value.path) for value in values.values()}))
     return Inputs(tuple(inputs), labels, all(value.preview for value in values.values()), paths)

@@ -35,8 +35,8 @@ _NO_VALUE: Final = re.compile(r"(?:NameError|UnboundLocalError): [^']*'(\w+)'")
 def find_mistakes(diagnostics: str, code: str) -> list[str]:
     """Return the mistakes, each with its line."""
     lines = code.splitlines()
-    found = (_read_mistake(one, lines) for one in json.loads(diagnostics))
-    return list(dict.fromkeys(one for one in found if one))[:MAX_MISTAKES]
+    found = (_read_mistake(diagnostic, lines) for diagnostic in json.loads(diagnostics))
+    return list(dict.fromkeys(mistake for mistake in found if mistake))[:MAX_MISTAKES]
 
 
 def _read_mistake(diagnostic: Mapping[str, Any], lines: list[str]) -> str | None:

@@ -59,7 +59,7 @@ def _measure(value: object, limit: int) -> Iterator[int]:
     """Yield the size of all items down to each level of nesting, until it exceeds the limit."""
     size, level = 0, [value]
     while level and size <= limit:
-        size += _ITEM_BYTES * len(level) + sum(len(one) for one in level if isinstance(one, str | bytes))
+        size += _ITEM_BYTES * len(level) + sum(len(item) for item in level if isinstance(item, str | bytes))
         yield size
         level = _list_items(level, limit // _ITEM_BYTES)
 
@@ -67,13 +67,13 @@ def _measure(value: object, limit: int) -> Iterator[int]:
 def _list_items(level: Iterable[object], most: int) -> list[object]:
     """Return the items of all containers of a level, and stop soon after `most` of them."""
     items: list[object] = []
-    for one in level:
-        if isinstance(one, dict):
-            items += one.keys()
-            items += one.values()
-        elif isinstance(one, _CONTAINERS):
-            items += one
-        elif (attributes := _read_attributes(one)) is not None:
+    for value in level:
+        if isinstance(value, dict):
+            items += value.keys()
+            items += value.values()
+        elif isinstance(value, _CONTAINERS):
+            items += value
+        elif (attributes := _read_attributes(value)) is not None:
             items += attributes.values()
         if len(items) > most:
             break
@@ -194,9 +194,9 @@ def _to_plain(value: object) -> Any:
     if (attributes := _read_attributes(value)) is not None:
         value = attributes
     if isinstance(value, dict):
-        return {_to_key(one): _to_plain(item) for one, item in value.items()}
+        return {_to_key(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, _CONTAINERS):
-        return [_to_plain(one) for one in value]
+        return [_to_plain(item) for item in value]
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 

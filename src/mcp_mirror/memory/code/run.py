@@ -61,11 +61,13 @@ async def run(call: ToolInput) -> Content:
         raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
     policy = scripts.policy
-    given = await read_inputs(call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size))
-    inputs = await read_files(given, policy.values)
+    without_files = await read_inputs(
+        call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size)
+    )
+    inputs = await read_files(without_files, policy.values)
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     budget = ValueBudget(policy.values)
-    names = tuple(one.name for one in inputs.inputs)
+    names = tuple(given.name for given in inputs.inputs)
     progress = Progress(code, names, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
     try:
         outcome = await _execute(call, scripts, inputs, progress)
@@ -128,24 +130,24 @@ async def _prepare_script(
     If the model may not see its inputs, the check before the run is the only place for mistakes.
     """
     code, uses_tools = progress.code, mentions("tools", progress.code)
-    used = [one for one in inputs.inputs if mentions(one.name, code)]
-    for one in used:
-        progress.budget.take(len(one.blob))
+    used = [given for given in inputs.inputs if mentions(given.name, code)]
+    for given in used:
+        progress.budget.take(len(given.blob))
 
     def read_variables() -> dict[str, str | bytes]:
-        return {one.name: one.read_variable() for one in used}
+        return {given.name: given.read_variable() for given in used}
 
-    variables = await run_by_size(sum(len(one.blob) for one in used), read_variables)
+    variables = await run_by_size(sum(len(given.blob) for given in used), read_variables)
     progress.parsed |= {name: value for name, value in variables.items() if isinstance(value, bytes)}
-    opened = [one for one in inputs.inputs if f"/memory/{one.name}" in code]
-    progress.texts |= {one.name: one.blob for one in (*used, *opened) if one.name not in progress.parsed}
-    progress.names += (one.read_text() for one in used if one.is_name and not one.is_stored)
+    opened = [given for given in inputs.inputs if f"/memory/{given.name}" in code]
+    progress.texts |= {given.name: given.blob for given in (*used, *opened) if given.name not in progress.parsed}
+    progress.names += (given.read_text() for given in used if given.is_name and not given.is_stored)
     prelude, stubs = "", None
     selected = select_tools(code, tools)
     if used or uses_tools:
         prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
     if uses_tools or not call.memory.flows.may_show(inputs.labels):
-        stubs = write_stubs(selected, (one.name for one in inputs.inputs))
+        stubs = write_stubs(selected, (given.name for given in inputs.inputs))
     return Script(
         code=code,
         prelude=prelude,

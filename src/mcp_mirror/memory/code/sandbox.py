@@ -359,7 +359,7 @@ class _Execution:
             return self._answer_os_call(str(name), snapshot.args)
         if name != CALL:
             return {"exc_type": "NameError", "message": f"name '{name}' is not defined"}
-        if snapshot.kwargs or [type(one) for one in snapshot.args] != [str, str]:
+        if snapshot.kwargs or [type(argument) for argument in snapshot.args] != [str, str]:
             return {"exc_type": "TypeError", "message": "Call tools with tools.name(argument=...)."}
         tool, arguments = snapshot.args
         anyio.from_thread.run_sync(self._tasks.start_soon, self._answer, snapshot.call_id, tool, arguments)
@@ -369,11 +369,11 @@ class _Execution:
         """Answer a file call: only the files of the inputs exist, and none can be written."""
         from pydantic_monty import MontyFileHandle  # noqa: PLC0415  # an extra
 
-        files = {f"{FOLDER}/{one}": read for one, read in self._script.files.items()}
+        files = {f"{FOLDER}/{name}": read for name, read in self._script.files.items()}
         path = str(getattr(args[0], "path", args[0])) if args else ""
         answer: object = None
         if name == "Path.iterdir" and path == FOLDER:
-            answer = [PurePosixPath(one) for one in files]
+            answer = [PurePosixPath(path) for path in files]
         elif name in ("Path.exists", "Path.is_file"):
             answer = path in files
         elif name == "open" and path in files and args[1] in ("r", "rb"):
@@ -388,7 +388,7 @@ class _Execution:
 
     def _wait_for(self, call_ids: list[int]) -> dict[int, Any]:
         """Wait until one of these tool calls or more have results, and return the results."""
-        while not (ready := {one: self._settled.pop(one) for one in call_ids if one in self._settled}):
+        while not (ready := {call_id: self._settled.pop(call_id) for call_id in call_ids if call_id in self._settled}):
             if (answer := self._answers.get()) is None:
                 raise _EndedError(_CANCELLED)
             self._settled[answer[0]] = answer[1]
@@ -410,7 +410,7 @@ class _Execution:
             return Failure(message, INPUT)
         kind, frames = message.partition(":")[0], error.traceback()
         if self._script.prelude:
-            frames = [one for one in frames if one.filename != "<python-input-0>"]
+            frames = [frame for frame in frames if frame.filename != "<python-input-0>"]
         if not frames:
             return Failure(message, kind, limit=limit)
         line, source = frames[-1].line, frames[-1].source_line or ""

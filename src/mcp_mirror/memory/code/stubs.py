@@ -29,10 +29,10 @@ _MAX_LITERALS: Final = 30
 
 def name_tools(tools: Sequence[ScriptTool]) -> Mapping[str, ScriptTool]:
     """Return the tools by their names in scripts: the twin's name, and the tool's own name where it is unique."""
-    own = [_to_identifier(one.tool) for one in tools]
+    own = [_to_identifier(tool.tool) for tool in tools]
     times = Counter(own)
     named = {name: one for name, one in zip(own, tools, strict=True) if times[name] == 1}
-    return named | {_to_identifier(one.name): one for one in tools}
+    return named | {_to_identifier(tool.name): tool for tool in tools}
 
 
 def select_tools(code: str, tools: Mapping[str, ScriptTool]) -> Mapping[str, ScriptTool]:
@@ -65,7 +65,7 @@ def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: boo
 def write_stubs(tools: Mapping[str, ScriptTool], inputs: Iterable[str]) -> str:
     """Return the declarations for the type check. Types of members are not declared: the gateway validates them."""
     lines = ["from typing import Any, Literal", "import json", f"class {TOOLS_CLASS}:", "    pass"]
-    lines += [f"    async def {name}({_write_parameters(one.schema)}) -> Any: ..." for name, one in tools.items()]
+    lines += [f"    async def {name}({_write_parameters(tool.schema)}) -> Any: ..." for name, tool in tools.items()]
     lines += [f"tools: {TOOLS_CLASS}", *(f"{name}: Any" for name in inputs)]
     return "\n".join(lines)
 
@@ -89,13 +89,13 @@ def _write_type(schema: object) -> str:
     if not isinstance(schema, Mapping):
         return "Any"
     values = schema.get("enum")
-    if isinstance(values, list) and len(values) <= _MAX_LITERALS and all(isinstance(one, str) for one in values):
+    if isinstance(values, list) and len(values) <= _MAX_LITERALS and all(isinstance(value, str) for value in values):
         return f"Literal[{', '.join(map(repr, values))}]" if values else "Any"
     kinds = schema.get("type")
     kinds = kinds if isinstance(kinds, list) else [kinds]
-    if values is not None or not all(isinstance(one, str) and one in _TYPES for one in kinds):
+    if values is not None or not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
         return "Any"
-    return " | ".join(_TYPES[one] for one in kinds)
+    return " | ".join(_TYPES[kind] for kind in kinds)
 
 
 def _to_identifier(name: str) -> str:

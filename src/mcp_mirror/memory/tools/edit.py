@@ -49,7 +49,7 @@ async def edit(call: ToolInput) -> Content:
             f"{found_value.kind}: it would be replaced. "
             f"Use {'' if found_value.kind == 'text' else patch}`old_text` with `new_text`."
         )
-    sent = len(call.arguments.raw) + sum(len(one.blob) for one in used)
+    sent = len(call.arguments.raw) + sum(len(value.blob) for value in used)
     cost = _EDIT_COST * (len(found_value.blob) + sent)
     if isinstance(change, Replace | ReplaceByValue):
         replace = change if isinstance(change, Replace) else change.replace
@@ -85,7 +85,7 @@ async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[
     is_text = way == "old_text"
     given = msgspec.json.encode(arguments.text("new_text")) if is_text else arguments.json(way)
     segments, used = await _resolve(call, given, is_patch=way == "patch")
-    if (size := sum(len(one.blob) for one in used)) > MAX_INSERTED_BYTES:
+    if (size := sum(len(value.blob) for value in used)) > MAX_INSERTED_BYTES:
         raise ToolError(
             f"The values that this edit inserts have {format_bytes(size)} together; an edit inserts up to "
             f"{format_bytes(MAX_INSERTED_BYTES)}. Insert parts of them (path/key)."
@@ -114,7 +114,9 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
     memory = call.memory
     pointers = await memory.find_pointers(call.namespace, given)
     found = tuple(
-        one for one in pointers if not is_patch or not isinstance(one, Pointer) or one.location[1:2] == ("value",)
+        pointer
+        for pointer in pointers
+        if not is_patch or not isinstance(pointer, Pointer) or pointer.location[1:2] == ("value",)
     )
     values: dict[Pointer, FoundValue] = {}
     known: dict[str, FoundValue] = {}  # each map of a large value takes a file handle

@@ -28,7 +28,7 @@ async def list_values(call: ToolInput) -> Content:
         return build_text_content(
             "Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats)
         )
-    lines = call.memory.budget.without(_FOOTER).select(_format_line(one, flows) for one in page[:_PAGE])
+    lines = call.memory.budget.without(_FOOTER).select(_format_line(descriptor, flows) for descriptor in page[:_PAGE])
     if len(page) > len(lines):
         is_all = not tool and not call.arguments.has("after")
         left = f"{stats.values - len(lines):,} more" if is_all else "more"
@@ -56,15 +56,17 @@ async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:
 async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
     if not stats.values:
         return "Nothing is stored yet."
-    slugs = [as_json_string(one, _NAME_BYTES) for one in sorted(await call.memory.store.slugs(call.namespace))[:_PAGE]]
+    slugs = [
+        as_json_string(slug, _NAME_BYTES) for slug in sorted(await call.memory.store.slugs(call.namespace))[:_PAGE]
+    ]
     return f"No value of {as_json_string(tool, _NAME_BYTES)} is stored. There are values of {', '.join(slugs)}."
 
 
-def _format_line(one: Descriptor, flows: Flows) -> str:
+def _format_line(descriptor: Descriptor, flows: Flows) -> str:
     """A value as one line. A script that reads hidden values chooses the kind and size of what it returns."""
-    is_shown = flows.may_show(flows.read_labels(one))
-    facts = f"{one.kind}, {format_bytes(one.shown_size)}" if is_shown else "hidden"
-    return f'"{one.base}" {facts}, {format_time(one.created)}'
+    is_shown = flows.may_show(flows.read_labels(descriptor))
+    facts = f"{descriptor.kind}, {format_bytes(descriptor.shown_size)}" if is_shown else "hidden"
+    return f'"{descriptor.base}" {facts}, {format_time(descriptor.created)}'
 
 
 async def forget(call: ToolInput) -> Content:

@@ -132,14 +132,14 @@ def read_path(text: str) -> MemoryPath | None:
 def _advise(found_value: FoundValue) -> str:
     """The next step for a value that is too large to return."""
     if found_value.kind == "object" and len(found_value.blob) > _MAX_INDEXED_BYTES:
-        part = 'take a part (path + "/key"), or '
+        advice = 'take a part (path + "/key"), or '
     elif found_value.kind == "object":
         listed = members(found_value.blob, trim(found_value.blob))[:8]
-        keys: list[JsonToken] = [one.key if found_value.preview else at for at, one in enumerate(listed)]
+        keys: list[JsonToken] = [member.key if found_value.preview else at for at, member in enumerate(listed)]
         parts = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY_BYTES) for key in keys)
-        part = f"take a part (path + one of {parts}), or "
+        advice = f"take a part (path + one of {parts}), or "
     elif found_value.kind == "array":
-        part = 'take one item (path + "/0"), or '
+        advice = 'take one item (path + "/0"), or '
     else:
-        part = ""
-    return f"Pass the path to the tool that needs the value: {part}use the path itself as that tool's argument."
+        advice = ""
+    return f"Pass the path to the tool that needs the value: {advice}use the path itself as that tool's argument."

@@ -43,7 +43,7 @@ async def describe(call: ToolInput) -> Content:
 
 def _describe_origin(described: Descriptor, flows: Flows) -> str:
     provenance, labels = described.provenance, flows.read_labels(described)
-    inputs = f", given {', '.join(sanitize(one[:200]) for one in provenance.inputs[:3])}" if provenance.inputs else ""
+    inputs = f", given {', '.join(sanitize(path[:200]) for path in provenance.inputs[:3])}" if provenance.inputs else ""
     media = f" {as_json_string(described.media_type, 80)}" if described.media_type else ""
     return (
         f"\nfrom {as_json_string(provenance.tool, 80)} of {provenance.upstream!r}{media}{inputs}; "

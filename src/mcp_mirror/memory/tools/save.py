@@ -99,7 +99,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
     """
     memory, flows = call.memory, call.memory.flows
     frame = await _make_frame(call, value)
-    of_inputs = [flows.read_labels(one.descriptor) for one in value.inputs]
+    of_inputs = [flows.read_labels(source.descriptor) for source in value.inputs]
     labels = flows.join(flows.labels_of_place(value.source), *of_inputs, *value.labels)
     options = _choose_options(call, value)
     if not flows.may_show(labels):
@@ -115,7 +115,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         if isinstance(result, RejectedFrame) or result.captured.value is None:
             raise ToolError("null cannot be stored. Store another value.")
         digest = await run_by_size(len(call.arguments.raw), hashlib.sha256, call.arguments.raw)
-        inputs = (*(str(one.path) for one in value.inputs), *value.paths)
+        inputs = (*(str(source.path) for source in value.inputs), *value.paths)
         provenance = Provenance(OWN_NAME, call.tool, digest.hexdigest(), inputs, memory.trace.traceparent)
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
@@ -145,7 +145,7 @@ async def _make_frame(call: ToolInput, value: NewValue) -> bytes | SpooledFrame:
 def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
     mirror = call.memory.mirror
     inline_budget = mirror.inline_budget if value.most_shown is None else min(value.most_shown, mirror.inline_budget)
-    preview = value.preview and all(one.preview for one in value.inputs)
+    preview = value.preview and all(source.preview for source in value.inputs)
     rules = CaptureRules("always", inline_budget, mirror.error_budget, is_wrapped=False, preview=preview)
     return ProcessingOptions(
         rules=rules,

@@ -133,10 +133,10 @@ async def _read_tables(call: ToolInput) -> Inputs:
 
     inputs = await read_inputs(call, raw, _check_tables, check_size)
     given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    for one in inputs.inputs:
-        if one.is_name and bytes(one.blob) == bytes(given[one.name]).strip():
-            raise await call.memory.unknown_path_error(call.namespace, one.read_text())
-    check_size(sum(len(one.blob) for one in inputs.inputs))
+    for table in inputs.inputs:
+        if table.is_name and bytes(table.blob) == bytes(given[table.name]).strip():
+            raise await call.memory.unknown_path_error(call.namespace, table.read_text())
+    check_size(sum(len(table.blob) for table in inputs.inputs))
     return inputs
 
 

@@ -108,7 +108,7 @@ class Memory(msgspec.Struct, frozen=True):
         """
         most = self.limits.traffic.max_pointers
         found = await self.scanner.find(text, self.path_slugs, most)
-        if all(not isinstance(one, Pointer) or one.is_known for one in found):
+        if all(not isinstance(pointer, Pointer) or pointer.is_known for pointer in found):
             return found
         return await self.scanner.find(text, self.path_slugs | await self.store.slugs(namespace), most)
 
@@ -281,7 +281,7 @@ class MemoryTool(msgspec.Struct, frozen=True):
     def _find_synonyms(self, name: str) -> list[str]:
         """The arguments of this tool that other tools give this name."""
         folded = name.replace("_", "").replace("-", "").lower()
-        return [one for one in (*self.properties, *self.unlisted) if folded in _SYNONYMS.get(one, ())]
+        return [name for name in (*self.properties, *self.unlisted) if folded in _SYNONYMS.get(name, ())]
 
     def _accepts(self, name: str, raw: bytes) -> bool:
         """Whether an argument accepts the type of a value."""
@@ -311,8 +311,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     @property
     def _describe_usage(self) -> str:
-        further = ((name, one) for name, one in self.properties.items() if name not in self.required)
-        optional = ", ".join(_describe_argument(name, one) for name, one in further)
+        further = ((name, schema) for name, schema in self.properties.items() if name not in self.required)
+        optional = ", ".join(_describe_argument(name, schema) for name, schema in further)
         if not self.required:
             return f"It may take {optional}."
         return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."

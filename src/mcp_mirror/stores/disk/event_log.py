@@ -34,7 +34,7 @@ _SPARE: Final = 4 << 20
 """Free bytes of the disk below which nothing is appended, because deleting values on a full disk needs some."""
 _CURSOR_DIGITS: Final = 19
 _MAX_CURSOR: Final = (1 << 63) - 1
-_COLUMNS: Final = tuple(one.name for one in msgspec.structs.fields(Sums))
+_COLUMNS: Final = tuple(field.name for field in msgspec.structs.fields(Sums))
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS calls (

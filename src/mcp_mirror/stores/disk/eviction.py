@@ -105,7 +105,7 @@ class DiskEviction:
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
                 tombstone = (namespace, base, slug_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
-        for namespace in {one.namespace for one in removals}:
+        for namespace in {removal.namespace for removal in removals}:
             _trim_tombstones(change, namespace, now)
 
 

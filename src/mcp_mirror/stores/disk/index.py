@@ -252,8 +252,8 @@ class Index:
             row = self._record_use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
         if row is None:
             return None
-        size, part, digest, start, record = row
-        return ValueLocation(size, part or b"" if digest is None else b"", digest, start or 0, record)
+        size, content, digest, start, record = row
+        return ValueLocation(size, content or b"" if digest is None else b"", digest, start or 0, record)
 
     def delete(self, namespace: str, base: str, *, writes_uses: bool = True) -> bool:
         """Remove a value without a tombstone; with the pending uses of other values, which take space on the disk."""
@@ -348,7 +348,7 @@ class Index:
         (expires, *row), now = found[0], self._clock()
         if expires <= now:
             with self._change() as change:
-                expired = [Removal(*one) for one in change.execute(_EXPIRED_ROW, (*key, now))]
+                expired = [Removal(*expired_row) for expired_row in change.execute(_EXPIRED_ROW, (*key, now))]
                 self._eviction.replace_by_tombstones(change, "expired", expired)
             self._remove_doomed_files()
             return None

@@ -129,7 +129,7 @@ def _decode_sums(fields: Mapping[bytes, bytes]) -> dict[SumKey, Sums]:
         key = (int(hour), decode_name(upstream), decode_name(tool))
         if int(place) < _PLACES:  # a later version may have more sums
             numbers.setdefault(key, [0] * _PLACES)[int(place)] = int(number)
-    return {key: Sums(*one) for key, one in numbers.items()}
+    return {key: Sums(*sums) for key, sums in numbers.items()}
 
 
 def _build_cursor(identity: bytes) -> str:
