@@ -36,7 +36,7 @@ from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.http_exchange import BODY_FOLLOWS, send_body
-from mcp_mirror.server.request_context import HttpRequest
+from mcp_mirror.server.request_context import HttpRequest, keep_client_headers, read_request
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer, Segments
@@ -173,6 +173,12 @@ class DirectHttp:
         self.path: Final = path
         """The path of the endpoint."""
         self._silence = SharedTimer(_PING_INTERVAL)
+
+    def read_request(self, scope: Scope) -> HttpRequest:
+        """Return the head of a request. Its scope keeps the headers whose values upstreams get."""
+        if names := self._direct_path.client_header_names:
+            keep_client_headers(scope, names)
+        return read_request(scope)
 
     def has_endpoint(self, request: HttpRequest) -> bool:
         """Whether the endpoint of a request exists for its sender, and the session was created there."""

@@ -188,7 +188,7 @@ class Handlers(msgspec.Struct):
             channel,
             name,
             arguments,
-            meta=select_relayed_meta(meta, headers),
+            meta=select_relayed_meta(meta, headers, caller),
             input_round=input_round,
             conversation=conversation,
             is_limited=True,
@@ -449,8 +449,9 @@ class Handlers(msgspec.Struct):
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)
         input_round = read_round(params.get("inputResponses"), state)
-        meta = select_relayed_meta(read_meta(context), _headers_of(context))
-        return RelayRequest(self._build_channel(context), params, meta, input_round)
+        channel = self._build_channel(context)
+        meta = select_relayed_meta(read_meta(context), _headers_of(context), channel.caller)
+        return RelayRequest(channel, params, meta, input_round)
 
     def _stub(self, empty: Mapping[str, Any], reply: ToolResult, context: Context) -> dict[str, Any]:
         """Return the part of a result that the SDK writes."""

@@ -31,7 +31,7 @@ from mcp_mirror.server.http_exchange import replay_body, send_body
 from mcp_mirror.server.pending_payloads import PendingPayloads, refuse_response
 from mcp_mirror.server.rejected_requests import RejectedRequests, build_busy_response, build_error_response
 from mcp_mirror.server.repeated_ids import RepeatedIds
-from mcp_mirror.server.request_context import HttpRequest, read_request
+from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.system.fair_queue import FairQueue
 from mcp_mirror.types import Segments
 
@@ -125,7 +125,7 @@ class PayloadMiddleware:
         # Checked first, so that a web page in the user's browser cannot make the gateway read a body.
         if refusal := self._addresses.refuse(scope):
             raise _RejectedError(refusal)
-        request, limit = read_request(scope), self._traffic.requests_per_principal
+        request, limit = self._direct_http.read_request(scope), self._traffic.requests_per_principal
         if self._open_requests[request.namespace] >= limit:
             raise _RejectedError(build_busy_response(429, "requests_per_principal", limit, "requests are open"))
         if not self._direct_http.has_endpoint(request):

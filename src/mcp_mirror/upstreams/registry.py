@@ -40,6 +40,8 @@ class UpstreamRegistry:
         self._client: ClientChannel | None = None
         self._local = LocalUpstream(functions, dependencies.listeners) if functions is not None else None
         self._servers = {policy.name: self._create(policy) for policy in policies}
+        self.client_header_names: frozenset[str] = self._find_client_header_names()
+        """The headers of requests whose values upstreams get, in lower case."""
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks = anyio.create_task_group()
         self._started = float("inf")
@@ -97,6 +99,7 @@ class UpstreamRegistry:
             known = before.get(policy.name)
             is_unchanged = known is not None and known.policy == policy
             self._servers[policy.name] = before.pop(policy.name) if is_unchanged else self._create(policy)
+        self.client_header_names = self._find_client_header_names()
         for name, server in before.items():
             if (scope := self._scopes.pop(name, None)) is not None:
                 self._tasks.start_soon(_stop_when_drained, server, scope, drain)
@@ -106,6 +109,10 @@ class UpstreamRegistry:
         self._replaced.set()
         self._replaced = anyio.Event()
 
+    def _find_client_header_names(self) -> frozenset[str]:
+        each = (server.policy.client_values.values() for server in self._servers.values())
+        return frozenset(name.lower() for names in each for name in names)
+
     async def wait_for_replacement(self) -> None:
         """Wait for the next call of `replace`."""
         await self._replaced.wait()
@@ -113,7 +120,7 @@ class UpstreamRegistry:
     def end_session(self, session: str) -> None:
         """Close the dedicated connections of a client session that has ended."""
         for server in self._servers.values():
-            server.release(session)
+            server.release_owner(session)
 
     async def set_level(self, channel: ClientChannel, level: str) -> None:
         """Set the log level of the servers on the dedicated connections of a 2025-11-25 client."""
