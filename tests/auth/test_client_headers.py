@@ -178,6 +178,27 @@ async def test_lists_are_those_of_the_caller_or_of_the_configuration(
             assert f"notes of {owner}" in [one.get("name") for one in listed]
 
 
+@combinations
+async def test_an_upstream_may_have_no_credentials_of_the_gateway(
+    wire: str, version: str, client: str, configured: Configured
+) -> None:
+    async with personal(wire, version) as crm:
+        crm["env" if wire == "stdio" else "headers"] |= {"CRM_TOKEN" if wire == "stdio" else "authorization": "revoked"}
+        async with people(configured, {"crm": crm}, client) as (alice, bob, _):
+            assert (await bob.reveal("Bearer of-bob"))[
+                "credential"
+            ] == "Bearer of-bob"  # before it has listed any tools
+            for credential, is_served in ((None, False), ("Bearer of-alice", True)):
+                result = (await alice.ask("tools/list", credential))["result"]
+                assert ("reveal_mirrored" in [tool["name"] for tool in result["tools"]]) is is_served
+                if client == NEW:
+                    assert result["cacheScope"] == "private"
+            listed = (await alice.ask("resources/list", "Bearer of-alice"))["result"]["resources"]
+            assert "notes of Bearer of-alice" in [one.get("name") for one in listed]
+            assert "by Bearer of-alice" in str(await alice.ask("resources/read", "Bearer of-alice", uri="notes://mine"))
+            assert (await alice.reveal("Bearer of-alice"))["credential"] == "Bearer of-alice"
+
+
 async def test_a_header_that_is_sent_twice_is_refused(configured: Configured) -> None:
     async with personal("http", NEW) as crm, people(configured, {"crm": crm}, OLD) as (alice, *_):
         visitor = alice.visitor

@@ -57,7 +57,7 @@ class Router(msgspec.Struct, frozen=True):
                 raise error
         if entry is None:  # its upstream may be starting, or may just have announced it
             await self.upstreams.settle(wait, caller)
-            await self.upstreams.settle_changes(caller)
+            await self.upstreams.settle_changes(call.channel)
             catalog = self.runtime.state.catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:  # its upstream may be available again

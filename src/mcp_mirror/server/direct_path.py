@@ -23,7 +23,7 @@ from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from mcp_mirror.callers import LOCAL, Caller
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import Message, RequestId, array_of, object_of, open_message, open_object
@@ -232,7 +232,7 @@ class DirectPath:
         """Return the members of a list of tools, in the order in which the SDK writes them."""
         handlers, caller = self._handlers, sender.caller
         async with handlers.admission.acquire(caller.namespace):
-            listed = await handlers.list_tools(caller)
+            listed = await handlers.list_tools(NullChannel(caller, session_channel=sender.session))
         tools = array_of(listed.items)
         if not sender.caller.is_stateless:
             return {"tools": tools}

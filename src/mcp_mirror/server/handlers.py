@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
 from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 
-from mcp_mirror.callers import Caller
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, ItemKind
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, ToolResult, build_error_reply
@@ -122,13 +122,13 @@ class Handlers(msgspec.Struct):
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         _refuse_cursor(params)
-        return self._keep_list("tools", await self.list_tools(self.sessions.caller_of(context)))
+        return self._keep_list("tools", await self.list_tools(self._build_channel(context)))
 
-    async def list_tools(self, caller: Caller) -> ClientList:
+    async def list_tools(self, channel: ClientChannel) -> ClientList:
         """Return the tools that a client sees."""
-        upstreams = self.gateway.upstreams
+        upstreams, caller = self.gateway.upstreams, channel.caller
         await upstreams.settle_listings(self.gateway.state.config.mirror.startup_wait, caller)
-        await upstreams.settle_changes(caller)
+        await upstreams.settle_changes(channel)
         listings = [one.listing for one in upstreams.visible_to(caller)]
         hints = [hint for one in listings for hint in (one.hints if one else _INCOMPLETE)]
         ttl, scope = join_cache_hints(hints)

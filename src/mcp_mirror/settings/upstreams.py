@@ -197,7 +197,9 @@ class UpstreamPolicy(Section, frozen=True):
     @property
     def is_scoped(self) -> bool:
         """Whether some principals may see what others do not."""
-        return bool(self.required_scopes) or any(policy.required_scopes for _, policy in self.overrides)
+        return bool(self.required_scopes or self.client_values) or any(
+            policy.required_scopes for _, policy in self.overrides
+        )
 
     def scopes_of(self, tool: str) -> frozenset[str]:
         """Return the scopes that a tool requires: the upstream's and those of every matching glob."""

@@ -77,7 +77,9 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     """The timer for requests with the `timeout` of the policy; None: each request has a timer of its own."""
 
     def for_client(self, values: Mapping[str, str]) -> "ConnectionSettings":
-        """Return the settings of a connection with the headers or variables of one client, and no shared sign-in."""
+        """Return the settings of a connection with these headers or variables of one client; the same without any."""
+        if not values:
+            return self
         endpoint = self.policy.endpoint
         assert not isinstance(endpoint, LocalEndpoint)  # noqa: S101  # local functions have no connection
         policy = replace(self.policy, endpoint=endpoint.with_client_values(values))

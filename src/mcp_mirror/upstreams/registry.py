@@ -159,12 +159,12 @@ class UpstreamRegistry:
         """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
         await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
-    async def settle_changes(self, caller: Caller) -> None:
-        """Wait while changes of the tools that a caller sees are being read, for two seconds at most."""
+    async def settle_changes(self, channel: ClientChannel) -> None:
+        """Wait for a short time while changes of the tools that a caller sees are being read."""
         async with anyio.create_task_group() as tasks:
-            for upstream in self.visible_to(caller):
+            for upstream in self.visible_to(channel.caller):
                 if isinstance(upstream, ServerUpstream):
-                    tasks.start_soon(upstream.settle_changes, caller)
+                    tasks.start_soon(upstream.settle_changes, channel)
 
     async def settle_one(self, name: str, seconds: float) -> bool:
         """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
@@ -195,6 +195,8 @@ def explain_missing(upstreams: Iterable[Upstream]) -> str:
     starting: list[str] = []
     down: list[str] = []
     for one in upstreams:
+        if one.policy.client_values and one.status.state == "down":
+            continue  # only for the gateway
         if one.status.state == "down":
             down.append(one.policy.name)
         elif not one.listing:

@@ -41,6 +41,8 @@ from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""
+_OWN_LISTING_WAIT: Final = 10.0
+"""Seconds that a list waits for the first tools of a caller's own connection, at most."""
 _HTTP_LIMIT: Final = 4 << 20
 """Bytes of a body that the HTTP servers of the MCP SDKs accept."""
 _NODE_LIMIT: Final = 10 << 20
@@ -131,8 +133,15 @@ class ServerUpstream:
         """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
         return self._listed_connection(owner).listing
 
-    async def settle_changes(self, caller: Caller) -> None:
-        """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`."""
+    async def settle_changes(self, channel: ClientChannel) -> None:
+        """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`.
+
+        Where the configured values can list no tools, a caller that sends its own gets the tools of its connection.
+        """
+        caller = channel.caller
+        if self.listing is None and self._client_values.are_needed(caller) and self._client_values.are_given(caller):
+            with suppress(UpstreamError), anyio.move_on_after(_OWN_LISTING_WAIT):
+                await self.connection_for(channel)
         connection = self._listed_connection(self._find_owner(caller))
         if connection.current_session is not None:
             await connection.list_changes.settle_tools()
@@ -159,13 +168,13 @@ class ServerUpstream:
 
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether the upstream has a capability, and within it a detail."""
-        offered = self.listing.capabilities.get(capability) if self.listing else None
+        listing = next((one.listing for one in self.connections if one.listing), None)
+        offered = listing.capabilities.get(capability) if listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
     def refusal(self, what: str, code: int, message: str, caller: Caller, *, is_content_hidden: bool) -> RefusedError:
         """Return the exception for a JSON-RPC error, to a request of a caller, that arrived in a spool file."""
-        dedicated = self._dedicated.get(self._connection_key(caller) or "")
-        settings = dedicated.connection.settings if dedicated else self._settings
+        settings = self._settings.for_client(self._client_values.read(caller))
         return build_refusal(settings, what, code, message, is_content_hidden=is_content_hidden)
 
     async def run(self) -> None:
@@ -356,7 +365,7 @@ class ServerUpstream:
         # A server of protocol version 2026-07-28 may refuse the handshake, see `_get_dedicated`.
         is_new = self.listing is not None and self.listing.is_stateless
         connection = ReconnectingConnection(
-            self._settings.for_client(values) if values else self._settings,
+            self._settings.for_client(values),
             self._build_owner(channel, key),
             modes,
             may_be_refused=is_new and not values,
