@@ -16,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "relay"))
 import resources_and_prompts
 import upstream
 from input_requests import Ctx
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INVALID_PARAMS,
     CompleteRequestParams,
     CompleteResult,
     Completion,
@@ -43,6 +45,10 @@ def credential(ctx: Ctx) -> str:
 async def reveal(call: upstream.Call) -> upstream.Outcome:
     shared = "" if call.ctx.request is None else call.ctx.request.headers.get("x-shared", "")
     return upstream.say(json.dumps({"credential": credential(call.ctx), "shared": shared, "process": os.getpid()}))
+
+
+async def reject(call: upstream.Call) -> upstream.Outcome:
+    raise MCPError(INVALID_PARAMS, f"not for {credential(call.ctx)}, " * call.given["times"])
 
 
 async def read_resource(ctx: Ctx, params: ReadResourceRequestParams) -> Any:
@@ -91,6 +97,6 @@ def build(version: str) -> upstream.Upstream:
 if __name__ == "__main__":
     if "revoked" in TOKEN:
         sys.exit(f"error: {TOKEN} is not accepted")
-    upstream.TOOLS["reveal"] = reveal  # type: ignore[index]
+    upstream.TOOLS |= {"reveal": reveal, "reject": reject}  # type: ignore[operator]
     upstream.build = build
     asyncio.run({"http": upstream.serve_http, "stdio": upstream.serve_stdio}[sys.argv[1]](sys.argv[2]))

@@ -298,6 +298,14 @@ async def test_a_rejected_credential_affects_only_its_person(wire: str, configur
         assert (await alice.reveal("Bearer good"))["credential"] == "Bearer good"
 
 
+@pytest.mark.parametrize("times", [1, 1 << 17], ids=["small", "in a spool file"])
+async def test_an_error_that_quotes_a_credential_is_redacted(times: int, configured: Configured) -> None:
+    async with personal("http", NEW) as crm, people(configured, {"crm": crm}, NEW) as (alice, *_):
+        answer = await alice.call("Bearer c4nary-0123", "reject_mirrored", times=times)
+        assert "not for ***" in answer
+        assert "c4nary" not in answer
+
+
 @pytest.mark.posix
 @pytest.mark.parametrize("wire", ["http", "stdio"])
 async def test_the_gateway_writes_no_credential_of_a_person(
