@@ -208,13 +208,18 @@ async def test_a_header_that_is_sent_twice_is_refused(configured: Configured) ->
         assert MISSING in answer.text
 
 
+@pytest.mark.parametrize("shared", [SHARED, "revoked"])
 @pytest.mark.parametrize("client", [OLD, NEW])
-async def test_clients_without_a_token_have_credentials_of_their_own(client: str, configured: Configured) -> None:
-    async with personal("http", NEW) as crm, people(configured, {"crm": crm}, client, auth=None) as (alice, bob, _):
-        assert MISSING in await alice.call()
-        assert (await alice.reveal("Bearer one"))["credential"] == "Bearer one"
-        assert (await bob.reveal("Bearer two"))["credential"] == "Bearer two"
-        assert (await alice.reveal("Bearer one"))["credential"] == "Bearer one"
+async def test_clients_without_a_token_have_credentials_of_their_own(
+    client: str, shared: str, configured: Configured
+) -> None:
+    async with personal("http", NEW) as crm:
+        crm["headers"]["authorization"] = shared
+        async with people(configured, {"crm": crm}, client, auth=None) as (alice, bob, _):
+            assert (await alice.reveal("Bearer one"))["credential"] == "Bearer one"
+            assert (await bob.reveal("Bearer two"))["credential"] == "Bearer two"
+            assert (await alice.reveal("Bearer one"))["credential"] == "Bearer one"
+            assert MISSING in await alice.call()
 
 
 async def test_a_connection_with_a_former_credential_ends_when_it_is_idle(
@@ -274,13 +279,15 @@ async def test_an_input_request_is_answered_only_with_the_same_credential(versio
 
 async def test_a_reload_adds_and_removes_the_need_of_a_header(configured: Configured) -> None:
     sections: dict[str, Any] = {"auth": {"tokens": HASHES}, "mirror": {"capture": "never"}}
-    async with personal("http", NEW) as crm, people(configured, {"crm": crm}, NEW) as (alice, _, application):
+    async with personal("http", NEW) as crm:
         without = {key: value for key, value in crm.items() if key != "client_headers"}
-        await reload(application, configured({"crm": without}, **sections))
-        assert (await alice.reveal("Bearer of-alice"))["credential"] == SHARED
-        await reload(application, configured({"crm": crm}, **sections))
-        assert MISSING in await alice.call()
-        assert (await alice.reveal("Bearer of-alice"))["credential"] == "Bearer of-alice"
+        async with people(configured, {"crm": without}, NEW) as (alice, _, application):
+            assert (await alice.reveal("Bearer of-alice"))["credential"] == SHARED
+            await reload(application, configured({"crm": crm}, **sections))
+            assert MISSING in await alice.call()
+            assert (await alice.reveal("Bearer of-alice"))["credential"] == "Bearer of-alice"
+            await reload(application, configured({"crm": without}, **sections))
+            assert (await alice.reveal("Bearer of-alice"))["credential"] == SHARED
 
 
 async def reload(application: Any, path: Path) -> None:
