@@ -97,6 +97,6 @@ def build(version: str) -> upstream.Upstream:
 if __name__ == "__main__":
     if "revoked" in TOKEN:
         sys.exit(f"error: {TOKEN} is not accepted")
-    upstream.TOOLS |= {"reveal": reveal, "reject": reject}  # type: ignore[operator]
+    upstream.TOOLS.update({"reveal": reveal, "reject": reject})  # type: ignore[attr-defined]
     upstream.build = build
     asyncio.run({"http": upstream.serve_http, "stdio": upstream.serve_stdio}[sys.argv[1]](sys.argv[2]))

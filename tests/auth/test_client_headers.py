@@ -193,6 +193,8 @@ async def test_an_upstream_may_have_no_credentials_of_the_gateway(
                 assert ("reveal_mirrored" in [tool["name"] for tool in result["tools"]]) is is_served
                 if client == NEW:
                     assert result["cacheScope"] == "private"
+                    found = str(await alice.ask("server/discover", credential))
+                    assert (f"Server crm needs the header {HEADER} in requests." in found) is not is_served
             listed = (await alice.ask("resources/list", "Bearer of-alice"))["result"]["resources"]
             assert "notes of Bearer of-alice" in [one.get("name") for one in listed]
             assert "by Bearer of-alice" in str(await alice.ask("resources/read", "Bearer of-alice", uri="notes://mine"))

@@ -140,7 +140,7 @@ async def find_tools(call: Call, router: Router) -> ToolResult:
     if found:
         heading = f"{unknown} Tools that match the query:\n" if unknown else ""
         return _build_reply(heading + _write_matches({**catalog.entries, **own_tools}, found))
-    missing = explain_missing(upstreams.visible_to(call.caller))
+    missing = explain_missing(upstreams.visible_to(call.caller), call.caller)
     return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import mcp_types as types
 from msgspec.structs import replace
 
-from mcp_mirror.callers import NO_HEADERS, Caller
+from mcp_mirror.callers import Caller
 from mcp_mirror.errors import RefusalReason, RefusedError, UpstreamError
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
@@ -26,14 +26,12 @@ class ClientValues:
         self._upstream = policy.name
         self._headers = policy.client_values
 
-    def are_needed(self, caller: Caller) -> bool:
-        """Whether requests of a caller need its own values."""
-        return bool(self._headers) and caller.client_headers is not None
-
-    def are_given(self, caller: Caller) -> bool:
-        """Whether a caller has sent all of its values."""
-        given = caller.client_headers or NO_HEADERS
-        return all(header.lower() in given for header in self._headers.values())
+    def find_missing(self, caller: Caller) -> str | None:
+        """Return a header that the request of a caller lacks; empty if it has all, None if it needs none."""
+        given = caller.client_headers
+        if not self._headers or given is None:
+            return None
+        return next((header for header in self._headers.values() if header.lower() not in given), "")
 
     def read(self, caller: Caller) -> dict[str, str]:
         """Return the values of a caller by the names that the upstream knows; empty if it needs none.
@@ -41,18 +39,14 @@ class ClientValues:
         Raises:
             UpstreamError: The request lacks a header.
         """
+        if header := self.find_missing(caller):
+            raise UpstreamError(
+                f"Upstream {self._upstream!r} needs the request header `{header}` with the user's own credential, once "
+                "and in ASCII. Ask the user to add this header to the settings of this server in the MCP client.",
+                RefusalReason.MISSING_HEADER,
+            )
         given = caller.client_headers
-        if not self._headers or given is None:
-            return {}
-        for header in self._headers.values():
-            if header.lower() not in given:
-                raise UpstreamError(
-                    f"Upstream {self._upstream!r} needs the request header `{header}` with the user's own credential, "
-                    "once and in ASCII. Ask the user to add this header to the settings of this server in the MCP "
-                    "client.",
-                    RefusalReason.MISSING_HEADER,
-                )
-        return {name: given[header.lower()] for name, header in self._headers.items()}
+        return {} if given is None else {name: given[header.lower()] for name, header in self._headers.items()}
 
     def digest(self, caller: Caller) -> str | None:
         """Return a digest of the values of a caller; None if it needs none. Raises errors as `read`."""

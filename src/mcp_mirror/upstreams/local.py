@@ -160,6 +160,9 @@ class LocalUpstream:
         """Raise an error: local functions have no connections."""
         return self.listing_connection(channel)
 
+    def find_missing_header(self, caller: Caller) -> None:
+        """Return None: functions need no headers."""
+
     async def connection_for_lists(self, channel: ClientChannel) -> ReconnectingConnection:
         """Raise an error: local functions have no connections."""
         return self.listing_connection(channel)

@@ -190,18 +190,20 @@ class UpstreamRegistry:
         self._tasks.start_soon(_run, upstream, self._scopes[name], name=f"upstream {name}")
 
 
-def explain_missing(upstreams: Iterable[Upstream]) -> str:
-    """Return a sentence for models about upstreams that are starting, and one about those that are down; or no text."""
+def explain_missing(upstreams: Iterable[Upstream], caller: Caller) -> str:
+    """Return sentences for models about upstreams that are starting, are down, or need a header; or no text."""
+    sentences: list[str] = []
     starting: list[str] = []
     down: list[str] = []
     for one in upstreams:
-        if one.policy.client_values and one.status.state == "down":
-            continue  # only for the gateway
-        if one.status.state == "down":
+        is_down, header = one.status.state == "down", one.find_missing_header(caller)
+        if is_down and header is None:
             down.append(one.policy.name)
+        elif is_down and header:
+            sentences.append(f"Server {one.policy.name} needs the header {header} in requests.")
         elif not one.listing:
             starting.append(one.policy.name)
-    sentences = (
+    sentences += (
         _write_missing(starting, "starting", "may appear later"),
         _write_missing(down, "down", "cannot be called now"),
     )

@@ -139,7 +139,7 @@ class ServerUpstream:
         Where the configured values can list no tools, a caller that sends its own gets the tools of its connection.
         """
         caller = channel.caller
-        if self.listing is None and self._client_values.are_needed(caller) and self._client_values.are_given(caller):
+        if self.listing is None and self.find_missing_header(caller) is not None:
             with suppress(UpstreamError), anyio.move_on_after(_OWN_LISTING_WAIT):
                 await self.connection_for(channel)
         connection = self._listed_connection(self._find_owner(caller))
@@ -168,7 +168,7 @@ class ServerUpstream:
 
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether the upstream has a capability, and within it a detail."""
-        listing = next((one.listing for one in self.connections if one.listing), None)
+        listing = self.listing or next((one.listing for one in self.connections if one.listing), None)
         offered = listing.capabilities.get(capability) if listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
@@ -270,11 +270,9 @@ class ServerUpstream:
             self._listeners.on_change("tools", dedicated.owner, self.policy.name)
         connection = dedicated.connection
         await connection.settled.wait()
-        if self._client_values.are_needed(channel.caller):
-            return connection
         is_refused = isinstance(connection.failure, RefusedError) and self.listing and self.listing.is_stateless
-        if connection.listing is not None or not is_refused:
-            return connection
+        if connection.listing is not None or not is_refused or dedicated.key != dedicated.owner:
+            return connection  # the shared one has other values than those of the client
         self._refuses_handshakes = True
         self.release(key)
         return self._shared
@@ -294,13 +292,17 @@ class ServerUpstream:
         Raises:
             UpstreamError: As for `connection_for`.
         """
-        caller = channel.caller
-        if not self._client_values.are_needed(caller):
-            return self.listing_connection(channel)
-        if self._client_values.are_given(caller):
+        missing = self.find_missing_header(channel.caller)
+        if missing == "":
             return await self.connection_for(channel)
+        if missing is None:
+            return self.listing_connection(channel)
         self._check_scopes(channel)
         return self._shared
+
+    def find_missing_header(self, caller: Caller) -> str | None:
+        """Return a header that requests of a caller lack; empty if they have all, None if they need none."""
+        return self._client_values.find_missing(caller)
 
     async def connect(self) -> None:
         """Reconnect now if the upstream is down, and wait for the attempt."""
@@ -342,7 +344,7 @@ class ServerUpstream:
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
-        if self._client_values.are_needed(caller):
+        if self.find_missing_header(caller) is not None:
             is_of_session = caller.session is not None and scope != "principal"
             return caller.session if is_of_session else caller.sharing_key
         listing = self._shared.listing
@@ -359,6 +361,7 @@ class ServerUpstream:
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
             return dedicated
         values = self._client_values.read(channel.caller)
+        owner = (self._find_owner(channel.caller) if values else None) or key
         modes: tuple[Mode, ...] = ("legacy", "auto") if values else ("legacy",)
         if channel.caller.is_stateless:
             modes = ("auto", "legacy")
@@ -366,12 +369,11 @@ class ServerUpstream:
         is_new = self.listing is not None and self.listing.is_stateless
         connection = ReconnectingConnection(
             self._settings.for_client(values),
-            self._build_owner(channel, key),
+            self._build_owner(channel, key, owner),
             modes,
             may_be_refused=is_new and not values,
             earlier_lists=self._shared.served_lists,
         )
-        owner = self._find_owner(channel.caller) or key
         dedicated = DedicatedConnection(key, owner, name, namespace, connection, self._slots, self.release)
         try:
             self._tasks.start_soon(dedicated.run)
@@ -382,14 +384,16 @@ class ServerUpstream:
         self._set_current(dedicated)
         return dedicated
 
-    def _build_owner(self, channel: ClientChannel | None, key: ConnectionKey | None = None) -> ConnectionOwner:
+    def _build_owner(
+        self, channel: ClientChannel | None, key: ConnectionKey | None = None, owner: str | None = None
+    ) -> ConnectionOwner:
         """Return the owner of a connection; without a channel it is shared by all callers."""
         listeners, upstream = self._listeners, self.policy.name
         lasting = channel.session_channel if channel else None
         if lasting is not None:
             required = self.policy.required_scopes
             lasting = ContentFilteredChannel(lasting, lambda: not listeners.may_show(upstream), required)
-        name = self._find_owner(channel.caller) if channel and key else lasting.caller.session if lasting else None
+        name = owner or (lasting.caller.session if lasting else None)
         return ConnectionOwner(
             on_change=lambda kind: listeners.on_change(kind, name, upstream),
             on_update=partial(listeners.on_update, upstream, key or name),
