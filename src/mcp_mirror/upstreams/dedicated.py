@@ -115,9 +115,7 @@ class ConnectionSlots:
         idle = [one for one in candidates if one.is_idle]
         if not idle:
             return False
-        longest_idle = min(
-            idle, key=lambda one: (-counts[one.namespace], not one.is_superseded, one.connection.last_used)
-        )
+        longest_idle = min(idle, key=lambda one: (-counts[one.namespace], one.connection.last_used))
         if longest_idle.connection.last_used <= monotonic() - _MIN_IDLE:
             longest_idle.reclaim()
         return True
