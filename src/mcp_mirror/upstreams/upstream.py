@@ -106,6 +106,7 @@ class ServerUpstream:
         self.listed: anyio.Event = self._shared.listed
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self._client_values = ClientValues(policy)
+        self._takes_client_values = bool(policy.client_values)
         self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
         self._current: dict[str, DedicatedConnection] = {}
         """The dedicated connection that each owner used last."""
@@ -329,24 +330,24 @@ class ServerUpstream:
         dedicated.is_superseded = False
         self._current[dedicated.owner] = dedicated
 
+    def _find_owner(self, caller: Caller) -> str | None:
+        """Return the owner of the connection for a caller's requests; None for the shared connection."""
+        if self.find_missing_header(caller) is None:
+            return self._connection_key(caller)
+        is_of_session = caller.session is not None and self.policy.scope != "principal"
+        return caller.session if is_of_session else caller.sharing_key
+
     def _connection_key(self, caller: Caller) -> ConnectionKey | None:
         """Return the key of the connection for a caller's requests; None for the shared connection.
 
         Raises:
             UpstreamError: The request lacks a header whose value the upstream gets.
         """
-        owner = self._find_owner(caller)
-        digest = None if owner is None else self._client_values.digest(caller)
-        return owner if digest is None else f"{owner} {digest}"
-
-    def _find_owner(self, caller: Caller) -> str | None:
-        """Return the owner of the connection for a caller's requests; None for the shared connection."""
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
-        if self.find_missing_header(caller) is not None:
-            is_of_session = caller.session is not None and scope != "principal"
-            return caller.session if is_of_session else caller.sharing_key
+        if self._takes_client_values and (digest := self._client_values.digest(caller)) is not None:
+            return f"{self._find_owner(caller)} {digest}"
         listing = self._shared.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
