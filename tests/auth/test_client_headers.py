@@ -14,6 +14,9 @@ import httpx2
 import pytest
 from gateway_processes import forked_python, forked_upstream
 from http_sessions import HEADERS
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ElicitResult
 from redis_process import free_port
 from samples import sample
 from tests.auth.conftest import HASHES, serving_gateway
@@ -277,6 +280,33 @@ async def test_an_input_request_is_answered_only_with_the_same_credential(versio
             assert refused["error"]["data"] == {"reason": "invalid_request_state"}, refused
         assert MISSING in json.dumps(await alice.ask("tools/call", **answered))
         assert "Ada" in json.dumps(await alice.ask("tools/call", "Bearer of-alice", **answered))
+
+
+@combinations
+async def test_requests_of_the_upstream_reach_the_person(
+    wire: str, version: str, client: str, configured: Configured
+) -> None:
+    asked: list[str] = []
+
+    async def answer(_: object, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async with personal(wire, version) as crm, people(configured, {"crm": crm}, client) as (alice, *_):
+        headers = {**alice.visitor.http.headers, HEADER: "Bearer of-alice"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=BOUND) as http,
+            Client(
+                streamable_http_client(alice.visitor.url, http_client=http),
+                mode="legacy" if client == OLD else "auto",
+                elicitation_callback=answer,
+            ) as person,
+        ):
+            result = await person.call_tool("interview_mirrored", {"rounds": "form"})
+            assert "Ada" in str(result.content)
+            revealed = await person.call_tool("reveal_mirrored", {})
+            assert "Bearer of-alice" in str(revealed.content)
+    assert len(asked) == 1
 
 
 async def test_a_reload_adds_and_removes_the_need_of_a_header(configured: Configured) -> None:
