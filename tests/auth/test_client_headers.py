@@ -16,6 +16,7 @@ from gateway_processes import forked_python, forked_upstream
 from http_sessions import HEADERS
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.subscriptions import ResourceUpdated
 from mcp_types import ElicitResult
 from redis_process import free_port
 from samples import sample
@@ -288,7 +289,8 @@ async def test_requests_of_the_upstream_reach_the_person(
 ) -> None:
     asked: list[str] = []
 
-    async def answer(_: object, params: Any) -> ElicitResult:
+    async def answer(context: object, params: Any) -> ElicitResult:
+        del context
         asked.append(params.message)
         return ElicitResult(action="accept", content={"name": "Ada"})
 
@@ -307,6 +309,24 @@ async def test_requests_of_the_upstream_reach_the_person(
             revealed = await person.call_tool("reveal_mirrored", {})
             assert "Bearer of-alice" in str(revealed.content)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("wire", ["http", "stdio"])
+async def test_updates_of_a_resource_reach_its_person(wire: str, configured: Configured) -> None:
+    async with personal(wire, OLD) as crm, people(configured, {"crm": crm}, NEW) as (alice, _, application):
+        headers = {**alice.visitor.http.headers, HEADER: "Bearer of-alice"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=BOUND) as http,
+            Client(streamable_http_client(alice.visitor.url, http_client=http)) as client,
+            client.listen(resource_subscriptions=["notes://one"]) as subscription,
+        ):
+            (upstream,) = application.upstreams
+            async with asyncio.timeout(BOUND):
+                while "notes://one" not in str((await client.call_tool("watched_mirrored", {})).content):  # noqa: ASYNC110  # the gateway subscribes
+                    await asyncio.sleep(0.01)
+                assert len(upstream.connections) == 2
+                await client.call_tool("touch_mirrored", {"uri": "notes://one"})
+                assert await anext(aiter(subscription)) == ResourceUpdated(uri="notes://one")
 
 
 async def test_a_reload_adds_and_removes_the_need_of_a_header(configured: Configured) -> None:
