@@ -401,7 +401,7 @@ async def test_the_gateway_writes_no_credential_of_a_person(
                 assert shown.status_code == 200, path
                 answers += shown.text
     log = b"".join(served.stderr).decode()
-    assert "crm is down" in log
+    assert "upstream crm (of one client) is down" in log
     assert "c4nary" not in log
     assert "c4nary" not in answers
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "mirror.yaml"]

@@ -93,6 +93,7 @@ class ReconnectingConnection:
         """
         self.settings = settings
         self.list_changes: ListChanges = ListChanges()
+        self._log_name = settings.policy.name + (" (of one client)" if owner.key != owner.name else "")
         self.owner: ConnectionOwner = msgspec.structs.replace(owner, on_change=self.list_changes.note)
         self.status: Status = Status("starting")
         self.listing: Listing | None = None
@@ -387,7 +388,7 @@ class ReconnectingConnection:
             self._ready_since = anyio.current_time()
             self._settle(Status("ready"))
             if self._is_logged_down:  # a warning, as the outage was: others are not printed by default
-                _logger.warning("upstream %s is ready", self.settings.policy.name)
+                _logger.warning("upstream %s is ready", self._log_name)
                 self._is_logged_down = False
         else:
             self._notify_waiters()
@@ -417,7 +418,7 @@ class ReconnectingConnection:
 
     def _log_outage(self, error: UpstreamError) -> None:
         policy = self.settings.policy
-        _logger.warning("upstream %s is down: %s", policy.name, error.log_message)
+        _logger.warning("upstream %s is down: %s", self._log_name, error.log_message)
         self._is_logged_down = True
         if self._output != self._logged_output and policy.preview and not policy.is_wrapped:
             # It cannot contain stored values: a server that fails at its start received none.
