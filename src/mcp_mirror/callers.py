@@ -57,6 +57,17 @@ _VIEWS: Final = "io.modelcontextprotocol/ui"
 """The extension of clients that show views of MCP Apps."""
 
 
+class ClientHeaders(dict[str, str]):
+    """The headers of a request whose values upstreams get (`client_headers`, `client_env`), by names in lower case."""
+
+    def __repr__(self) -> str:
+        """Return the names: the values are secrets."""
+        return f"ClientHeaders({', '.join(self)})"
+
+
+NO_HEADERS: Final = ClientHeaders()
+
+
 class Caller(msgspec.Struct, frozen=True):
     """One client and the properties of its current request."""
 
@@ -74,6 +85,9 @@ class Caller(msgspec.Struct, frozen=True):
     upstream: str | None = None
     """The only upstream that the endpoint of the caller serves, under the upstream's own names; `OWN`: the gateway's
     own tools and resources. None: both, with all upstreams."""
+    client_headers: ClientHeaders | None = NO_HEADERS
+    """The headers of the request whose values upstreams get. None: the caller is the user or program that runs the
+    gateway, so the configured values are its own."""
 
     @property
     def identity(self) -> tuple[str, str | None]:

@@ -48,6 +48,7 @@ class RefusalReason(StrEnum):
     UNKNOWN_PATH = "unknown path"
     QUARANTINED = "quarantined"
     INSUFFICIENT_SCOPE = "insufficient scope"
+    MISSING_HEADER = "missing header"
     FLOW = "flow"
     CONTEXT_FULL = "context is full"
     BUSY = "busy"

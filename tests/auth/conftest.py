@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-from tests.end_to_end.conftest import Configured, configured, connect, raw, run
+from tests.end_to_end.conftest import Configured, configured, connect, open_lines, raw, run, serve
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.config import load_config
 
-__all__ = ["Configured", "configured", "connect", "raw", "run"]
+__all__ = ["Configured", "configured", "connect", "open_lines", "raw", "run", "serve"]
 
 TOKENS = {name: f"mcpm_{name}-0123456789abcdef0123456789abcdef" for name in ("alice", "bob")}
 HASHES = {name: f"sha256:{hashlib.sha256(token.encode()).hexdigest()}" for name, token in TOKENS.items()}

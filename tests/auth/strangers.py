@@ -34,10 +34,10 @@ class Visitor:
     session: dict[str, str] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
 
-    async def ask(self, method: str, params: Mapping[str, Any], *, modern: bool = False, **headers: str) -> str:
+    async def ask(self, method: str, params: Mapping[str, Any], *, modern: bool = False, **headers: Any) -> str:
         """What is answered to a request, as it came."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
-        stamped = HEADERS | self.session
+        stamped: dict[str, Any] = HEADERS | self.session
         if modern:
             meta = {**META, **params.get("_meta", {})}
             message["params"] = {**params, "_meta": meta}
@@ -46,7 +46,7 @@ class Visitor:
             stamped |= {"mcp-name": str(named)} if named else {}
         return await self._post(json.dumps(message), stamped | headers)
 
-    async def _post(self, message: str, headers: Mapping[str, str]) -> str:
+    async def _post(self, message: str, headers: Mapping[str, Any]) -> str:
         for _ in range(_AGAIN):
             with contextlib.suppress(httpx2.ReadError, httpx2.RemoteProtocolError):
                 return (await self.http.post(self.url, content=message, headers=headers)).text

@@ -44,9 +44,9 @@ FLOW = "a comma is missing inside { } or [ ]"
 CHARACTER = "the text contains NUL or half of a surrogate pair; remove it"
 WHOLE_NUMBER = "expected a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
-    "command, args, env, cwd, url, headers, auth, allow_private, timeout, startup_timeout, required, tools, overrides, "
-    "oldest_protocol, required_scopes, scope, repeat_read_only, progress_resets_timeout, max_request_bytes, lock, "
-    "preview, labels, accepts, zone, may_lower, transport, enabled"
+    "command, args, env, cwd, client_env, url, headers, client_headers, auth, allow_private, timeout, startup_timeout, "
+    "required, tools, overrides, oldest_protocol, required_scopes, scope, repeat_read_only, progress_resets_timeout, "
+    "max_request_bytes, lock, preview, labels, accepts, zone, may_lower, transport, enabled"
 )
 
 BAD_KEYS = [
@@ -211,6 +211,46 @@ BAD_SECTIONS = [
     (
         "upstreams: {a: {url: 'http://x', headers: {a b: c}}}",
         "upstreams.a.headers: expected names of HTTP headers, got a mapping",
+    ),
+    (
+        "upstreams: {a: {url: 'http://x', client_env: {A: X-A}}}",
+        "upstreams.a.client_env: this key belongs to 'command', not to 'url'; remove it",
+    ),
+    (
+        "upstreams: {a: {url: 'http://x', client_headers: {A: X A}}}",
+        "upstreams.a.client_headers.A: expected the name of an HTTP header, got text",
+    ),
+    *(
+        (
+            f"upstreams: {{a: {{command: x, client_env: {{A: {header}}}}}}}",
+            (
+                "upstreams.a.client_env.A: expected a header of its own, such as X-Crm-Authorization: this one is for "
+                "the gateway"
+            ),
+        )
+        for header in ("Authorization", "COOKIE", "host", "DPoP", "Mcp-Session-Id", "proxy-authorization")
+    ),
+    *(
+        (
+            f"upstreams: {{a: {{url: 'http://x', client_headers: {{{header}: X-A}}}}}}",
+            f"upstreams.a.client_headers.{header}: expected another header: the gateway itself writes this one",
+        )
+        for header in ("host", "Content-Length", "MCP-Protocol-Version", "Transfer-Encoding")
+    ),
+    (
+        "upstreams: {a: {url: 'http://x', client_headers: {X-A: X-B, x-a: X-C}}}",
+        "upstreams.a.client_headers: expected each header once; case does not matter",
+    ),
+    (
+        "upstreams: {a: {command: x, client_env: {A: X-A}, scope: shared}}",
+        "upstreams.a.scope: clients with values of their own ('client_env') never share a connection",
+    ),
+    (
+        "upstreams: {a: {url: 'https://x', client_headers: {X-A: X-B}, auth: {oauth: {}}}}",
+        (
+            "upstreams.a.client_headers: expected Authorization among them: 'auth' signs in for lists, and never for a "
+            "client"
+        ),
     ),
     (
         'upstreams: {a: {url: "http://x", headers: {a: "b\\r\\nc"}}}',

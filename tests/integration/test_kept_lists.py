@@ -39,6 +39,9 @@ class Upstream:
     def listing_connection(self, _channel: object) -> "Upstream":
         return self
 
+    async def connection_for_lists(self, channel: object) -> "Upstream":
+        return self.listing_connection(channel)
+
     async def list_all(self, _method: str, _member: str, channel: ClientChannel) -> PagedList:
         if self.is_down:
             raise UpstreamError("down")

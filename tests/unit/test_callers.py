@@ -10,6 +10,7 @@ from mcp_mirror.callers import (
     LOCAL,
     LOG_LEVELS,
     Caller,
+    ClientHeaders,
     NullChannel,
     name_namespaces,
     name_principal,
@@ -125,3 +126,9 @@ def test_a_caller_has_access_with_all_required_scopes(
 )
 def test_the_name_of_a_principal_is_in_its_namespace(namespace: str, name: str) -> None:
     assert name_principal(namespace) == name
+
+
+def test_the_description_of_a_caller_contains_no_value_of_a_header() -> None:
+    caller = Caller("alice", client_headers=ClientHeaders({"x-crm": "Bearer secret", "x-b": "secret"}))
+    assert "client_headers=ClientHeaders(x-crm, x-b)" in repr(caller)
+    assert "secret" not in repr(caller)

@@ -142,3 +142,15 @@ def test_a_tool_takes_its_upstreams_scopes_and_its_own() -> None:
     assert some.scopes_of("git_log") == {"git"}
     assert some.scopes_of("git_push") == {"git", "push"}  # a later glob takes away none
     assert every.scopes_of("git_push") == {"all", "git", "push"}
+
+
+def test_values_of_a_client_replace_the_configured_ones_of_the_same_name() -> None:
+    program = StdioEndpoint("server", env={"KEY": "shared", "MODE": "all"}, client_env={"KEY": "X-Key"})
+    address = HttpEndpoint("http://x", {"authorization": "shared", "X-Mode": "all"}, {"Authorization": "X-Key"})
+    assert UpstreamPolicy("u", program).client_values == {"KEY": "X-Key"}
+    assert UpstreamPolicy("u", address).client_values == {"Authorization": "X-Key"}
+    assert UpstreamPolicy("u", LocalEndpoint()).client_values == {}
+    assert program.with_client_values({"KEY": "own"}).env == {"KEY": "own", "MODE": "all"}
+    own = address.with_client_values({"Authorization": "own"})
+    assert own.headers == {"X-Mode": "all", "Authorization": "own"}
+    assert "own" not in repr((own, program.with_client_values({"KEY": "own"})))

@@ -107,7 +107,9 @@ class _Done(msgspec.Struct, frozen=True):
 async def _call_tool(loaded: Config, tool: str, members: Mapping[str, msgspec.Raw], given: Mapping[str, str]) -> _Done:
     """Start the gateway, wait for the tool, and call it; `given` has arguments that its schema decides how to read."""
     console, status = open_console(is_stderr=True), _Status(tool)
-    channel = _ProgressChannel(Caller(LOCAL), wants_progress=can_show_progress(console), status=status)
+    channel = _ProgressChannel(
+        Caller(LOCAL, client_headers=None), wants_progress=can_show_progress(console), status=status
+    )
     async with open_application(loaded) as application:
         with show_progress(console, status.describe):
             wanted = _find_name(members, given) if tool in SEARCH_TOOLS else tool

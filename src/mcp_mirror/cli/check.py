@@ -51,6 +51,7 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
             for name in loaded.disabled:
                 print(f"{name}: disabled in the configuration")
             print_tools(application)
+            print_client_headers(loaded)
             return [*loaded.exposures, *find_problems(application), *await application.find_unavailable()]
 
     problems = run_until_signal(run())
@@ -149,6 +150,15 @@ def print_tools(application: Application) -> None:
         cost = sum(_count_definition_tokens(advert, expect) for advert in listing.adverts)
         seen = f"clients see {format_count(len(listing.adverts), 'tool')}, {cost:,} tokens, and search the others"
         console.print(seen, highlight=False)
+
+
+def print_client_headers(config: Config) -> None:
+    """Print which headers the requests of clients need."""
+    for upstream in config.upstreams:
+        if headers := ", ".join(upstream.client_values.values()):
+            print(
+                f"{upstream.name}: over HTTP each request needs the header {headers}; on stdio configured values apply"
+            )
 
 
 def find_problems(application: Application) -> list[str]:

@@ -1,5 +1,6 @@
 """The rules between several keys of a configuration."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
 from mcp_mirror.settings.policies import Config
-from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 
 STDIO_KEYS, HTTP_KEYS = (
     tuple(one.path[0] for one in list_keys(endpoint) if not one.is_required)
@@ -22,6 +23,12 @@ STDIO_KEYS, HTTP_KEYS = (
 """The optional keys of upstreams with `command` and of those with `url`."""
 _TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
 _UNSEEN: Final = "no principal sees this"
+_OF_GATEWAY: Final = re.compile(r"authorization|proxy-authorization|cookie|host|dpop|mcp-.*", re.IGNORECASE)
+"""Headers of requests to the gateway itself, which upstreams never get: MCP forbids to pass tokens on."""
+_OF_TRANSPORT: Final = re.compile(
+    r"host|connection|content-.*|transfer-encoding|accept|accept-encoding|mcp-.*", re.IGNORECASE
+)
+"""Headers of requests to upstreams that the gateway itself writes."""
 _GLOB: Final = frozenset("*?[")
 
 Path = tuple[str, ...]
@@ -157,10 +164,31 @@ def _check_upstreams(config: Config) -> Iterator[_Problem]:
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
             for message in _find_oauth_problems(endpoint.oauth, endpoint.headers):
                 yield _Problem((*path, "auth"), message)
+        yield from _check_client_values(upstream, path)
         yield from _check_scopes(config.auth, (*path, "required_scopes"), upstream.required_scopes, _UNSEEN)
         for glob, each in upstream.overrides:
             of_tools = (*path, "overrides", glob, "required_scopes")
             yield from _check_scopes(config.auth, of_tools, each.required_scopes or (), _UNSEEN)
+
+
+def _check_client_values(upstream: UpstreamPolicy, path: Path) -> Iterator[_Problem]:
+    """Check the headers of clients whose values an upstream gets."""
+    endpoint, values = upstream.endpoint, upstream.client_values
+    is_http = isinstance(endpoint, HttpEndpoint)
+    key = (*path, "client_headers" if is_http else "client_env")
+    names = {name.lower() for name in values}
+    for name, header in values.items():
+        if _OF_GATEWAY.fullmatch(header):
+            message = "expected a header of its own, such as X-Crm-Authorization: this one is for the gateway"
+            yield _Problem((*key, name), message)
+        if is_http and _OF_TRANSPORT.fullmatch(name):
+            yield _Problem((*key, name), "expected another header: the gateway itself writes this one")
+    if is_http and len(names) < len(values):
+        yield _Problem(key, "expected each header once; case does not matter")
+    if values and upstream.scope == "shared":
+        yield _Problem((*path, "scope"), f"clients with values of their own ({key[-1]!r}) never share a connection")
+    if isinstance(endpoint, HttpEndpoint) and values and endpoint.oauth and "authorization" not in names:
+        yield _Problem(key, "expected Authorization among them: 'auth' signs in for lists, and never for a client")
 
 
 def _check_scopes(auth: AuthPolicy, path: Path, scopes: tuple[str, ...], effect: str) -> Iterator[_Problem]:

@@ -127,7 +127,7 @@ class RuntimeState(msgspec.Struct, frozen=True):
         """Return the tools on a client's own connections, or on those of its principal."""
         if (own := self.catalogs.get(caller.connection_key or "")) is not None:
             return own
-        if any(upstream.scope == "principal" for upstream in self.config.upstreams):
+        if any(upstream.scope == "principal" or upstream.client_values for upstream in self.config.upstreams):
             return self.catalogs.get(caller.sharing_key, self.catalog)
         return self.catalog
 

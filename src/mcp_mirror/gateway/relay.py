@@ -170,7 +170,7 @@ class Relay(msgspec.Struct):
 
     async def _list_one(self, kind: ItemKind, upstream: Upstream, channel: ClientChannel) -> PagedList:
         """Return the list of one upstream; an empty one if it does not have the method."""
-        connection = upstream.listing_connection(channel)
+        connection = await upstream.connection_for_lists(channel)
         filtered = channel if self.gateway.may_show(upstream.policy.name) else filter_content(channel)
         try:
             page = await connection.list_all(*KINDS[kind][:2], filtered)
@@ -359,7 +359,7 @@ class Relay(msgspec.Struct):
                 ) from None
             if isinstance(members, RejectedFrame):
                 raise self.gateway.upstreams[upstream].refusal(
-                    request.what, members.code, members.message, is_content_hidden=not is_shown
+                    request.what, members.code, members.message, channel.caller, is_content_hidden=not is_shown
                 )
             return members
 

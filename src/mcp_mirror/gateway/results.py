@@ -218,7 +218,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             is_content_hidden = options.visibility is not Visibility.FULL
             upstream = self.services.upstreams[entry.upstream]
             refusal = upstream.refusal(
-                repr(entry.tool), result.code, result.message, is_content_hidden=is_content_hidden
+                repr(entry.tool), result.code, result.message, call.caller, is_content_hidden=is_content_hidden
             )
             return await self._read(call, entry, convert_refusal(refusal, entry, options), options)
         return result

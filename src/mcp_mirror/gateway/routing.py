@@ -57,7 +57,7 @@ class Router(msgspec.Struct, frozen=True):
                 raise error
         if entry is None:  # its upstream may be starting, or may just have announced it
             await self.upstreams.settle(wait, caller)
-            await self.upstreams.settle_changes(caller)
+            await self.upstreams.settle_changes(call.channel)
             catalog = self.runtime.state.catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:  # its upstream may be available again
@@ -144,7 +144,7 @@ async def find_tools(call: Call, router: Router) -> ToolResult:
     if found:
         heading = f"{unknown} Tools that match the query:\n" if unknown else ""
         return _build_reply(heading + _write_matches({**catalog.entries, **own_tools}, found))
-    missing = explain_missing(upstreams.visible_to(call.caller))
+    missing = explain_missing(upstreams.visible_to(call.caller), call.caller)
     return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
 
 

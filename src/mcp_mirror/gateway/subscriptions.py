@@ -33,7 +33,7 @@ _LONGEST_PAUSE: Final = 60.0
 UpdateListener = Callable[[str, Mapping[str, Any]], None]
 """Gets each update: the URI as the client knows it, and the notification's parameters."""
 _Key = tuple[ResourceOrigin, str | None]
-"""A resource and the owner of the connection; None for the shared connection."""
+"""A resource and the key of the connection; None for the shared connection."""
 
 
 class _Subscription(msgspec.Struct):
@@ -112,7 +112,7 @@ class Subscriptions:
     async def _add(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         origin = await self._relay.find_resource(uri, channel)
         connection = await self._upstreams[origin.upstream].connection_for(channel)
-        subscription = self._subscriptions.get(key := (origin, connection.owner.name))
+        subscription = self._subscriptions.get(key := (origin, connection.owner.key))
         if subscription is None:
             subscription = _Subscription(origin, connection)
             session = await connection.get_session()
@@ -177,7 +177,7 @@ class Subscriptions:
         origin, connection = subscription.origin, subscription.connection
         if (session := connection.current_session) and not session.is_stateless:
             await session.request(_request_for("resources/unsubscribe", origin), channel)
-            if (origin, connection.owner.name) in self._subscriptions:  # a client subscribed during the request
+            if (origin, connection.owner.key) in self._subscriptions:  # a client subscribed during the request
                 await session.request(_request_for("resources/subscribe", origin), channel)
 
     async def _end_quietly(self, subscription: _Subscription) -> None:
@@ -187,7 +187,7 @@ class Subscriptions:
     def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """Pass `notifications/resources/updated` of an owner's connection, or of the shared one, to the subscribers."""
         for subscription in tuple(self._subscriptions.values()):
-            is_concerned = (subscription.origin.upstream, subscription.connection.owner.name) == (upstream, owner)
+            is_concerned = (subscription.origin.upstream, subscription.connection.owner.key) == (upstream, owner)
             if is_concerned and _covers(subscription.origin.key, uri):
                 self._notify(subscription, uri, params)
 

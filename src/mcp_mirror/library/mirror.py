@@ -455,7 +455,7 @@ async def _call(
         encoded = _encode_arguments(arguments)
         known = None if conversation is None else read_conversation({CONVERSATION: conversation}, None)
         gateway = application.gateway
-        channel = NullChannel(Caller(namespace))
+        channel = NullChannel(Caller(namespace, client_headers=None))
         call = gateway.new_call(channel, name, encoded, conversation=known, trace=trace)
         return read_reply(await gateway.state.answer(call), call.trace.path, call.trace.other_members)
     except MirrorError as error:

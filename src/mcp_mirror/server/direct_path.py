@@ -23,17 +23,16 @@ from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from mcp_mirror.callers import LOCAL, Caller
+from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_rpc import Message, RequestId, array_of, object_of, open_message, open_object
-from mcp_mirror.server.auth.principals import read_scopes
 from mcp_mirror.server.client_channel import RequestChannel, RequestStream, Session
 from mcp_mirror.server.client_errors import build_error_data
 from mcp_mirror.server.envelopes import NO_ENVELOPE, RESERVED, Envelope, read_envelope
 from mcp_mirror.server.handlers import Handlers
 from mcp_mirror.server.pending_payloads import payload_of, sdk_part
-from mcp_mirror.server.request_context import HttpRequest, with_scopes
+from mcp_mirror.server.request_context import HttpRequest, read_rights, with_rights
 from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.types import Buffer, Segments
 
@@ -174,17 +173,24 @@ class DirectPath:
 
     def find_sender(self, opened: DirectRequest, request: HttpRequest | None = None) -> Sender | None:
         """Return the sender of a request if the SDK accepted its handshake or envelope; `request` is None on stdio."""
-        scopes = None if request is None else read_scopes(request.scope)
+        scope = None if request is None else request.scope
         if opened.envelope:
             if (accepted := self._handlers.accepted_envelopes.find(opened.envelope)) is None:
                 return None
             namespace, upstream = (LOCAL, None) if request is None else (request.namespace, request.upstream)
-            caller = Caller(namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream)
+            scopes, headers = read_rights(scope)
+            caller = Caller(
+                namespace,
+                capabilities=accepted.capabilities,
+                scopes=scopes,
+                upstream=upstream,
+                client_headers=headers,
+            )
             return Sender(caller, accepted.protocol_version, None, accepted.server_session, request)
         session = self.find_session(request)
         if session is None or session.protocol_version is None:
             return None
-        session.caller = with_scopes(session.caller, scopes)
+        session.caller = with_rights(session.caller, scope)
         return Sender(session.caller, session.protocol_version, session, session.server_session, request)
 
     def find_session(self, request: HttpRequest | None = None) -> Session | None:
@@ -218,7 +224,7 @@ class DirectPath:
         """Return the members of a list of tools, in the order in which the SDK writes them."""
         handlers, caller = self._handlers, sender.caller
         async with handlers.admission.acquire(caller.namespace):
-            listed = await handlers.list_tools(caller)
+            listed = await handlers.list_tools(NullChannel(caller, session_channel=sender.session))
         tools = array_of(listed.items)
         if not sender.caller.is_stateless:
             return {"tools": tools}

@@ -17,7 +17,7 @@ from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
 
-from mcp_mirror.callers import Caller
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, ItemKind
 from mcp_mirror.core.replies import ToolResult, build_error_reply
@@ -128,13 +128,13 @@ class Handlers(msgspec.Struct):
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         _refuse_cursor(params)
-        return self._keep_list("tools", await self.list_tools(self.sessions.caller_of(context)))
+        return self._keep_list("tools", await self.list_tools(self._build_channel(context)))
 
-    async def list_tools(self, caller: Caller) -> ClientList:
+    async def list_tools(self, channel: ClientChannel) -> ClientList:
         """Return the tools that a client sees."""
-        upstreams = self.gateway.upstreams
+        upstreams, caller = self.gateway.upstreams, channel.caller
         await upstreams.settle_listings(self.gateway.state.config.mirror.startup_wait, caller)
-        await upstreams.settle_changes(caller)
+        await upstreams.settle_changes(channel)
         listings = [one.listing for one in upstreams.visible_to(caller)]
         hints = [hint for one in listings for hint in (one.hints if one else _INCOMPLETE)]
         ttl, scope = join_cache_hints(hints)
@@ -194,7 +194,7 @@ class Handlers(msgspec.Struct):
             channel,
             name,
             arguments,
-            meta=select_relayed_meta(meta, headers),
+            meta=select_relayed_meta(meta, headers, caller),
             input_round=input_round,
             conversation=conversation,
             is_limited=True,
@@ -400,8 +400,9 @@ class Handlers(msgspec.Struct):
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)
         input_round = read_round(params.get("inputResponses"), state)
-        meta = select_relayed_meta(read_meta(context), _headers_of(context))
-        return RelayRequest(self._build_channel(context), params, meta, input_round)
+        channel = self._build_channel(context)
+        meta = select_relayed_meta(read_meta(context), _headers_of(context), channel.caller)
+        return RelayRequest(channel, params, meta, input_round)
 
     def _stub(self, empty: Mapping[str, Any], reply: ToolResult, context: Context) -> dict[str, Any]:
         """Return the part of a result that the SDK writes."""

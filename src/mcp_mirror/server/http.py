@@ -23,7 +23,7 @@ from mcp_mirror.server.rejected_requests import (
     build_error_response,
 )
 from mcp_mirror.server.request_bodies import RequestBodies
-from mcp_mirror.server.request_context import HttpRequest, read_request
+from mcp_mirror.server.request_context import HttpRequest, keep_client_headers, read_request
 from mcp_mirror.server.sdk_http import SdkHttp
 from mcp_mirror.server.server import MirrorServer
 
@@ -81,6 +81,8 @@ class McpEndpoint:
         # Checked first, so that a web page in the user's browser cannot make the gateway read a body.
         if refusal := self._addresses.refuse(scope):
             raise RejectedError(refusal)
+        if names := self._gateway.upstreams.client_header_names:
+            keep_client_headers(scope, names)
         request, limit = read_request(scope), self._spool.policy.traffic.requests_per_principal
         if self._open_requests[request.namespace] >= limit:
             raise RejectedError(build_busy_response(429, "requests_per_principal", limit, "requests are open"))

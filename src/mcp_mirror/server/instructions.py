@@ -52,11 +52,11 @@ def write_instructions(gateway: Gateway, caller: Caller, configured: str) -> str
     if only is not None:  # its instructions come first, as without the gateway
         own = _join(search, own)
         room = _MAX_INSTRUCTIONS - len(own) - 2
-        of_upstream = _read_instructions(only, state.pins, room) or explain_missing([only])
+        of_upstream = _read_instructions(only, state.pins, room) or explain_missing([only], caller)
         return _join(_cut(of_upstream, room), own)
     visible = upstreams.visible_to(caller)
     of_upstreams = (_write_upstream_instructions(one, state.pins) for one in visible)
-    return _cut(_join(configured, search, own, explain_missing(visible), *of_upstreams), _MAX_INSTRUCTIONS)
+    return _cut(_join(configured, search, own, explain_missing(visible, caller), *of_upstreams), _MAX_INSTRUCTIONS)
 
 
 def _join(*parts: str) -> str:

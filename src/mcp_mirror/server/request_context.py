@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import mcp_types as types
@@ -11,10 +12,10 @@ from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.types import Scope
 
-from mcp_mirror.callers import LOCAL, Caller
+from mcp_mirror.callers import LOCAL, NO_HEADERS, Caller, ClientHeaders
 from mcp_mirror.gateway.context_budgets import CONVERSATION
 from mcp_mirror.payload.json_rpc import MARK
-from mcp_mirror.server.auth.principals import read_namespace
+from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.endpoints import read_upstream
 
 _GATEWAY_META_KEYS: Final = frozenset(
@@ -38,6 +39,9 @@ _UNSUPPORTED_CAPABILITIES: Final = frozenset({"tasks"})
 UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
 """Extensions that the gateway cannot relay."""
 
+_CLIENT_HEADERS: Final = "mcp_mirror.client_headers"
+_HEADER_VALUE: Final = re.compile(rb"[\t\x20-\x7e]+")
+
 Context = ServerRequestContext[Any, Any]
 
 
@@ -47,8 +51,8 @@ def read_meta(context: Context) -> Mapping[str, Any]:
     return meta if isinstance(meta, Mapping) else {}
 
 
-def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the members of a request's `_meta` for the upstream, without credentials of the client.
+def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | None, caller: Caller) -> dict[str, Any]:
+    """Return the members of a request's `_meta` for the upstream, without credentials of the caller.
 
     These are in the HTTP headers; None on stdio.
     """
@@ -59,7 +63,7 @@ def select_relayed_meta(meta: Mapping[str, Any], headers: Mapping[str, str] | No
     }
     if not relayed or headers is None:
         return relayed
-    texts = [headers.get(name, "") for name in _CREDENTIALS]
+    texts = [*(headers.get(name, "") for name in _CREDENTIALS), *(caller.client_headers or {}).values()]
     secrets = {word for text in texts for word in _SEPARATORS.split(text) if len(word) >= _MIN_SECRET_LENGTH}
     return {
         key: value
@@ -96,9 +100,31 @@ def _select_supported(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     return supported
 
 
-def with_scopes(caller: Caller, scopes: frozenset[str] | None) -> Caller:
-    """Return a client with the scopes of a request's token."""
-    return caller if caller.scopes == scopes else msgspec.structs.replace(caller, scopes=scopes)
+def read_rights(scope: Scope | None) -> tuple[frozenset[str] | None, ClientHeaders | None]:
+    """Return the scopes of a request's token, and its headers for upstreams; `scope` is None on stdio."""
+    return (None, None) if scope is None else (read_scopes(scope), scope.get(_CLIENT_HEADERS, NO_HEADERS))
+
+
+def with_rights(caller: Caller, scope: Scope | None) -> Caller:
+    """Return a client with the rights of a request; see `read_rights`."""
+    scopes, headers = read_rights(scope)
+    if caller.scopes == scopes and caller.client_headers == headers:
+        return caller
+    return msgspec.structs.replace(caller, scopes=scopes, client_headers=headers)
+
+
+def keep_client_headers(scope: Scope, names: Collection[str]) -> None:
+    """Keep the headers of a request with these names for `read_rights`.
+
+    A header counts as missing if it is repeated, empty, or contains more than printable ASCII characters.
+    """
+    given = [(name.decode("latin-1"), value.strip(b" \t")) for name, value in scope["headers"]]
+    counts = Counter(name for name, _ in given)
+    scope[_CLIENT_HEADERS] = ClientHeaders(
+        (name, value.decode())
+        for name, value in given
+        if name in names and counts[name] == 1 and _HEADER_VALUE.fullmatch(value)
+    )
 
 
 def build_session_key(namespace: str, session_id: str) -> str:

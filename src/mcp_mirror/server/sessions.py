@@ -9,12 +9,13 @@ from typing import Final, NoReturn
 import anyio
 import msgspec
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.types import Scope
 
 from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import MirrorError, summarize_traceback
-from mcp_mirror.server.auth.principals import read_namespace, read_scopes
+from mcp_mirror.server.auth.principals import read_namespace
 from mcp_mirror.server.client_channel import Session
-from mcp_mirror.server.request_context import Context, build_session_key, read_caller, with_scopes
+from mcp_mirror.server.request_context import Context, build_session_key, read_caller, with_rights
 from mcp_mirror.system.event_loop import expect_growth
 
 _logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class Sessions:
         """
         session = self.session_of(context)
         caller = session.caller if session else read_caller(context, self.namespace_of(context), None)
-        return with_scopes(caller, _read_scopes(context))
+        return with_rights(caller, _scope_of(context))
 
     def record_request(self, context: Context) -> Session | None:
         """Return the session of a request, with the scopes of the request's token; create a new one.
@@ -133,7 +134,7 @@ class Sessions:
             caller = read_caller(context, self.namespace_of(context), key)
             record = self._records.setdefault(key, _SessionRecord(caller.namespace, caller.upstream, now))
             session = record.session = Session(caller, context.session, anyio.Event(), self.answer_timeout, now)
-        session.caller = with_scopes(session.caller, _read_scopes(context))
+        session.caller = with_rights(session.caller, _scope_of(context))
         if context.method != _INITIALIZE:  # the SDK rejects other requests before the handshake
             session.ready.set()
             if context.session.client_params:
@@ -230,5 +231,5 @@ class Sessions:
         return build_session_key(self.namespace_of(context), context.request.headers.get("mcp-session-id", ""))
 
 
-def _read_scopes(context: Context) -> frozenset[str] | None:
-    return None if context.request is None else read_scopes(context.request.scope)
+def _scope_of(context: Context) -> Scope | None:
+    return None if context.request is None else context.request.scope

@@ -227,6 +227,11 @@ Secrets = Annotated[tuple[Secret, ...], OPTIONAL_LIST]
 Scopes = Annotated[tuple[ScopeName, ...], SINGLE]
 ClaimValues = Annotated[tuple[Word, ...], SINGLE, AtLeast(1, "a text, or a list of one text or more")]
 Claims = Annotated[Mapping[str, ClaimValues], Names("names of claims", r"[\s\S]*\S[\s\S]*")]
-Environment = Annotated[Mapping[str, Word], Names("names without '=' in them", r"[^=\x00]+")]
-Headers = Annotated[Mapping[str, HeaderValue], Names("names of HTTP headers", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
+_VARIABLE_NAMES: Final = Names("names without '=' in them", r"[^=\x00]+")
+_HEADER_NAMES: Final = Names("names of HTTP headers", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """RFC 9110, section 5.6.2."""
+HeaderName = Annotated[str, Text("the name of an HTTP header", _HEADER_NAMES.pattern)]
+Environment = Annotated[Mapping[str, Word], _VARIABLE_NAMES]
+ClientEnvironment = Annotated[Mapping[str, HeaderName], _VARIABLE_NAMES]
+Headers = Annotated[Mapping[str, HeaderValue], _HEADER_NAMES]
+ClientHeaderNames = Annotated[Mapping[str, HeaderName], _HEADER_NAMES]

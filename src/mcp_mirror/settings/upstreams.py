@@ -6,6 +6,8 @@ from itertools import chain
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from mcp_mirror.settings.access import OAuthPolicy
 from mcp_mirror.settings.declarations import (
     FILE_ONLY,
@@ -15,6 +17,8 @@ from mcp_mirror.settings.declarations import (
     SECRET,
     Address,
     Bytes,
+    ClientEnvironment,
+    ClientHeaderNames,
     Command,
     Duration,
     Environment,
@@ -57,9 +61,17 @@ class StdioEndpoint(Section, frozen=True):
     """Environment variables of the program. Keep secrets out of the file with `${VAR}`."""
     cwd: Annotated[FilePath | None, Example("~")] = None
     """Folder to start the program in, relative to this file's folder. Default: the gateway's own."""
+    client_env: Annotated[ClientEnvironment, Example({"CRM_TOKEN": "X-Crm-Token"})] = _NONE
+    """Variables with a value of each client, and the header of the client's HTTP requests that has the value. Each
+    client has a process of its own. A value of the variable in `env` is only for lists, and for gateways on stdio. See
+    the guide "Several people"."""
     is_wrapped: Annotated[bool, INTERNAL] = False
     """The gateway replaces the program in the client: `env` is the program's whole environment, and its standard error
     is passed on."""
+
+    def with_client_values(self, values: Mapping[str, str]) -> "StdioEndpoint":
+        """Return the program with the values of a client in place of the configured ones."""
+        return replace(self, env={**self.env, **values})
 
 
 def is_sse_address(url: str) -> bool:
@@ -74,6 +86,10 @@ class HttpEndpoint(Section, frozen=True):
     """Address of a remote MCP server."""
     headers: Annotated[Headers, SECRET, Example({"Authorization": "Bearer ${GITHUB_TOKEN}"})] = _NONE
     """HTTP headers to send with every request."""
+    client_headers: Annotated[ClientHeaderNames, Example({"Authorization": "X-Crm-Authorization"})] = _NONE
+    """Headers with a value of each client, and the header of the client's HTTP requests that has the value. Each client
+    has a connection of its own. A value of the header in `headers` is only for lists, and for gateways on stdio. See
+    the guide "Several people"."""
     legacy_sse: Annotated[bool, INTERNAL] = False
     """Use the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP."""
     is_wrapped: Annotated[bool, INTERNAL] = False
@@ -83,6 +99,12 @@ class HttpEndpoint(Section, frozen=True):
     allow_private: bool = False
     """Allow names of this upstream, and of servers that it refers to, to resolve to private addresses: this machine, a
     local network, cloud metadata. An address that `url` itself contains is always allowed."""
+
+    def with_client_values(self, values: Mapping[str, str]) -> "HttpEndpoint":
+        """Return the address with the headers of a client in place of the configured ones."""
+        replaced = {name.lower() for name in values}
+        kept = {name: value for name, value in self.headers.items() if name.lower() not in replaced}
+        return replace(self, headers={**kept, **values})
 
 
 class LocalEndpoint(Section, frozen=True):
@@ -166,9 +188,18 @@ class UpstreamPolicy(Section, frozen=True):
         return not isinstance(self.endpoint, LocalEndpoint) and self.endpoint.is_wrapped
 
     @property
+    def client_values(self) -> Mapping[str, str]:
+        """The headers or variables with a value of each client, and the header of its requests that has the value."""
+        if isinstance(self.endpoint, StdioEndpoint):
+            return self.endpoint.client_env
+        return self.endpoint.client_headers if isinstance(self.endpoint, HttpEndpoint) else _NONE
+
+    @property
     def is_scoped(self) -> bool:
         """Whether some principals may see what others do not."""
-        return bool(self.required_scopes) or any(policy.required_scopes for _, policy in self.overrides)
+        return bool(self.required_scopes or self.client_values) or any(
+            policy.required_scopes for _, policy in self.overrides
+        )
 
     def scopes_of(self, tool: str) -> frozenset[str]:
         """Return the scopes that a tool requires: the upstream's and those of every matching glob."""

@@ -116,7 +116,7 @@ class ReconnectingConnection:
         self._failed_attempts = 0
         self._ready_since = 0.0
         self._modes = HandshakeModes(modes)
-        self._outage_log = OutageLog(settings.policy)
+        self._outage_log = OutageLog(settings.policy, is_shared=owner.key == owner.name)
 
     @property
     def inflight_count(self) -> int:

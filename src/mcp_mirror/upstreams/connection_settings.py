@@ -1,11 +1,12 @@
 """The settings and helpers that all connections to one upstream share."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import mcp_types as types
 import msgspec
+from msgspec.structs import replace
 
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.core.tool_inspection import InspectedTool
@@ -13,7 +14,7 @@ from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, LocalEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer
@@ -74,6 +75,15 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     """Logs requests that the server did not answer."""
     timer: SharedTimer | None = None
     """The timer for requests with the `timeout` of the policy; None: each request has a timer of its own."""
+
+    def for_client(self, values: Mapping[str, str]) -> "ConnectionSettings":
+        """Return the settings of a connection with these headers or variables of one client; the same without any."""
+        if not values:
+            return self
+        endpoint = self.policy.endpoint
+        assert not isinstance(endpoint, LocalEndpoint)  # noqa: S101  # local functions have no connection
+        policy = replace(self.policy, endpoint=endpoint.with_client_values(values))
+        return replace(self, policy=policy, redactor=Redactor(policy.endpoint), authorizer=None)
 
     def transport(self, output: ServerOutput, accept_cookies: "AcceptCookies") -> "StdioTransport | HttpTransport":
         """Return a new transport for one session."""

@@ -25,7 +25,8 @@ _CHECK_INTERVAL: Final = 0.25
 _PER_PRINCIPAL: Final = "connections_per_principal"
 
 ConnectionKey = str
-"""The owner of a dedicated connection: a session, or callers of one principal with the same capabilities."""
+"""The owner of a dedicated connection: a session, or callers of one principal with the same capabilities. Where the
+upstream gets headers of clients, the key also has a digest of their values."""
 
 
 class ClientSessions(Protocol):
@@ -124,6 +125,8 @@ class DedicatedConnection(msgspec.Struct, eq=False):
     """A connection that belongs to one session or one principal."""
 
     key: ConnectionKey
+    owner: str
+    """The session or the callers that it belongs to."""
     upstream: str
     namespace: str
     """The namespace of the principal."""
@@ -131,6 +134,8 @@ class DedicatedConnection(msgspec.Struct, eq=False):
     slots: ConnectionSlots
     release: Callable[[ConnectionKey], None]
     """Closes the connection with a key."""
+    is_superseded: bool = False
+    """The owner uses another connection to the upstream now, because it sends other headers."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
 
     @property
@@ -143,13 +148,14 @@ class DedicatedConnection(msgspec.Struct, eq=False):
         """Whether no request is in flight, and its session has neither a request nor a stream open."""
         connection = self.connection
         is_used = connection.inflight_count or connection.keep_open_count or not connection.settled.is_set()
-        return not is_used and not self.slots.sessions.is_open(self.key)
+        return not is_used and (self.is_superseded or not self.slots.sessions.is_open(self.owner))
 
     @property
     def is_expired(self) -> bool:
         """Whether the connection was idle for the idle timeout, and its session, if it has one, has ended."""
         is_unused = self.connection.last_used < monotonic() - self.slots.idle_timeout
-        return is_unused and self.is_idle and self.slots.sessions.find(self.key) is None
+        is_over = self.is_superseded or self.slots.sessions.find(self.owner) is None
+        return is_unused and is_over and self.is_idle
 
     async def run(self) -> None:
         """Connect, and reconnect, until the connection is closed; then free its slot."""
@@ -161,5 +167,6 @@ class DedicatedConnection(msgspec.Struct, eq=False):
 
     def reclaim(self) -> None:
         """Close the connection, and end its session."""
-        self.slots.sessions.end(self.key)
+        if not self.is_superseded:
+            self.slots.sessions.end(self.owner)
         self.release(self.key)

@@ -211,6 +211,11 @@ def _conforms(request: Mapping[str, Any]) -> bool:
     return True
 
 
+def _is_same_sender(one: Caller, other: Caller) -> bool:
+    """Whether two requests have the same principal and the same headers for upstreams."""
+    return (one.namespace, one.client_headers) == (other.namespace, other.client_headers)
+
+
 async def _collect_answers(requests: Mapping[str, Any], channel: ClientChannel) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     failures: list[RefusedError] = []
@@ -398,7 +403,7 @@ class SuspendedCalls:
             RefusedError: The call does not exist any more, or the answers cannot be read.
         """
         call = self._calls.get(answered.state.get("held", ""))
-        if call is None or call.caller.namespace != channel.caller.namespace:
+        if call is None or not _is_same_sender(call.caller, channel.caller):
             message = "The call that this answers is over, or another gateway process runs it. Make the call again."
             raise RefusedError(message, types.INVALID_PARAMS, data={"reason": "invalid_request_state"})
         if (answers := decode_as(answered.answers, dict[str, dict[str, Any]])) is None:

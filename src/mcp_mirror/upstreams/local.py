@@ -19,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from msgspec.structs import replace
 
-from mcp_mirror.callers import ClientChannel
+from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import ArgumentsError, MirrorError, RefusedError, UpstreamError
 from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure, convert_result, is_small
 from mcp_mirror.functions.signatures import Function
@@ -148,15 +148,22 @@ class LocalUpstream:
         del capability, detail
         return False
 
-    def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
+    def refusal(self, what: str, code: int, message: str, caller: Caller, *, is_content_hidden: bool) -> RefusedError:
         """See `ServerUpstream.refusal`; functions do not return JSON-RPC errors."""
-        del is_content_hidden
+        del caller, is_content_hidden
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Do nothing: all functions are known."""
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
+        """Raise an error: local functions have no connections."""
+        return self.listing_connection(channel)
+
+    def find_missing_header(self, caller: Caller) -> None:
+        """Return None: functions need no headers."""
+
+    async def connection_for_lists(self, channel: ClientChannel) -> ReconnectingConnection:
         """Raise an error: local functions have no connections."""
         return self.listing_connection(channel)
 

@@ -119,6 +119,8 @@ class ConnectionOwner(msgspec.Struct, frozen=True):
     """The client capabilities that the handshake declares."""
     name: str | None = None
     """The name of the owner, see `Caller.connection_key`; None if the connection is shared by all."""
+    key: str | None = None
+    """The key of the connection, see `ConnectionKey`; None if the connection is shared by all."""
     is_shared: bool = False
     """Requests of several principals or sessions use the connection."""
 

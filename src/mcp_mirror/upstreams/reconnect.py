@@ -179,8 +179,10 @@ class HandshakeModes:
 class OutageLog:
     """Logs the outages of one connection and their ends."""
 
-    def __init__(self, policy: UpstreamPolicy) -> None:
+    def __init__(self, policy: UpstreamPolicy, *, is_shared: bool) -> None:
+        """Log for the connection of all clients, or of one client."""
         self._policy = policy
+        self._name = policy.name if is_shared else f"{policy.name} (of one client)"
         self._is_down = False
         self._output: tuple[str, ...] = ()
         """What a server has printed at its start; the same lines are logged once."""
@@ -188,7 +190,7 @@ class OutageLog:
     def log_down(self, end: ConnectionEnd) -> None:
         """Log that an attempt to connect failed, or the connection ended."""
         policy = self._policy
-        _logger.warning("upstream %s is down: %s", policy.name, end.error.log_message)
+        _logger.warning("upstream %s is down: %s", self._name, end.error.log_message)
         self._is_down = True
         if end.output != self._output and policy.preview and not policy.is_wrapped:
             # It cannot contain stored values: a server that fails at its start received none.
@@ -199,7 +201,7 @@ class OutageLog:
     def log_ready(self) -> None:
         """Log that the connection is open after an outage."""
         if self._is_down:  # a warning, as the outage was: others are not printed by default
-            _logger.warning("upstream %s is ready", self._policy.name)
+            _logger.warning("upstream %s is ready", self._name)
             self._is_down = False
 
 

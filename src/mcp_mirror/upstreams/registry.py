@@ -40,6 +40,8 @@ class UpstreamRegistry:
         self._client: ClientChannel | None = None
         self._local = LocalUpstream(functions, dependencies.listeners) if functions is not None else None
         self._servers = {policy.name: self._create(policy) for policy in policies}
+        self.client_header_names: frozenset[str] = self._find_client_header_names()
+        """The headers of requests whose values upstreams get, in lower case."""
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._tasks = anyio.create_task_group()
         self._started = float("inf")
@@ -97,6 +99,7 @@ class UpstreamRegistry:
             known = before.get(policy.name)
             is_unchanged = known is not None and known.policy == policy
             self._servers[policy.name] = before.pop(policy.name) if is_unchanged else self._create(policy)
+        self.client_header_names = self._find_client_header_names()
         for name, server in before.items():
             if (scope := self._scopes.pop(name, None)) is not None:
                 self._tasks.start_soon(_stop_when_drained, server, scope, drain)
@@ -106,6 +109,10 @@ class UpstreamRegistry:
         self._replaced.set()
         self._replaced = anyio.Event()
 
+    def _find_client_header_names(self) -> frozenset[str]:
+        each = (server.policy.client_values.values() for server in self._servers.values())
+        return frozenset(name.lower() for names in each for name in names)
+
     async def wait_for_replacement(self) -> None:
         """Wait for the next call of `replace`."""
         await self._replaced.wait()
@@ -113,7 +120,7 @@ class UpstreamRegistry:
     def end_session(self, session: str) -> None:
         """Close the dedicated connections of a client session that has ended."""
         for server in self._servers.values():
-            server.release(session)
+            server.release_owner(session)
 
     async def set_level(self, channel: ClientChannel, level: str) -> None:
         """Set the log level of the servers on the dedicated connections of a 2025-11-25 client."""
@@ -152,12 +159,12 @@ class UpstreamRegistry:
         """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
         await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
-    async def settle_changes(self, caller: Caller) -> None:
-        """Wait while changes of the tools that a caller sees are being read, for two seconds at most."""
+    async def settle_changes(self, channel: ClientChannel) -> None:
+        """Wait for a short time while changes of the tools that a caller sees are being read."""
         async with anyio.create_task_group() as tasks:
-            for upstream in self.visible_to(caller):
+            for upstream in self.visible_to(channel.caller):
                 if isinstance(upstream, ServerUpstream):
-                    tasks.start_soon(upstream.settle_changes, caller)
+                    tasks.start_soon(upstream.settle_changes, channel)
 
     async def settle_one(self, name: str, seconds: float) -> bool:
         """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
@@ -183,16 +190,20 @@ class UpstreamRegistry:
         self._tasks.start_soon(_run, upstream, self._scopes[name], name=f"upstream {name}")
 
 
-def explain_missing(upstreams: Iterable[Upstream]) -> str:
-    """Return a sentence for models about upstreams that are starting, and one about those that are down; or no text."""
+def explain_missing(upstreams: Iterable[Upstream], caller: Caller) -> str:
+    """Return sentences for models about upstreams that are starting, are down, or need a header; or no text."""
+    sentences: list[str] = []
     starting: list[str] = []
     down: list[str] = []
     for one in upstreams:
-        if one.status.state == "down":
+        is_down, header = one.status.state == "down", one.find_missing_header(caller)
+        if is_down and header is None:
             down.append(one.policy.name)
+        elif is_down and header:
+            sentences.append(f"Server {one.policy.name} needs the header {header} in requests.")
         elif not one.listing:
             starting.append(one.policy.name)
-    sentences = (
+    sentences += (
         _write_missing(starting, "starting", "may appear later"),
         _write_missing(down, "down", "cannot be called now"),
     )

@@ -19,6 +19,7 @@ from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog
+from mcp_mirror.upstreams.client_values import ClientValues
 from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings
 from mcp_mirror.upstreams.content_filter import ContentFilteredChannel, filter_content, is_filtered
@@ -41,6 +42,8 @@ from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""
+_OWN_LISTING_WAIT: Final = 10.0
+"""Seconds that a list waits for the first tools of a caller's own connection, at most."""
 _HTTP_LIMIT: Final = 4 << 20
 """Bytes of a body that the HTTP servers of the MCP SDKs accept."""
 _NODE_LIMIT: Final = 10 << 20
@@ -103,7 +106,11 @@ class ServerUpstream:
         """Set when the first attempt to connect has ended, successful or not."""
         self.listed: anyio.Event = self._shared.listed
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
+        self._client_values = ClientValues(policy)
+        self._takes_client_values = bool(policy.client_values)
         self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
+        self._current: dict[str, DedicatedConnection] = {}
+        """The dedicated connection that each owner used last."""
         self._tasks = anyio.create_task_group()
         self._input_rounds = InputRounds(policy.name, policy.bounds.max_input_requests_per_call, self._settings.backlog)
         self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
@@ -128,15 +135,22 @@ class ServerUpstream:
         """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
         return self._listed_connection(owner).listing
 
-    async def settle_changes(self, caller: Caller) -> None:
-        """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`."""
-        connection = self._listed_connection(self._connection_key(caller))
+    async def settle_changes(self, channel: ClientChannel) -> None:
+        """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`.
+
+        Where the configured values can list no tools, a caller that sends its own gets the tools of its connection.
+        """
+        caller = channel.caller
+        if self.listing is None and self.find_missing_header(caller) is not None:
+            with suppress(UpstreamError), anyio.move_on_after(_OWN_LISTING_WAIT):
+                await self.connection_for(channel)
+        connection = self._listed_connection(self._find_owner(caller))
         if connection.current_session is not None:
             await connection.list_changes.settle_tools()
 
     def _listed_connection(self, owner: str | None) -> ReconnectingConnection:
         """Return the connection whose tools an owner sees."""
-        dedicated = self._dedicated.get(owner) if owner else None
+        dedicated = self._current.get(owner) if owner else None
         return dedicated.connection if dedicated and dedicated.connection.listing else self._shared
 
     @property
@@ -156,12 +170,14 @@ class ServerUpstream:
 
     def offers(self, capability: str, detail: str = "") -> bool:
         """Whether the upstream has a capability, and within it a detail."""
-        offered = self.listing.capabilities.get(capability) if self.listing else None
+        listing = self.listing or next((one.listing for one in self.connections if one.listing), None)
+        offered = listing.capabilities.get(capability) if listing else None
         return offered is not None and (not detail or bool(offered.get(detail)))
 
-    def refusal(self, what: str, code: int, message: str, *, is_content_hidden: bool) -> RefusedError:
-        """Return the exception for a JSON-RPC error of the upstream that arrived in a spool file."""
-        return build_refusal(self._settings, what, code, message, is_content_hidden=is_content_hidden)
+    def refusal(self, what: str, code: int, message: str, caller: Caller, *, is_content_hidden: bool) -> RefusedError:
+        """Return the exception for a JSON-RPC error, to a request of a caller, that arrived in a spool file."""
+        settings = self._settings.for_client(self._client_values.read(caller))
+        return build_refusal(settings, what, code, message, is_content_hidden=is_content_hidden)
 
     async def run(self) -> None:
         """Keep the upstream connected; until cancelled."""
@@ -196,7 +212,7 @@ class ServerUpstream:
             connection = self._shared if key is None else await self._get_dedicated(key, channel)
             filtered = channel if self.policy.preview else filter_content(channel)
             if answered is not None:
-                answered = restore_keys(answered)
+                answered = restore_keys(self._client_values.check_round(answered, channel.caller))
                 request = request.with_answers(answered.answers, answered.state.get("state"))
             is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
             if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
@@ -210,7 +226,8 @@ class ServerUpstream:
             if required is None:
                 return response
             if filtered.caller.is_stateless:
-                return self._input_rounds.return_to_client(required, answered, filtered)
+                required = self._input_rounds.return_to_client(required, answered, filtered)
+                return self._client_values.bind_round(required, channel.caller)
             return await self._input_rounds.complete(
                 required, request, filtered, lambda following: connection.request(following, filtered)
             )
@@ -240,7 +257,8 @@ class ServerUpstream:
         """Return the connection for a caller's requests; create a dedicated one if needed.
 
         Raises:
-            UpstreamError: The caller's token lacks a required scope, or a limit on connections is reached.
+            UpstreamError: The caller's token lacks a required scope, the request lacks a header whose value the
+                upstream gets, or a limit on connections is reached.
         """
         self._check_scopes(channel)
         key = self._connection_key(channel.caller)
@@ -249,11 +267,14 @@ class ServerUpstream:
     async def _get_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> ReconnectingConnection:
         """Return the dedicated connection of an owner, or the shared one if the server refuses the other handshake."""
         dedicated = self._dedicated.get(key) or await self._open_dedicated(key, channel)
+        if dedicated.is_superseded:
+            self._set_current(dedicated)
+            self._listeners.on_change("tools", dedicated.owner, self.policy.name)
         connection = dedicated.connection
         await connection.settled.wait()
         is_refused = isinstance(connection.failure, RefusedError) and self.listing and self.listing.is_stateless
-        if connection.listing is not None or not is_refused:
-            return connection
+        if connection.listing is not None or not is_refused or dedicated.key != dedicated.owner:
+            return connection  # the shared one has other values than those of the client
         self._refuses_handshakes = True
         self.release(key)
         return self._shared
@@ -265,7 +286,25 @@ class ServerUpstream:
             UpstreamError: The caller's token lacks a required scope.
         """
         self._check_scopes(channel)
-        return self._listed_connection(self._connection_key(channel.caller))
+        return self._listed_connection(self._find_owner(channel.caller))
+
+    async def connection_for_lists(self, channel: ClientChannel) -> ReconnectingConnection:
+        """Like `listing_connection`, but create the dedicated connection of a caller that has sent its own values.
+
+        Raises:
+            UpstreamError: As for `connection_for`.
+        """
+        missing = self.find_missing_header(channel.caller)
+        if missing == "":
+            return await self.connection_for(channel)
+        if missing is None:
+            return self.listing_connection(channel)
+        self._check_scopes(channel)
+        return self._shared
+
+    def find_missing_header(self, caller: Caller) -> str | None:
+        """Return a header that requests of a caller lack; empty if they have all, None if they need none."""
+        return self._client_values.find_missing(caller)
 
     async def connect(self) -> None:
         """Reconnect now if the upstream is down, and wait for the attempt."""
@@ -273,16 +312,43 @@ class ServerUpstream:
             await self._shared.get_session()
 
     def release(self, key: ConnectionKey) -> None:
-        """Close the dedicated connection of an owner, if it has one."""
+        """Close a dedicated connection, if it exists."""
         if dedicated := self._dedicated.pop(key, None):
             dedicated.scope.cancel()
-            self._listeners.on_change("tools", key, self.policy.name)
+            if not dedicated.is_superseded:
+                del self._current[dedicated.owner]
+                self._listeners.on_change("tools", dedicated.owner, self.policy.name)
+
+    def release_owner(self, owner: str) -> None:
+        """Close the dedicated connections of an owner."""
+        for key in [key for key, one in self._dedicated.items() if one.owner == owner]:
+            self.release(key)
+
+    def _set_current(self, dedicated: DedicatedConnection) -> None:
+        """Note the dedicated connection that an owner uses now; another one of the owner ends when it is idle."""
+        if before := self._current.get(dedicated.owner):
+            before.is_superseded = True
+        dedicated.is_superseded = False
+        self._current[dedicated.owner] = dedicated
+
+    def _find_owner(self, caller: Caller) -> str | None:
+        """Return the owner of the connection for a caller's requests; None for the shared connection."""
+        if self.find_missing_header(caller) is None:
+            return self._connection_key(caller)
+        is_of_session = caller.session is not None and self.policy.scope != "principal"
+        return caller.session if is_of_session else caller.sharing_key
 
     def _connection_key(self, caller: Caller) -> ConnectionKey | None:
-        """Return the owner of the connection for a caller's requests; None for the shared connection."""
+        """Return the key of the connection for a caller's requests; None for the shared connection.
+
+        Raises:
+            UpstreamError: The request lacks a header whose value the upstream gets.
+        """
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
+        if self._takes_client_values and (digest := self._client_values.digest(caller)) is not None:
+            return f"{self._find_owner(caller)} {digest}"
         listing = self._shared.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
@@ -296,39 +362,47 @@ class ServerUpstream:
         await self._slots.wait_for_slot(name, namespace, self.policy.bounds.connections_per_upstream)
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
             return dedicated
-        modes: tuple[Mode, ...] = ("auto", "legacy") if channel.caller.is_stateless else ("legacy",)
+        values = self._client_values.read(channel.caller)
+        owner = (self._find_owner(channel.caller) if values else None) or key
+        modes: tuple[Mode, ...] = ("legacy", "auto") if values else ("legacy",)
+        if channel.caller.is_stateless:
+            modes = ("auto", "legacy")
         # A server of protocol version 2026-07-28 may refuse the handshake, see `_get_dedicated`.
         is_new = self.listing is not None and self.listing.is_stateless
         connection = ReconnectingConnection(
-            self._settings,
-            self._build_owner(channel, key),
+            self._settings.for_client(values),
+            self._build_owner(channel, key, owner),
             modes,
-            may_be_refused=is_new,
+            may_be_refused=is_new and not values,
             earlier_lists=self._shared.served_lists,
         )
-        dedicated = DedicatedConnection(key, name, namespace, connection, self._slots, self.release)
+        dedicated = DedicatedConnection(key, owner, name, namespace, connection, self._slots, self.release)
         try:
             self._tasks.start_soon(dedicated.run)
         except RuntimeError:  # the task group has ended: a reload stopped the upstream
             raise UpstreamError(f"Upstream {name!r} was stopped by a reload. List the tools again.") from None
         self._slots.take(dedicated)
         self._dedicated[key] = dedicated
+        self._set_current(dedicated)
         return dedicated
 
-    def _build_owner(self, channel: ClientChannel | None, key: ConnectionKey | None = None) -> ConnectionOwner:
+    def _build_owner(
+        self, channel: ClientChannel | None, key: ConnectionKey | None = None, owner: str | None = None
+    ) -> ConnectionOwner:
         """Return the owner of a connection; without a channel it is shared by all callers."""
         listeners, upstream = self._listeners, self.policy.name
         lasting = channel.session_channel if channel else None
         if lasting is not None:
             required = self.policy.required_scopes
             lasting = ContentFilteredChannel(lasting, lambda: not listeners.may_show(upstream), required)
-        name = key or (lasting.caller.session if lasting else None)
+        name = owner or (lasting.caller.session if lasting else None)
         return ConnectionOwner(
             on_change=lambda kind: listeners.on_change(kind, name, upstream),
-            on_update=partial(listeners.on_update, upstream, name),
+            on_update=partial(listeners.on_update, upstream, key or name),
             channel=lasting,
             capabilities=channel.caller.capabilities if channel else {},
             name=name,
+            key=key or name,
             is_shared=channel is None,
         )
 

@@ -94,7 +94,7 @@ CUT_STREAM: Final = ". If it does so after the same time, raise the timeout of t
 """What to try if an event stream ends without the response."""
 _NOT_TLS: Final = f"If the server uses TLS, use https:// in `url`. {_ELSEWHERE}"
 _CREDENTIALS_ADVICE: Final = (
-    "It rejected the token: with `headers`, or --header of a wrapped server, check whether the token has expired; with "
+    "It rejected the token: with `headers`, `client_headers` or --header, check whether the token has expired; with "
     "`mcp-mirror login`, whether the server accepts tokens of that authorization server for its `url`"
 )
 _NOT_SSE: Final = (
