@@ -20,7 +20,7 @@ from mcp_mirror.paths import MemoryPath, find_notice_bases, is_whole_notice, new
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Kind, Member
+from mcp_mirror.types import Draft, Kind, Member, TextSize
 
 ID = "3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
 BASE, COMPANION = f"{'t' * 80}-{ID}", f"{'t' * 80}-11111111-2222-4333-8444-555555555555"
@@ -56,6 +56,48 @@ def stored(value: Any, **changes: Any) -> NoticeInput:
 
 def notice_of(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
     return write_notice(stored(value, **changes), style)
+
+
+PROPERTIES: dict[str, Any] = {
+    "arguments": b'{"n": 1}',
+    "companion": COMPANION,
+    "count_items": lambda _blob, _span: 1_000,
+    "error": ErrorExcerpt("It failed", "at the end"),
+    "hidden_text": Draft(b'"words"', "text", 1),
+    "is_error": True,
+    "is_retold": True,
+    "main_text": ("a",),
+    "media": ((f"{BASE}/0", "image/png, 5 B"),),
+    "others": (1, 2),
+    "preview": False,
+    "room": 5,
+    "text": TextSize(1_000, 3),
+    "texts": ('"words"',),
+    "tool": "other",
+}
+"""Another value of each property, beside those that all notices have."""
+COMMON = {"path", "blob", "kind", "estimate", "members", "shown"}
+NEEDED = {"hidden_text": {"companion": COMPANION}, "texts": {"companion": COMPANION}}
+
+
+def test_a_notice_with_any_property_can_be_pasted() -> None:
+    assert {*PROPERTIES, *COMMON} == set(NoticeInput.__struct_fields__), (
+        "Add a value of the new property to PROPERTIES. If it adds a line below a shown value, `_SHOWN_LINES` in "
+        "paths.py must match that line, or models cannot paste the notice."
+    )
+    for name, changed in PROPERTIES.items():
+        changes = {name: changed, **NEEDED.get(name, {})}
+        for value, shown in (
+            ({"a": "long"}, None),
+            ({"a": "long"}, '{"a": "long"}'),
+            ("words", None),
+            ("words", "words"),
+        ):
+            if (name == "main_text" and value == "words") or (name == "others" and shown):
+                continue  # only objects have a main text; beside a shown value are all links
+            for style in ("compact", "paper", "json"):
+                notice = notice_of(value, style, shown=shown, **changes)
+                assert BASE in find_notice_bases(notice), notice
 
 
 VALUES: list[tuple[Any, str]] = [
