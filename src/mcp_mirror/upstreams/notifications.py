@@ -179,7 +179,7 @@ class ConnectionOwner(msgspec.Struct, frozen=True):
     capabilities: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The client capabilities that the handshake declares."""
     name: str | None = None
-    """The name of the owner, see `Caller.connection_key`; None if the connection is shared by all."""
+    """The name of the owner, a session or a `Caller.principal_key`; None if the connection is shared by all."""
     is_shared: bool = False
     """Requests of several principals or sessions use the connection."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import LOCAL, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
@@ -123,13 +123,17 @@ class ServerUpstream:
         """The last listing."""
         return self._shared.listing
 
-    def listing_for(self, owner: str | None) -> Listing | None:
-        """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
-        return self._listed_connection(owner).listing
+    def listing_for(self, owner: str | None, principal: str | None = None) -> Listing | None:
+        """Return the last listing for an owner of dedicated connections; None: for all others.
+
+        `principal` is the `Caller.principal_key` of an owner that is a session.
+        """
+        is_of_principal = self.policy.scope == "principal" and principal is not None
+        return self._listed_connection(principal if is_of_principal else owner).listing
 
     async def settle_changes(self, caller: Caller) -> None:
         """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`."""
-        connection = self._listed_connection(self._connection_key(caller))
+        connection = self._listed_connection(self._choose_owner(caller))
         if connection.current_session is not None:
             await connection.list_changes.settle_tools()
 
@@ -191,7 +195,7 @@ class ServerUpstream:
             self._check_scopes(channel)
             if answered is not None and "held" in answered.state:
                 return await self._suspended.resume(answered, channel)
-            key = self._connection_key(channel.caller)
+            key = self._choose_owner(channel.caller)
             connection = self._shared if key is None else await self._get_dedicated(key, channel)
             filtered = channel if self.policy.preview else filter_content(channel)
             if answered is not None:
@@ -227,7 +231,7 @@ class ServerUpstream:
 
     async def settle_for(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""
-        if self._connection_key(channel.caller) is None:
+        if self._choose_owner(channel.caller) is None:
             return
         self._waiting += 1
         try:
@@ -242,7 +246,7 @@ class ServerUpstream:
             UpstreamError: The caller's token lacks a required scope, or a limit on connections is reached.
         """
         self._check_scopes(channel)
-        key = self._connection_key(channel.caller)
+        key = self._choose_owner(channel.caller)
         return self._shared if key is None else await self._get_dedicated(key, channel)
 
     async def _get_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> ReconnectingConnection:
@@ -264,7 +268,7 @@ class ServerUpstream:
             UpstreamError: The caller's token lacks a required scope.
         """
         self._check_scopes(channel)
-        return self._listed_connection(self._connection_key(channel.caller))
+        return self._listed_connection(self._choose_owner(channel.caller))
 
     async def connect(self) -> None:
         """Reconnect now if the upstream is down, and wait for the attempt."""
@@ -277,17 +281,20 @@ class ServerUpstream:
             dedicated.scope.cancel()
             self._listeners.on_change("tools", key, self.policy.name)
 
-    def _connection_key(self, caller: Caller) -> ConnectionKey | None:
-        """Return the owner of the connection for a caller's requests; None for the shared connection."""
-        scope = self.policy.scope
+    def _choose_owner(self, caller: Caller) -> ConnectionKey | None:
+        """Return the owner of the connection for a caller's requests; None for the shared connection.
+
+        `RuntimeState.catalog_for` finds the tools on the connections of the same owners.
+        """
+        scope, listing = self.policy.scope, self._shared.listing
         if self._has_one_client or scope == "shared":
             return None
-        listing = self._shared.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
-        if scope is None and (listing is None or listing.is_stateless):
+        is_like_all = caller.namespace == LOCAL and not caller.capabilities
+        if scope is None and (is_like_all or listing is None or listing.is_stateless):
             return None
-        return caller.connection_key if scope is None else caller.sharing_key
+        return caller.principal_key
 
     async def _open_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> DedicatedConnection:
         """Open a dedicated connection; an UpstreamError if a limit is reached, or the upstream was stopped."""
