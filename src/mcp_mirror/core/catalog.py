@@ -214,7 +214,7 @@ class _ListedTool(msgspec.Struct, frozen=True):
     origin: Origin
     """The upstream and the tool's own name."""
     policy: UpstreamPolicy
-    examined: InspectedTool
+    inspected: InspectedTool
     finding: Finding | None
     """Its difference from its pin."""
 
@@ -271,12 +271,12 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
         named = yield from _name_tools(found, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
         for one in found:
             yield
-            slugs.add(tool_slug(one.examined.name))
+            slugs.add(tool_slug(one.inspected.name))
             if not is_twin and not rules.is_transparent and not one.policy.preview:
                 continue  # an original would show its results
             name = named[one.origin]
             origins[name] = one.origin
-            if scopes := one.policy.scopes_of(one.examined.name):
+            if scopes := one.policy.scopes_of(one.inspected.name):
                 required[name] = scopes
             if one.finding and one.finding.is_blocked:
                 quarantined[name] = one.finding
@@ -315,8 +315,8 @@ def _select_tools(
     selected: dict[str, _ListedTool] = {}
     for tool in tools:
         yield
-        examined = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
-        name = examined.name
+        inspected = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
+        name = inspected.name
         lists = f"Upstream {policy.name!r} lists tool {quote_name(name, _MAX_NAME)}"
         if not name:
             problems.append(
@@ -325,9 +325,9 @@ def _select_tools(
         elif name in selected:
             problems.append(f"{lists} twice. The gateway serves the first one.")
         elif policy.admits(name):
-            examined = examined if examined is tool else inspect_tool(examined.raw, policy.bounds)
-            if examined.rejection:
-                problems.append(f"{lists}, which the gateway does not serve: {examined.rejection}.")
+            inspected = inspected if inspected is tool else inspect_tool(inspected.raw, policy.bounds)
+            if inspected.rejection:
+                problems.append(f"{lists}, which the gateway does not serve: {inspected.rejection}.")
                 continue
             if len(selected) == policy.bounds.max_tools:
                 most = f"`limits.max_tools` ({len(selected):,})"
@@ -335,18 +335,18 @@ def _select_tools(
                     f"Upstream {policy.name!r} lists more tools than {most}. The gateway does not serve the rest."
                 )
                 break
-            problems += _find_problems(policy, examined)
-            finding = pins.check_tool(policy, name, examined.raw)
-            selected[name] = _ListedTool((policy.name, name), policy, examined, finding)
+            problems += _find_problems(policy, inspected)
+            finding = pins.check_tool(policy, name, inspected.raw)
+            selected[name] = _ListedTool((policy.name, name), policy, inspected, finding)
     return list(selected.values())
 
 
-def _find_problems(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[str]:
-    of = f"Tool {quote_name(examined.name, _MAX_NAME)} of upstream {policy.name!r}"
-    if examined.invalid_members:
-        yield f"{of}: its {', '.join(examined.invalid_members)} cannot be passed on."
-    if examined.schema_error:
-        yield f"{of}: {examined.schema_error}; the gateway does not validate its arguments."
+def _find_problems(policy: UpstreamPolicy, inspected: InspectedTool) -> Iterator[str]:
+    of = f"Tool {quote_name(inspected.name, _MAX_NAME)} of upstream {policy.name!r}"
+    if inspected.invalid_members:
+        yield f"{of}: its {', '.join(inspected.invalid_members)} cannot be passed on."
+    if inspected.schema_error:
+        yield f"{of}: {inspected.schema_error}; the gateway does not validate its arguments."
 
 
 _ANY: Final[Schema] = {"type": "object"}
@@ -354,23 +354,23 @@ _SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 
 def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
-    examined, policy = one.examined, one.policy.tool_policy(one.examined.name)
+    inspected, policy = one.inspected, one.policy.tool_policy(one.inspected.name)
     described = {} if policy.description is None else {"description": policy.description}
-    members = examined.valid_members
-    original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
+    members = inspected.valid_members
+    original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(inspected)}
     original.pop(EXECUTION, None)
     original |= {word: make_properties_readable(original[word]) for word in _SCHEMAS if word in original}
-    twin = build_twin(members, name, examined.twin_schema, policy.description)
+    twin = build_twin(members, name, inspected.twin_schema, policy.description)
     return CatalogEntry(
         name=name,
         upstream=one.policy.name,
-        tool=examined.name,
+        tool=inspected.name,
         advert=twin if is_twin else original,
-        inspected=examined,
+        inspected=inspected,
         rules=_capture_rules(one, mirror, policy),
         timeout=policy.timeout,
-        is_repeatable=one.policy.repeat_read_only and is_read_only(examined.raw),
-        has_view=policy.capture is None and _has_view(examined.raw.get("_meta")),
+        is_repeatable=one.policy.repeat_read_only and is_read_only(inspected.raw),
+        has_view=policy.capture is None and _has_view(inspected.raw.get("_meta")),
         is_always_listed=policy.listed is True,
         is_twin=is_twin,
     )
@@ -382,19 +382,19 @@ def is_read_only(definition: Mapping[str, Any]) -> bool:
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
-def _choose_original_schema(examined: InspectedTool) -> Schema:
+def _choose_original_schema(inspected: InspectedTool) -> Schema:
     """The upstream's input schema if it has the type object: some clients drop the whole list for any other."""
-    schema = examined.raw.get("inputSchema")
-    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema
+    schema = inspected.raw.get("inputSchema")
+    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | inspected.schema
 
 
 def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
-    output = one.examined.raw.get("outputSchema")
+    output = one.inspected.raw.get("outputSchema")
     return CaptureRules(
         mode=policy.capture or mirror.capture,
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
-        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.examined.name),
+        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.inspected.name),
         preview=one.policy.preview,
     )
 

@@ -230,7 +230,7 @@ class ChangeNotifier:
         """Build a catalog, in steps."""
         config, pins = self._state.config, self._state.pins
         listings = self._find_listings(owner)
-        listed = [(policy, listing.examined or listing.tools if listing else ()) for policy, listing in listings]
+        listed = [(policy, listing.inspected or listing.tools if listing else ()) for policy, listing in listings]
         if config.server.wraps:
             reserved = tuple(self._state.own_tools)
         else:  # also names of own tools that are not served: a later configuration may serve them

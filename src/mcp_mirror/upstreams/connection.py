@@ -251,17 +251,17 @@ class ReconnectingConnection:
         cached = exact or await load({})
         if cached is None:
             return
-        examined = await services.examine(settings.policy, cached.tools)
+        inspected = await services.inspect_tools(settings.policy, cached.tools)
         if self.listing is not None or self.settled.is_set():
             return
         self.listing = Listing(
-            tools=tuple(dict(one.raw) for one in examined),
+            tools=tuple(dict(one.raw) for one in inspected),
             instructions=cached.instructions,
             protocol_version=cached.protocol_version,
             server=cached.server,
             capabilities=cached.capabilities,
             hints=((0, "private"),),  # clients must not cache it
-            examined=examined,
+            inspected=inspected,
             info=cached.info,
             is_stale=True,
         )
