@@ -210,7 +210,9 @@ class Lines:
         return await self.request("tools/call", f'{{"name":"{tool}","arguments":{arguments}}}')
 
     async def text(self, tool: str, arguments: Any = None) -> str:
+        """Call a tool, and return the text of the first block of its result."""
         result = json.loads(await self.call(tool, json.dumps(arguments or {})))["result"]
+        assert result["content"], f"The result of {tool} has no text: {result}"
         return str(result["content"][0]["text"])
 
 
