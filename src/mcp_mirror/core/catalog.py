@@ -257,9 +257,9 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     """Build the catalog from the tools of each connected upstream, in steps of one tool."""
     problems: list[str] = []
     given = [(policy, tuple(tools)) for policy, tools in listings]
-    found: list[_ListedTool] = []
+    listed: list[_ListedTool] = []
     for policy, tools in given:
-        found += yield from _select_tools(policy, tools, rules.pins, problems)
+        listed += yield from _select_tools(policy, tools, rules.pins, problems)
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
     slugs: set[str] = set()
@@ -268,26 +268,26 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     required: dict[str, frozenset[str]] = {}
     names = NameAllocator(rules.reserved, rules.owned_names)
     for is_twin in rules.kinds:
-        named = yield from _name_tools(found, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
-        for one in found:
+        named = yield from _name_tools(listed, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
+        for tool in listed:
             yield
-            slugs.add(tool_slug(one.inspected.name))
-            if not is_twin and not rules.is_transparent and not one.policy.preview:
+            slugs.add(tool_slug(tool.inspected.name))
+            if not is_twin and not rules.is_transparent and not tool.policy.preview:
                 continue  # an original would show its results
-            name = named[one.origin]
-            origins[name] = one.origin
-            if scopes := one.policy.scopes_of(one.inspected.name):
+            name = named[tool.origin]
+            origins[name] = tool.origin
+            if scopes := tool.policy.scopes_of(tool.inspected.name):
                 required[name] = scopes
-            if one.finding and one.finding.is_blocked:
-                quarantined[name] = one.finding
+            if tool.finding and tool.finding.is_blocked:
+                quarantined[name] = tool.finding
             else:
-                entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
-    findings = tuple(one.finding for one in found if one.finding)
+                entries[name] = _build_entry(tool, name, rules.mirror, is_twin=is_twin)
+    findings = tuple(tool.finding for tool in listed if tool.finding)
     return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, findings, required, origins=origins)
 
 
 def _name_tools(
-    found: Iterable[_ListedTool],
+    tools: Iterable[_ListedTool],
     pinned: Collection[Origin],
     names: NameAllocator,
     suffix: str,
@@ -296,14 +296,14 @@ def _name_tools(
     """The name of each tool. Tools without a pin never change the names of pinned tools, present or absent."""
     known = frozenset(pinned)
     new: list[Origin] = []
-    for one in found:
+    for tool in tools:
         yield
-        if one.origin not in known:
-            new.append(one.origin)
+        if tool.origin not in known:
+            new.append(tool.origin)
     named: dict[Origin, str] = {}
     for group in (pinned, new):
-        named |= names.keep_original_names([one for one in group if keeps.fullmatch(one[1])]) if keeps else {}
-        for origin, name in names.allocate([one for one in group if one not in named], suffix, tuple(named)):
+        named |= names.keep_original_names([origin for origin in group if keeps.fullmatch(origin[1])]) if keeps else {}
+        for origin, name in names.allocate([origin for origin in group if origin not in named], suffix, tuple(named)):
             yield
             named[origin] = name
     return named
@@ -317,17 +317,17 @@ def _select_tools(
         yield
         inspected = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
         name = inspected.name
-        lists = f"Upstream {policy.name!r} lists tool {quote_name(name, _MAX_NAME)}"
+        beginning = f"Upstream {policy.name!r} lists tool {quote_name(name, _MAX_NAME)}"
         if not name:
             problems.append(
                 f"Upstream {policy.name!r} lists a tool without a usable name. The gateway does not serve the tool."
             )
         elif name in selected:
-            problems.append(f"{lists} twice. The gateway serves the first one.")
+            problems.append(f"{beginning} twice. The gateway serves the first one.")
         elif policy.admits(name):
             inspected = inspected if inspected is tool else inspect_tool(inspected.raw, policy.bounds)
             if inspected.rejection:
-                problems.append(f"{lists}, which the gateway does not serve: {inspected.rejection}.")
+                problems.append(f"{beginning}, which the gateway does not serve: {inspected.rejection}.")
                 continue
             if len(selected) == policy.bounds.max_tools:
                 most = f"`limits.max_tools` ({len(selected):,})"
@@ -353,8 +353,8 @@ _ANY: Final[Schema] = {"type": "object"}
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 
-def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
-    inspected, policy = one.inspected, one.policy.tool_policy(one.inspected.name)
+def _build_entry(tool: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
+    inspected, policy = tool.inspected, tool.policy.tool_policy(tool.inspected.name)
     described = {} if policy.description is None else {"description": policy.description}
     members = inspected.valid_members
     original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(inspected)}
@@ -363,13 +363,13 @@ def _build_entry(one: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: 
     twin = build_twin(members, name, inspected.twin_schema, policy.description)
     return CatalogEntry(
         name=name,
-        upstream=one.policy.name,
+        upstream=tool.policy.name,
         tool=inspected.name,
         advert=twin if is_twin else original,
         inspected=inspected,
-        rules=_capture_rules(one, mirror, policy),
+        rules=_capture_rules(tool, mirror, policy),
         timeout=policy.timeout,
-        is_repeatable=one.policy.repeat_read_only and is_read_only(inspected.raw),
+        is_repeatable=tool.policy.repeat_read_only and is_read_only(inspected.raw),
         has_view=policy.capture is None and _has_view(inspected.raw.get("_meta")),
         is_always_listed=policy.listed is True,
         is_twin=is_twin,
@@ -388,14 +388,14 @@ def _choose_original_schema(inspected: InspectedTool) -> Schema:
     return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | inspected.schema
 
 
-def _capture_rules(one: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
-    output = one.inspected.raw.get("outputSchema")
+def _capture_rules(tool: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
+    output = tool.inspected.raw.get("outputSchema")
     return CaptureRules(
         mode=policy.capture or mirror.capture,
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
-        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, one.inspected.name),
-        preview=one.policy.preview,
+        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, tool.inspected.name),
+        preview=tool.policy.preview,
     )
 
 

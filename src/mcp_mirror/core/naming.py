@@ -68,16 +68,16 @@ class NameAllocator(msgspec.Struct):
         times = Counter(name for _, name in tools)
         reserved = {name.casefold() for name in self.reserved}
         free = [
-            one
-            for one in tools
-            if times[one[1]] == 1
-            and self._may_have(one[1], one)
-            and one[1] not in self._assigned
-            and one[1].casefold() not in reserved
+            origin
+            for origin in tools
+            if times[origin[1]] == 1
+            and self._may_have(origin[1], origin)
+            and origin[1] not in self._assigned
+            and origin[1].casefold() not in reserved
         ]
         for _, name in free:
             self._assign(name)
-        return {one: one[1] for one in free}
+        return {origin: origin[1] for origin in free}
 
     def allocate(
         self, tools: Iterable[Origin], suffix: str, others: Iterable[Origin] = ()
@@ -88,27 +88,27 @@ class NameAllocator(msgspec.Struct):
         """
         chosen = dict.fromkeys(tools)
         times = Counter([name.casefold() for _, name in {**chosen, **dict.fromkeys(others)}])
-        for one in chosen:
-            yield one, self._choose_name(one, suffix, is_shared=times[one[1].casefold()] > 1)
+        for origin in chosen:
+            yield origin, self._choose_name(origin, suffix, is_shared=times[origin[1].casefold()] > 1)
 
-    def _choose_name(self, one: Origin, suffix: str, *, is_shared: bool) -> str:
-        upstream, tool = one
+    def _choose_name(self, origin: Origin, suffix: str, *, is_shared: bool) -> str:
+        upstream, tool = origin
         name = fit_name(tool, suffix, upstream if is_shared else "")
-        if not self._is_free_for(name, one):
+        if not self._is_free_for(name, origin):
             name = fit_name(tool, suffix, upstream)
-        if not self._is_free_for(name, one):
-            name = self._add_number(one, suffix, name)
+        if not self._is_free_for(name, origin):
+            name = self._add_number(origin, suffix, name)
         self._assign(name)
         return name
 
-    def _add_number(self, one: Origin, suffix: str, unnumbered: str) -> str:
+    def _add_number(self, origin: Origin, suffix: str, unnumbered: str) -> str:
         """The first free name with a number, from 2 on; it is not searched below numbers that are known to be taken."""
-        upstream, tool = one
+        upstream, tool = origin
         number = self._first_numbers.get(unnumbered, 2)
         while (name := fit_name(f"{tool}{number}", suffix, upstream)).casefold() in self._taken:
             number += 1
         self._first_numbers[unnumbered] = number
-        while not self._is_free_for(name, one):
+        while not self._is_free_for(name, origin):
             number += 1
             name = fit_name(f"{tool}{number}", suffix, upstream)
         return name
@@ -117,8 +117,8 @@ class NameAllocator(msgspec.Struct):
         self._assigned.add(name)
         self._taken.add(name.casefold())
 
-    def _is_free_for(self, name: str, one: Origin) -> bool:
-        return name.casefold() not in self._taken and self._may_have(name, one)
+    def _is_free_for(self, name: str, origin: Origin) -> bool:
+        return name.casefold() not in self._taken and self._may_have(name, origin)
 
-    def _may_have(self, name: str, one: Origin) -> bool:
-        return self.owned_names.get(name, one) == one
+    def _may_have(self, name: str, origin: Origin) -> bool:
+        return self.owned_names.get(name, origin) == origin

@@ -46,15 +46,15 @@ _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
 _CORRECT: Final = "Correct them and call again."
 
-Found = Pointer | EscapedPath | Correction
+ReplacedString = Pointer | EscapedPath | Correction
 """A string of the arguments that is replaced."""
 
 
 class CallInputs(msgspec.Struct, frozen=True):
     """The stored values that go into a call."""
 
-    found: Pointers
-    """Strings of the arguments that are replaced."""
+    pointers: Pointers
+    """The memory paths in the arguments, and the escaped ones."""
     values: Mapping[Pointer, Resolved]
     """The stored values that pointers in the arguments name."""
     labels: Labels
@@ -104,14 +104,14 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """
         arguments, types_of = call.arguments, types_at(entry.schema)
         sent: Segments = (arguments,)
-        if inputs.found:
+        if inputs.pointers:
             inputs, sent = await self._substitute_as_meant(call, entry, inputs)
         faults = await self._find_faults(call, entry, sent)
         if not faults:
             return sent
-        corrections = await run_by_parts(arguments, find_corrections, arguments, inputs.found, types_of)
+        corrections = await run_by_parts(arguments, find_corrections, arguments, inputs.pointers, types_of)
         if corrections:
-            replaced = tuple(sorted((*inputs.found, *corrections), key=lambda item: item.span.start))
+            replaced = tuple(sorted((*inputs.pointers, *corrections), key=lambda item: item.span.start))
             corrected = await self._substitute(call, entry, replaced, inputs.values)
             left = await self._find_faults(call, entry, corrected)
             if not left:
@@ -127,14 +127,14 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         The other reading is the pointer without the array around it (`unwrap_pointer`), or a member of its value
         (`_find_key_of_argument`). Returns the inputs that fit, and the arguments with their values.
         """
-        found, values, types_of = inputs.found, inputs.values, types_at(entry.schema)
+        pointers, values, types_of = inputs.pointers, inputs.values, types_at(entry.schema)
         while True:
             try:
-                sent = await self._substitute(call, entry, found, values)
+                sent = await self._substitute(call, entry, pointers, values)
             except MisfitError as misfit:
-                if unwrapped := unwrap_pointer(call.arguments, found, misfit, types_of):
+                if unwrapped := unwrap_pointer(call.arguments, pointers, misfit, types_of):
                     item, array = unwrapped
-                    found = tuple(array if one == item else one for one in found)
+                    pointers = tuple(array if one == item else one for one in pointers)
                     values = {array if one == item else one: value for one, value in values.items()}
                 elif member := await self._find_key_of_argument(call, misfit):
                     at = misfit.location
@@ -142,10 +142,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 else:
                     raise
             else:
-                return msgspec.structs.replace(inputs, found=found, values=values), sent
+                return msgspec.structs.replace(inputs, pointers=pointers, values=values), sent
 
     async def _substitute(
-        self, call: Call, entry: CatalogEntry, found: tuple[Found, ...], values: Mapping[Pointer, Resolved]
+        self, call: Call, entry: CatalogEntry, replaced: tuple[ReplacedString, ...], values: Mapping[Pointer, Resolved]
     ) -> Segments:
         """Replace pointers by their values, which may need to be parsed or quoted.
 
@@ -153,9 +153,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             ToolError: A value does not fit, or the arguments are too large with the values.
         """
         arguments, types_of = call.arguments, types_at(entry.schema)
-        converted = await self._convert_large_texts(call, found, values, types_of)
-        size = measure_substitution(found, values)
-        sent = await run_by_size(size, substitute_pointers, arguments, found, values, types_of, converted)
+        converted = await self._convert_large_texts(call, replaced, values, types_of)
+        size = measure_substitution(replaced, values)
+        sent = await run_by_size(size, substitute_pointers, arguments, replaced, values, types_of, converted)
         limit = self.services.limits.max_message_bytes
         if (total := sum(map(len, sent))) > limit:  # a call can name a large value many times
             raise ToolError(
@@ -165,11 +165,11 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return sent
 
     async def _convert_large_texts(
-        self, call: Call, found: tuple[Found, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
+        self, call: Call, replaced: tuple[ReplacedString, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
     ) -> Forms:
         """Convert the large texts that their arguments do not accept; parsing them here would lock the interpreter."""
         converted: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}
-        for pointer in found:
+        for pointer in replaced:
             if not isinstance(pointer, Pointer) or (value := values.get(pointer)) is None:
                 continue
             if value.kind != "text" or len(value.blob) <= _PARSED_HERE:
@@ -220,10 +220,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             near = await advice.find_near(error.path)
             return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
-        if container := _find_refused_container(inputs.found, types_of):
+        if container := _find_refused_container(inputs.pointers, types_of):
             return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
         arguments = call.arguments
-        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
+        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.pointers, types_of)
         if refused is None:
             return None
         advice = self._prepare_advice(call, entry, refused.location, refused.wanted)
@@ -260,9 +260,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return ToolError(f"{error.cause} {advised}") if advised else None
 
 
-def _find_refused_container(found: Pointers, types_of: TypesAt) -> str | None:
+def _find_refused_container(pointers: Pointers, types_of: TypesAt) -> str | None:
     """Whether a path is in an `object` or `array` where the tool accepts none: models give the key of the path too."""
-    locations = [one.location for one in found if isinstance(one, Pointer)]
+    locations = [one.location for one in pointers if isinstance(one, Pointer)]
     for location in locations:
         for depth, token in enumerate(location[1:], 1):
             container = "array" if isinstance(token, int) else "object"
