@@ -75,7 +75,7 @@ def chemist() -> dict[str, Any]:
 
 @pytest.fixture
 def raw() -> Callable[..., dict[str, Any]]:
-    """An upstream by hand, over stdio."""
+    """A scripted upstream over stdio, `servers/raw.py`: its behaviour and options, and keys of its configuration."""
 
     def upstream(behaviour: str = "ok", *args: str, **keys: Any) -> dict[str, Any]:
         return {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), behaviour, *args], **keys}

@@ -117,13 +117,18 @@ class ReconnectingConnection:
         self._reconnect_requested = anyio.Event()
         self._circuit_breaker = CircuitBreaker()
         self._failed_attempts = 0
+        """Failed attempts of this connection, never reset: a waiting request learns by it that an attempt has ended."""
         self._ready_since = 0.0
+        """When the last session was opened; 0 before the first one."""
         self._output: tuple[str, ...] = ()
+        """The last lines of standard error of a server that failed at its start."""
         self._logged_output: tuple[str, ...] = ()
+        """The lines that were logged last, so that equal ones are not logged at each attempt."""
         self._is_logged_down = False
         self._modes = modes
         self._mode: Mode = modes[0]
         self._has_switched_at_once = False
+        """The last attempt has begun without a pause, in the mode after one that failed."""
 
     @property
     def inflight_count(self) -> int:
