@@ -138,7 +138,7 @@ soak: $(VENV)/.installed $(NODE)/.installed ## long tests: gateways killed as th
 	SOAK_CYCLES=1000 $(BIN)/pytest -q tests/integration/test_disk_crashes.py
 	SOAK_GATEWAYS=$(or $(SOAK_GATEWAYS),300) $(BIN)/pytest -q -s tests/hostile/test_two_gateways.py
 	STRANGER_ATTEMPTS=34000 STRANGER_PAIRS=2000 $(BIN)/pytest -q -o timeout=7200 tests/auth/test_two_principals.py
-	FULL_SIZE=1 HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/unit tests/demo tests/commands tests/integration/test_rounds.py tests/integration/test_conversations.py
+	FULL_SIZE=1 HYPOTHESIS_PROFILE=explore $(BIN)/pytest -q -n auto tests/unit tests/demo tests/commands tests/integration/test_input_rounds.py tests/integration/test_conversations.py
 	PYTHONPATH=tests/helpers $(BIN)/python -m tests.fuzz.fuzz_transports $(or $(SOAK_FUZZ),600)
 	FULL_SIZE=1 GATEWAY_EXECUTABLE=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/end_to_end tests/faults
 	ALL_COMBINATIONS=1 $(BIN)/pytest -q -n auto --dist loadgroup tests/relay tests/faults tests/conformance tests/real tests/end_to_end/test_whole_calls.py

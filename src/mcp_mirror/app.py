@@ -243,7 +243,7 @@ async def open_application(
         runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
         gateway = Gateway(runtime, services)
         handlers = build_handlers(gateway, shared.limiter, sessions, resources.tasks)
-        notifier = ChangeNotifier(runtime, upstreams, handlers.subscriptions, handlers.announcements)
+        notifier = ChangeNotifier(runtime, upstreams, handlers.subscriptions, handlers.announcements, sessions)
         resources.tasks.start_soon(notifier.run)
         server = MirrorServer(handlers, config.server, config.auth, resources.spool, version("mcp-mirror"))
         reloads = ReloadStatus()

@@ -170,7 +170,7 @@ def build_upstreams(
         spool=resources.spool,
         child_watchdog=resources.child_watchdog,
         client_info=types.Implementation(name=config.server.name, version=version("mcp-mirror")),
-        examine=resources.schema_workers.examine,
+        inspect_tools=resources.schema_workers.inspect_tools,
         open_list=resources.scanner.open_list,
         listing_cache=_create_listing_cache(config),
         listeners=listeners,

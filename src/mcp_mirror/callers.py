@@ -95,16 +95,9 @@ class Caller(msgspec.Struct, frozen=True):
         return self.namespace, self.session
 
     @property
-    def sharing_key(self) -> str:
-        """A key for callers that may share an upstream connection: they have the same namespace and capabilities."""
+    def principal_key(self) -> str:
+        """The owner of upstream connections that callers with the same namespace and capabilities share."""
         return json.dumps([self.namespace, dict(self.capabilities)], sort_keys=True)
-
-    @property
-    def connection_key(self) -> str | None:
-        """A key for callers with upstream connections of their own; None for callers that use shared ones."""
-        if self.session is not None:
-            return self.session
-        return self.sharing_key if self.capabilities or self.namespace != LOCAL else None
 
     def has_scopes(self, required: Collection[str]) -> bool:
         """Whether the caller has all of these scopes."""

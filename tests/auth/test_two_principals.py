@@ -108,7 +108,8 @@ TOOLS: list[tuple[str, dict[str, Any]]] = [
 
 
 def test_each_memory_tool_with_a_path_is_among_those_that_are_tried() -> None:
-    assert {name for name, tool in MEMORY_TOOLS.items() if PATH in tool.properties} <= {name for name, _ in TOOLS}
+    with_path = {name for name, tool in MEMORY_TOOLS.items() if PATH in tool.properties}
+    assert with_path <= {name for name, _ in TOOLS}, "Add a call of the new tool to TOOLS of this file."
 
 
 async def answers_of(visitor: Visitor, path: str) -> list[str]:

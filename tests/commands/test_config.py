@@ -104,7 +104,7 @@ def test_every_key_reaches_its_policy(load: Load, tmp_path: Path) -> None:
                 allow=("*_file",),
                 deny=("write_*",),
                 overrides=(
-                    ("read_*", ToolPolicy("always", 200, 10, "Read it.")),
+                    ("read_*", ToolPolicy(capture="always", inline_budget=200, timeout=10, description="Read it.")),
                     ("*", ToolPolicy(capture="never")),
                 ),
             ),

@@ -81,7 +81,7 @@ CLIENTS: list[tuple[str, dict[str, Any], UpstreamPolicy]] = [
     (
         "ours",
         {"command": "x", "tools": {"deny": ["t"]}, "overrides": {"*": {"capture": "never"}}},
-        UpstreamPolicy("a", StdioEndpoint("x"), deny=("t",), overrides=(("*", ToolPolicy("never")),)),
+        UpstreamPolicy("a", StdioEndpoint("x"), deny=("t",), overrides=(("*", ToolPolicy(capture="never")),)),
     ),
 ]
 

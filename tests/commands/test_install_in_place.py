@@ -1042,6 +1042,7 @@ def test_without_a_script_an_entry_imports_nothing_from_its_folder(monkeypatch: 
 
 
 WINDOWS, MAC, LINUX = "AppData/Roaming", "Library/Application Support", ".config"
+ROO = "Code/User/globalStorage/rooveterinaryinc.roo-cline/settings"
 PATHS = {
     "claude-desktop": {"linux": f"{LINUX}/Claude", "darwin": f"{MAC}/Claude", "win32": f"{WINDOWS}/Claude"},
     "claude-code": dict.fromkeys(("linux", "darwin", "win32"), ""),
@@ -1051,6 +1052,8 @@ PATHS = {
     "codex": dict.fromkeys(("linux", "darwin", "win32"), ".codex"),
     "gemini": dict.fromkeys(("linux", "darwin", "win32"), ".gemini"),
     "zed": {"linux": f"{LINUX}/zed", "darwin": f"{LINUX}/zed", "win32": f"{WINDOWS}/Zed"},
+    "cline": dict.fromkeys(("linux", "darwin", "win32"), ".cline/data/settings"),
+    "roo": {"linux": f"{LINUX}/{ROO}", "darwin": f"{MAC}/{ROO}", "win32": f"{WINDOWS}/{ROO}"},
     "goose": {"linux": f"{LINUX}/goose", "darwin": f"{LINUX}/goose", "win32": f"{WINDOWS}/Block/goose/config"},
     "opencode": dict.fromkeys(("linux", "darwin", "win32"), f"{LINUX}/opencode"),
     "lm-studio": dict.fromkeys(("linux", "darwin", "win32"), ".lmstudio"),
@@ -1060,7 +1063,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", [client.name for client in CLIENTS])
 def test_the_files_of_clients_are_where_each_system_has_them(name: str, platform: str, tmp_path: Path) -> None:
     client = next(client for client in CLIENTS if client.name == name)
     machine = Machine(platform, tmp_path, tmp_path / "project", {})

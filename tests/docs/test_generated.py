@@ -12,24 +12,27 @@ from generate import GENERATED, layers
 from mcp_mirror import errors
 from mcp_mirror.errors import RefusalReason
 from mcp_mirror.memory.tools.table import RUN, TOOLS
+from mcp_mirror.observability.audit import AuditRecord
 
 SOURCES = ("src", "configs", "evals", "calibration", "docker", "tests", "examples")
 
 
 @pytest.mark.parametrize("file", GENERATED, ids=lambda file: file.name)
 def test_a_generated_file_is_current(file: Path) -> None:
-    assert file.read_text(encoding="utf-8") == GENERATED[file](), "run `make docs`"
+    assert file.read_text(encoding="utf-8") == GENERATED[file](), "run `make reference`"
 
 
 @pytest.mark.parametrize("page", ["zensical.toml", "README.md", "docs/getting-started/index.md"])
 def test_the_page_of_each_client_is_linked(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert [file.name for file in CLIENT_PAGES if file.name not in text] == []
+    assert [file.name for file in CLIENT_PAGES if file.name not in text] == [], (
+        f"Link the page of the client in {page}."
+    )
 
 
 def test_the_page_of_memory_tools_describes_each() -> None:
     page = (ROOT / "docs" / "guides" / "memory-tools.md").read_text(encoding="utf-8")
-    assert [name for name in (*TOOLS, RUN) if f"`{name}`" not in page] == []
+    assert [name for name in (*TOOLS, RUN) if f"`{name}`" not in page] == [], "Describe it in memory-tools.md."
 
 
 def test_the_architecture_page_describes_every_package() -> None:
@@ -58,9 +61,16 @@ def test_the_errors_page_lists_every_reason_of_a_refusal() -> None:
     listed = {
         name for row in re.findall(r"^\| ([^|]+) \|", reasons, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
     }
-    assert {reason.value for reason in RefusalReason} <= listed
+    assert {reason.value for reason in RefusalReason} <= listed, "Add a row for it to docs/reference/errors.md."
     auth = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "mcp_mirror" / "server").rglob("*.py"))
     assert [reason for reason in listed - set(RefusalReason) if f'"{reason}"' not in auth] == []
+
+
+def test_the_guide_describes_every_member_of_an_audit_record() -> None:
+    page = (ROOT / "docs" / "guides" / "logs-and-audit.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]+) \|", page.partition("## The audit log")[2], re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {*AuditRecord.__struct_fields__} - {"detail"} <= described, "Add a row for it to logs-and-audit.md."
 
 
 def test_the_errors_page_lists_every_error_class() -> None:

@@ -75,7 +75,7 @@ def chemist() -> dict[str, Any]:
 
 @pytest.fixture
 def raw() -> Callable[..., dict[str, Any]]:
-    """An upstream by hand, over stdio."""
+    """A scripted upstream over stdio, `servers/raw.py`: its behaviour and options, and keys of its configuration."""
 
     def upstream(behaviour: str = "ok", *args: str, **keys: Any) -> dict[str, Any]:
         return {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), behaviour, *args], **keys}
@@ -210,7 +210,9 @@ class Lines:
         return await self.request("tools/call", f'{{"name":"{tool}","arguments":{arguments}}}')
 
     async def text(self, tool: str, arguments: Any = None) -> str:
+        """Call a tool, and return the text of the first block of its result."""
         result = json.loads(await self.call(tool, json.dumps(arguments or {})))["result"]
+        assert result["content"], f"The result of {tool} has no text: {result}"
         return str(result["content"][0]["text"])
 
 

@@ -30,7 +30,7 @@ RETRIEVE = "retrieve_final_answer_from_memory"
 
 
 async def store(client: Lines, value: Any) -> str:
-    """Have an upstream answer with a value; give its path."""
+    """Have an upstream answer with a value that is stored, so an object or 300 tokens or more; give its path."""
     result = {"content": [], "structuredContent": value}
     return path_in(await client.text("say_mirrored", {"result": json.dumps(result)}))
 

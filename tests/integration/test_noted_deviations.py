@@ -11,6 +11,7 @@ from mcp_mirror.gateway.call import Runtime, RuntimeState
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
+from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.upstreams.listing import Listing
@@ -24,7 +25,7 @@ class Upstream:
     listing: Listing
     connections: tuple[()] = ()
 
-    def listing_for(self, _owner: str | None) -> Listing:
+    def listing_for(self, _owner: str | None, _principal: str | None) -> Listing:
         return self.listing
 
 
@@ -35,7 +36,7 @@ def test_common_deviations_are_logged_once_and_not_noted_for_each_owner(caplog: 
     runtime.state = RuntimeState(
         Config(), Pins(mode="warn"), Flows(), {}, unused, unused, catalog=Catalog({}, frozenset())
     )
-    notifier = ChangeNotifier(runtime, cast("Any", [upstream]), unused, unused)
+    notifier = ChangeNotifier(runtime, cast("Any", [upstream]), unused, unused, Sessions(1.0, lambda: 1.0, unused))
     notifier.list_changed("tools", None, "up")
     tracemalloc.start()
     for number in range(2_000):

@@ -107,7 +107,7 @@ class Program:
 Connect = Callable[..., AbstractAsyncContextManager[tuple[ReconnectingConnection, Program]]]
 
 
-async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+async def inspected(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
     return tuple(inspect_tool(json.loads(bytes(item)), policy.bounds) for item in items)
 
 
@@ -131,7 +131,7 @@ def connect(tmp_path: Path) -> Connect:
         with Spool(WirePolicy()) as spool, ChildWatchdog() as child_watchdog, anyio.fail_after(BOUND):
             scanner = FrameScanner(child_watchdog, spool)
             redactor, limiter = Redactor(StdioEndpoint("x")), UpstreamLimiter(policy.name, policy.bounds)
-            services = ConnectionServices(spool, child_watchdog, info, examined, scanner.open_list)
+            services = ConnectionServices(spool, child_watchdog, info, inspected, scanner.open_list)
             settings = ConnectionSettings(policy, services, redactor, limiter, ClientBacklog(1 << 20))
             connection = ReconnectingConnection(settings, ConnectionOwner(lambda _: None, lambda *_: None), modes)
             async with anyio.create_task_group() as tasks:

@@ -44,7 +44,7 @@ class NoSessions:
         raise NotImplementedError(key)
 
 
-async def examined(_policy: UpstreamPolicy, _items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+async def inspected(_policy: UpstreamPolicy, _items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
     return ()
 
 
@@ -56,7 +56,7 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
             spool,
             child_watchdog,
             info,
-            examined,
+            inspected,
             scanner.open_list,
             listeners=ChangeListeners(lambda *_: None, lambda *_: None),
             slots=slots,

@@ -35,7 +35,7 @@ from mcp_mirror.system.slices import finish
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.connection import ReconnectingConnection
-from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, Examine
+from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, InspectTools
 from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
@@ -114,7 +114,7 @@ class Setup:
             await anyio.sleep(0.02)
 
 
-async def examined(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+async def inspected(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
     return tuple(inspect_tool(json.loads(bytes(item)), policy.bounds) for item in items)
 
 
@@ -138,7 +138,7 @@ async def endpoint_of(
 
 @asynccontextmanager
 async def connected(
-    transport: str, version: str, folder: Path, *more: str, examine: Examine = examined, **policy: Any
+    transport: str, version: str, folder: Path, *more: str, inspect_tools: InspectTools = inspected, **policy: Any
 ) -> AsyncIterator[Setup]:
     log = folder / "received"
     info = types.Implementation(name="us", version="0")
@@ -151,7 +151,7 @@ async def connected(
             settings, redactor = UpstreamPolicy("up", endpoint, **policy), Redactor(endpoint)
             limiter = UpstreamLimiter("up", settings.bounds)
             owner = ConnectionOwner(lambda _: None, lambda *_: None, capabilities=CAPABILITIES)
-            services = ConnectionServices(spool, child_watchdog, info, examine, scanner.open_list)
+            services = ConnectionServices(spool, child_watchdog, info, inspect_tools, scanner.open_list)
             shared = ConnectionSettings(settings, services, redactor, limiter, ClientBacklog(1 << 20))
             connection = ReconnectingConnection(shared, owner)
             tasks.start_soon(connection.run)
@@ -422,11 +422,11 @@ async def test_a_list_keeps_no_texts_of_its_pages(tmp_path: Path, monkeypatch: p
 async def test_a_schema_with_many_headers_does_not_stall_the_event_loop(transport: str, tmp_path: Path) -> None:
     texts: list[str] = []
 
-    async def examine(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
-        return await examined(policy, [item for item in items if len(item) < 1000])
+    async def inspect_tools(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+        return await inspected(policy, [item for item in items if len(item) < 1000])
 
     async def call() -> None:
-        async with connected(transport, NEW, tmp_path, "60000", examine=examine) as setup:
+        async with connected(transport, NEW, tmp_path, "60000", inspect_tools=inspect_tools) as setup:
             texts.append(text_of(await setup.call("echo", arguments={"place": "Bonn"})))
 
     assert await measure_pause(call()) < 0.1 * slowness()

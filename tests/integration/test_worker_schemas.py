@@ -1,4 +1,4 @@
-"""The examination of listings and the validation of arguments, in slices and in worker processes."""
+"""The inspection of listings and the validation of arguments, in slices and in worker processes."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ async def workers() -> AsyncIterator[SchemaWorkers]:
 @pytest.fixture
 def without_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker process has as much time as a busy machine takes."""
-    for name in ("_DEADLINE", "_COMPILATION", "_EXAMINATION"):
+    for name in ("_DEADLINE", "_COMPILATION", "_INSPECTION"):
         monkeypatch.setattr(schemas, name, 60.0)
 
 
-async def examined(workers: SchemaWorkers, *tools: Any) -> list[InspectedTool]:
+async def inspected(workers: SchemaWorkers, *tools: Any) -> list[InspectedTool]:
     items = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in tools]
-    return list(await workers.examine(POLICY, items))
+    return list(await workers.inspect_tools(POLICY, items))
 
 
 async def entry_of(workers: SchemaWorkers, given: Any) -> InspectedTool:
-    found = await examined(workers, given)
+    found = await inspected(workers, given)
     (entry,) = finish(build_catalog([(POLICY, found)], CatalogRules(MirrorPolicy()))).entries.values()
     return entry.inspected
 
 
 @pytest.mark.usefixtures("without_deadlines")
-async def test_tools_are_examined_in_the_order_of_the_listing(workers: SchemaWorkers) -> None:
+async def test_tools_are_inspected_in_the_order_of_the_listing(workers: SchemaWorkers) -> None:
     recursive, broken = tool("recursive", page()), tool("broken", {"properties": []})
-    found = await examined(workers, PLAIN, recursive, broken, b"[]", b'{"name":5}', tool("denied", {}))
+    found = await inspected(workers, PLAIN, recursive, broken, b"[]", b'{"name":5}', tool("denied", {}))
     assert [one.name for one in found] == ["plain", "recursive", "broken", "", "", "denied"]
     assert [one.check is None for one in found[:3]] == [False, True, True]
     assert [one.schema_error is None for one in found[:2]] == [True, True]
@@ -75,47 +75,47 @@ async def test_a_definition_of_many_megabytes_takes_no_time(workers: SchemaWorke
     seconds: list[float] = []
     for _ in range(3):  # others may share the processor
         began = time.thread_time()
-        found = await workers.examine(POLICY, [named, unnamed])
+        found = await workers.inspect_tools(POLICY, [named, unnamed])
         seconds.append(time.thread_time() - began)
     assert min(seconds) < 0.02
     assert [one.name for one in found] == ["named", ""]
     assert all("`limits.max_tool_bytes`" in str(one.rejection) for one in found)
 
 
-async def test_a_known_definition_is_not_examined_again(workers: SchemaWorkers) -> None:
-    first, second = await examined(workers, PLAIN), await examined(workers, PLAIN)
+async def test_a_known_definition_is_not_inspected_again(workers: SchemaWorkers) -> None:
+    first, second = await inspected(workers, PLAIN), await inspected(workers, PLAIN)
     assert first[0] is second[0]
 
 
-async def test_a_tool_is_examined_once_another_configuration_admits_it(workers: SchemaWorkers) -> None:
+async def test_a_tool_is_inspected_once_another_configuration_admits_it(workers: SchemaWorkers) -> None:
     denied = tool("denied", {"properties": {"n": {"type": "integer"}}})
-    assert [one.name for one in await examined(workers, denied)] == ["denied"]
-    (found,) = await workers.examine(replace(POLICY, deny=()), [json.dumps(denied).encode()])
+    assert [one.name for one in await inspected(workers, denied)] == ["denied"]
+    (found,) = await workers.inspect_tools(replace(POLICY, deny=()), [json.dumps(denied).encode()])
     assert found.twin_schema["properties"].keys() == {"n"}
 
 
 @pytest.mark.slow
 async def test_a_tool_is_served_once_its_listing_is_within_the_limit(workers: SchemaWorkers) -> None:
     many = [tool(f"t{n}", {"x": [[]] * 29_000}) for n in range(18)]
-    assert "the listing has more than" in str((await examined(workers, *many, PLAIN))[-1].rejection)
-    assert (await examined(workers, PLAIN))[0].rejection is None
+    assert "the listing has more than" in str((await inspected(workers, *many, PLAIN))[-1].rejection)
+    assert (await inspected(workers, PLAIN))[0].rejection is None
 
 
 @pytest.mark.usefixtures("without_deadlines")
-async def test_a_large_tool_is_examined_again_if_no_process_was_free(
+async def test_a_large_tool_is_inspected_again_if_no_process_was_free(
     workers: SchemaWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = tool("large", {"description": "x" * 50_000})
     with monkeypatch.context() as patched:
         patched.setattr(schemas, "_Listing", partial(schemas._Listing, seconds_left=0.0))  # noqa: SLF001  # uses up its time
-        assert "its examination takes more than" in str((await examined(workers, large))[0].rejection)
-    assert (await examined(workers, large))[0].rejection is None
+        assert "its inspection takes more than" in str((await inspected(workers, large))[0].rejection)
+    assert (await inspected(workers, large))[0].rejection is None
 
 
 @pytest.mark.usefixtures("without_deadlines")
-async def test_a_large_schema_is_examined_in_a_worker(workers: SchemaWorkers) -> None:
+async def test_a_large_schema_is_inspected_in_a_worker(workers: SchemaWorkers) -> None:
     properties = {f"p{n}": {"type": "integer", "description": "x" * 100} for n in range(200)}
-    (found,) = await examined(workers, tool("large", {"properties": properties}))
+    (found,) = await inspected(workers, tool("large", {"properties": properties}))
     assert found.check is not None
     assert found.check({"p1": "x"})
     assert found.twin_schema["properties"]["p1"]["anyOf"][0]["type"] == "integer"
@@ -129,7 +129,7 @@ async def test_a_large_schema_is_examined_in_a_worker(workers: SchemaWorkers) ->
     ],
 )
 async def test_a_tool_over_a_budget_is_not_served(workers: SchemaWorkers, given: Any, why: str) -> None:
-    found = await examined(workers, given, PLAIN)
+    found = await inspected(workers, given, PLAIN)
     assert [one.name for one in found] == [given["name"], "plain"]
     assert why in str(found[0].rejection)
     assert found[1].rejection is None
@@ -137,14 +137,14 @@ async def test_a_tool_over_a_budget_is_not_served(workers: SchemaWorkers, given:
 
 async def test_a_schema_that_takes_too_long_to_compile_is_not_validated(workers: SchemaWorkers) -> None:
     patterns = {f"p{n}": {"pattern": f"(?=a)(a{{1,200}}){{1,200}}{n}"} for n in range(3000)}
-    found = await examined(workers, tool("patterns", {"properties": patterns}), PLAIN)
+    found = await inspected(workers, tool("patterns", {"properties": patterns}), PLAIN)
     assert "to compile" in str(found[0].schema_error)
     assert len(found[0].twin_schema["properties"]) == 3000
     assert found[1].check is not None
 
 
-async def test_no_more_tools_than_the_limit_are_examined(workers: SchemaWorkers) -> None:
-    assert len(await examined(workers, *(tool(f"t{n}", {}) for n in range(150)))) == 101
+async def test_no_more_tools_than_the_limit_are_inspected(workers: SchemaWorkers) -> None:
+    assert len(await inspected(workers, *(tool(f"t{n}", {}) for n in range(150)))) == 101
 
 
 @pytest.mark.usefixtures("without_deadlines")
@@ -187,7 +187,7 @@ async def test_a_lack_of_file_handles_ends_no_validation_of_later_calls(
     recursive, wrong = tool("edit", page() | {"description": "x" * 50_000}), json.dumps(blocks(6, "cardd")).encode()
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
         refuse_processes(patched)
-        (found,) = await examined(workers, recursive)
+        (found,) = await inspected(workers, recursive)
         assert "cannot start: the gateway has no free file handle" in str(found.rejection)
     entry = await entry_of(workers, recursive)
     await workers.aclose()

@@ -75,8 +75,7 @@ async def test_the_null_channel_drops_notifications_and_refuses_requests() -> No
 @pytest.mark.parametrize(
     ("caller", "other", "same"),
     [
-        (Caller("me", session="a"), Caller("me", session="a", capabilities={"roots": {}}), True),
-        (Caller("me", session="a"), Caller("me", session="b"), False),
+        (Caller("me", session="a"), Caller("me", session="b"), True),
         (Caller("me", capabilities={"a": {}, "b": {}}), Caller("me", capabilities={"b": {}, "a": {}}), True),
         (Caller("me", capabilities={"a": {}}), Caller("me", capabilities={"b": {}}), False),
         (Caller("me", capabilities={"a": {}}), Caller("you", capabilities={"a": {}}), False),
@@ -84,17 +83,12 @@ async def test_the_null_channel_drops_notifications_and_refuses_requests() -> No
         (Caller(LOCAL), Caller(LOCAL, is_stateless=False), True),
     ],
 )
-def test_callers_that_may_see_the_same_share_a_connection_key(
+def test_callers_with_equal_namespace_and_capabilities_share_connections(
     caller: Caller,
     other: Caller,
     same: bool,  # noqa: FBT001  # a column of the table
 ) -> None:
-    assert (caller.connection_key == other.connection_key) is same
-
-
-def test_the_one_user_who_can_do_nothing_has_no_connections_of_their_own() -> None:
-    assert Caller(LOCAL).connection_key is None
-    assert Caller(LOCAL, capabilities={"roots": {}}).connection_key
+    assert (caller.principal_key == other.principal_key) is same
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.amounts import format_bytes, format_time
-from mcp_mirror.core.captured import Captured, ErrorExcerpt, MediaPart
+from mcp_mirror.core.captured import BlockCount, Captured, ErrorExcerpt, MediaPart
 from mcp_mirror.core.notice import NoticeInput, write_notice
 from mcp_mirror.paths import FixedBases, MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
@@ -47,6 +47,8 @@ def stored(value: Any, **changes: Any) -> NoticeInput:
     value_fields |= {key: changes.pop(key) for key in value_fields if key in changes}
     base, companion = changes.pop("path", BASE), changes.pop("companion", "")
     shown = {key: changes.pop(key) for key in Captured.__struct_fields__ if key in changes}
+    if hidden := changes.pop("hidden_text", None):
+        shown |= {"companion": hidden, "is_text_hidden": True}
     call_fields = {"tool": "make_grid", "arguments": b"{}", "estimate": lambda text: len(text) // 4, **changes}
     captured = Captured(is_named=bool(companion), **shown)
     return NoticeInput(Draft(blob, tokens=0, **value_fields), captured, FixedBases(base, companion), **call_fields)
@@ -54,6 +56,55 @@ def stored(value: Any, **changes: Any) -> NoticeInput:
 
 def notice_of(value: Any, style: NoticeStyle = "compact", **changes: Any) -> str:
     return write_notice(stored(value, **changes), style)
+
+
+MEDIA = (MediaPart("/0", "image/png, 5 B", is_hidden=False),)
+PROPERTIES: dict[str, Any] = {
+    "arguments": b'{"n": 1}',
+    "companion": COMPANION,
+    "count_items": lambda _blob, _span: 1_000,
+    "error": ErrorExcerpt("It failed", "at the end"),
+    "has_media_beside": True,
+    "is_error": True,
+    "is_paraphrased": True,
+    "is_text_hidden": True,
+    "main_text_keys": ("a",),
+    "media": MEDIA,
+    "other_blocks": BlockCount(1, 2),
+    "quoted_texts": ('"words"',),
+    "room": 5,
+    "tool": "other",
+}
+"""Another value of each property, beside those that all notices have."""
+COMMON = {"value", "captured", "bases", "estimate", "location", "shown"}
+UNWRITTEN = {"other_members", "passed", "in_order", "is_named"}
+"""Properties of a result that are not written in its notice, or follow from another one."""
+NEEDED: dict[str, dict[str, Any]] = {
+    "has_media_beside": {"companion": COMPANION, "media": MEDIA},
+    "is_text_hidden": {"companion": COMPANION, "hidden_text": Draft(b'"words"', "text", 1)},
+    "quoted_texts": {"companion": COMPANION},
+}
+
+
+def test_a_notice_with_any_property_can_be_pasted() -> None:
+    known = {*NoticeInput.__struct_fields__, *Captured.__struct_fields__} - UNWRITTEN
+    assert {*PROPERTIES, *COMMON} == known, (
+        "Add a value of the new property to PROPERTIES. If it adds a line below a shown value, `_SHOWN_LINES` in "
+        "paths.py must match that line, or models cannot paste the notice."
+    )
+    for name, changed in PROPERTIES.items():
+        changes = {name: changed, **NEEDED.get(name, {})}
+        for value, shown in (
+            ({"a": "long"}, None),
+            ({"a": "long"}, '{"a": "long"}'),
+            ("words", None),
+            ("words", "words"),
+        ):
+            if (name == "main_text_keys" and value == "words") or (name == "other_blocks" and shown):
+                continue  # only objects have a main text; beside a shown value are all links
+            for style in ("compact", "paper", "json"):
+                notice = notice_of(value, style, shown=shown, **changes)
+                assert BASE in find_notice_bases(notice), notice
 
 
 VALUES: list[tuple[Any, str]] = [

@@ -19,12 +19,13 @@ from mcp_mirror.settings.policies import MemoryToolSet, MemoryToolsPolicy, Scrip
 WEEK = 7 * 86_400.0
 ROOTED = MemoryToolsPolicy("all", roots=("/exchange",))
 FILES = {"memory_import", "memory_export"}
+ADDED = "Every client pays for a new tool: see `Add a memory tool` in docs/internals/extending.md."
 
 
 def test_all_definitions_together_are_short(count_tokens: Callable[[str], int]) -> None:
     adverts = [tool.advert for tool in own_tools(ROOTED, WEEK).values()]
-    assert len(adverts) == 11
-    assert count_tokens(msgspec.json.encode(adverts).decode()) <= 900
+    assert len(adverts) == 11, ADDED
+    assert count_tokens(msgspec.json.encode(adverts).decode()) <= 900, ADDED
 
 
 def test_files_are_out_of_reach_where_no_root_is_named() -> None:
@@ -61,7 +62,7 @@ def test_the_guide_has_the_tokens_of_the_sets(count_tokens: Callable[[str], int]
         ("minimal", str(count("minimal")), ""),
         ("standard", str(count("standard")), str(count("standard", has_run=True))),
         ("all", str(count("all")), str(count("all", has_run=True))),
-    ]
+    ], "Write the numbers on the right into the table of sets in docs/guides/memory-tools.md."
     alone, beside = (
         count("standard", has_sql=True, has_run=has_run) - count("standard", has_run=has_run)
         for has_run in (False, True)

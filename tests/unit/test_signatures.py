@@ -465,7 +465,7 @@ def test_bytes_that_are_not_base64_name_the_path_of_one_picture() -> None:
 def test_options_are_a_policy() -> None:
     assert read_policy({}) == ToolPolicy()
     options: ToolOptions = {"capture": "always", "inline_budget": 5, "timeout": 2.5, "name": "other"}
-    assert read_policy(options) == ToolPolicy("always", 5, 2.5)
+    assert read_policy(options) == ToolPolicy(capture="always", inline_budget=5, timeout=2.5)
 
 
 @pytest.mark.parametrize(

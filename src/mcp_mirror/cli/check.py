@@ -170,7 +170,7 @@ def find_problems(application: Application) -> list[str]:
     gateways = [
         f"{one.policy.name}: {IS_GATEWAY}"
         for one in application.upstreams
-        if one.listing and any(tool.name == RETRIEVE for tool in one.listing.examined)
+        if one.listing and any(tool.name == RETRIEVE for tool in one.listing.inspected)
     ]
     return [*down, *listed, *unused, *gateways, *catalog.problems, *map(describe_finding, catalog.findings)]
 

@@ -110,7 +110,7 @@ async def compare(application: Application, before: Lock | None) -> Comparison:
         known = before.upstreams.get(name) if before else None
         if listing := upstream.listing:
             problems.extend(listing.problems)
-            served = [one.raw for one in listing.examined if not one.rejection] if listing.examined else listing.tools
+            served = [one.raw for one in listing.inspected if not one.rejection] if listing.inspected else listing.tools
             after[name] = pin_upstream(upstream.policy, listing.instructions, served, problems)
             continue
         rest = _KEPT if known else _NOT_LOCKED

@@ -214,7 +214,7 @@ class _ListedTool(msgspec.Struct, frozen=True):
     origin: Origin
     """The upstream and the tool's own name."""
     policy: UpstreamPolicy
-    examined: InspectedTool
+    inspected: InspectedTool
     finding: Finding | None
     """Its difference from its pin."""
 
@@ -257,9 +257,9 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     """Build the catalog from the tools of each connected upstream, in steps of one tool."""
     problems: list[str] = []
     given = [(policy, tuple(tools)) for policy, tools in listings]
-    found: list[_ListedTool] = []
+    listed: list[_ListedTool] = []
     for policy, tools in given:
-        found += yield from _select_tools(policy, tools, rules.pins, problems)
+        listed += yield from _select_tools(policy, tools, rules.pins, problems)
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
     slugs: set[str] = set()
@@ -268,26 +268,26 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     required: dict[str, frozenset[str]] = {}
     names = NameAllocator(rules.reserved, rules.owned_names)
     for is_twin in rules.kinds:
-        named = yield from _name_tools(found, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
-        for one in found:
+        named = yield from _name_tools(listed, pinned, names, rules.mirror.suffix if is_twin else "", rules.keeps)
+        for tool in listed:
             yield
-            slugs.add(tool_slug(one.examined.name))
-            if not is_twin and not rules.is_transparent and not one.policy.preview:
+            slugs.add(tool_slug(tool.inspected.name))
+            if not is_twin and not rules.is_transparent and not tool.policy.preview:
                 continue  # an original would show its results
-            name = named[one.origin]
-            origins[name] = one.origin
-            if scopes := one.policy.scopes_of(one.examined.name):
+            name = named[tool.origin]
+            origins[name] = tool.origin
+            if scopes := tool.policy.scopes_of(tool.inspected.name):
                 required[name] = scopes
-            if one.finding and one.finding.is_blocked:
-                quarantined[name] = one.finding
+            if tool.finding and tool.finding.is_blocked:
+                quarantined[name] = tool.finding
             else:
-                entries[name] = _build_entry(one, name, rules.mirror, is_twin=is_twin)
-    findings = tuple(one.finding for one in found if one.finding)
+                entries[name] = _build_entry(tool, name, rules.mirror, is_twin=is_twin)
+    findings = tuple(tool.finding for tool in listed if tool.finding)
     return Catalog(entries, frozenset(slugs), tuple(problems), quarantined, findings, required, origins=origins)
 
 
 def _name_tools(
-    found: Iterable[_ListedTool],
+    tools: Iterable[_ListedTool],
     pinned: Collection[Origin],
     names: NameAllocator,
     suffix: str,
@@ -296,14 +296,14 @@ def _name_tools(
     """The name of each tool. Tools without a pin never change the names of pinned tools, present or absent."""
     known = frozenset(pinned)
     new: list[Origin] = []
-    for one in found:
+    for tool in tools:
         yield
-        if one.origin not in known:
-            new.append(one.origin)
+        if tool.origin not in known:
+            new.append(tool.origin)
     named: dict[Origin, str] = {}
     for group in (pinned, new):
-        named |= names.keep_original_names([one for one in group if keeps.fullmatch(one[1])]) if keeps else {}
-        for origin, name in names.allocate([one for one in group if one not in named], suffix, tuple(named)):
+        named |= names.keep_original_names([origin for origin in group if keeps.fullmatch(origin[1])]) if keeps else {}
+        for origin, name in names.allocate([origin for origin in group if origin not in named], suffix, tuple(named)):
             yield
             named[origin] = name
     return named
@@ -315,19 +315,19 @@ def _select_tools(
     selected: dict[str, _ListedTool] = {}
     for tool in tools:
         yield
-        examined = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
-        name = examined.name
-        lists = f"Upstream {policy.name!r} lists tool {quote_name(name, _MAX_NAME)}"
+        inspected = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
+        name = inspected.name
+        beginning = f"Upstream {policy.name!r} lists tool {quote_name(name, _MAX_NAME)}"
         if not name:
             problems.append(
                 f"Upstream {policy.name!r} lists a tool without a usable name. The gateway does not serve the tool."
             )
         elif name in selected:
-            problems.append(f"{lists} twice. The gateway serves the first one.")
+            problems.append(f"{beginning} twice. The gateway serves the first one.")
         elif policy.admits(name):
-            examined = examined if examined is tool else inspect_tool(examined.raw, policy.bounds)
-            if examined.rejection:
-                problems.append(f"{lists}, which the gateway does not serve: {examined.rejection}.")
+            inspected = inspected if inspected is tool else inspect_tool(inspected.raw, policy.bounds)
+            if inspected.rejection:
+                problems.append(f"{beginning}, which the gateway does not serve: {inspected.rejection}.")
                 continue
             if len(selected) == policy.bounds.max_tools:
                 most = f"`limits.max_tools` ({len(selected):,})"
@@ -335,42 +335,42 @@ def _select_tools(
                     f"Upstream {policy.name!r} lists more tools than {most}. The gateway does not serve the rest."
                 )
                 break
-            problems += _find_problems(policy, examined)
-            finding = pins.check_tool(policy, name, examined.raw)
-            selected[name] = _ListedTool((policy.name, name), policy, examined, finding)
+            problems += _find_problems(policy, inspected)
+            finding = pins.check_tool(policy, name, inspected.raw)
+            selected[name] = _ListedTool((policy.name, name), policy, inspected, finding)
     return list(selected.values())
 
 
-def _find_problems(policy: UpstreamPolicy, examined: InspectedTool) -> Iterator[str]:
-    of = f"Tool {quote_name(examined.name, _MAX_NAME)} of upstream {policy.name!r}"
-    if examined.invalid_members:
-        yield f"{of}: its {', '.join(examined.invalid_members)} cannot be passed on."
-    if examined.schema_error:
-        yield f"{of}: {examined.schema_error}; the gateway does not validate its arguments."
+def _find_problems(policy: UpstreamPolicy, inspected: InspectedTool) -> Iterator[str]:
+    of = f"Tool {quote_name(inspected.name, _MAX_NAME)} of upstream {policy.name!r}"
+    if inspected.invalid_members:
+        yield f"{of}: its {', '.join(inspected.invalid_members)} cannot be passed on."
+    if inspected.schema_error:
+        yield f"{of}: {inspected.schema_error}; the gateway does not validate its arguments."
 
 
 _ANY: Final[Schema] = {"type": "object"}
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 
-def _build_entry(listed: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
-    examined, policy = listed.examined, listed.policy.tool_policy(listed.examined.name)
+def _build_entry(tool: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
+    inspected, policy = tool.inspected, tool.policy.tool_policy(tool.inspected.name)
     described = {} if policy.description is None else {"description": policy.description}
-    members = examined.valid_members
-    original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(examined)}
+    members = inspected.valid_members
+    original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(inspected)}
     original.pop(EXECUTION, None)
     original |= {word: make_properties_readable(original[word]) for word in _SCHEMAS if word in original}
-    twin = build_twin(members, name, examined.twin_schema, policy.description)
+    twin = build_twin(members, name, inspected.twin_schema, policy.description)
     return CatalogEntry(
         name=name,
-        upstream=listed.policy.name,
-        tool=examined.name,
+        upstream=tool.policy.name,
+        tool=inspected.name,
         advert=twin if is_twin else original,
-        inspected=examined,
-        rules=_capture_rules(listed, mirror, policy),
+        inspected=inspected,
+        rules=_capture_rules(tool, mirror, policy),
         timeout=policy.timeout,
-        is_repeatable=listed.policy.repeat_read_only and is_read_only(examined.raw),
-        has_view=policy.capture is None and _has_view(examined.raw.get("_meta")),
+        is_repeatable=tool.policy.repeat_read_only and is_read_only(inspected.raw),
+        has_view=policy.capture is None and _has_view(inspected.raw.get("_meta")),
         is_always_listed=policy.listed is True,
         is_twin=is_twin,
     )
@@ -382,20 +382,20 @@ def is_read_only(definition: Mapping[str, Any]) -> bool:
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
-def _choose_original_schema(examined: InspectedTool) -> Schema:
+def _choose_original_schema(inspected: InspectedTool) -> Schema:
     """The upstream's input schema if it has the type object: some clients drop the whole list for any other."""
-    schema = examined.raw.get("inputSchema")
-    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | examined.schema
+    schema = inspected.raw.get("inputSchema")
+    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | inspected.schema
 
 
-def _capture_rules(listed: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
-    output = listed.examined.raw.get("outputSchema")
+def _capture_rules(tool: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
+    output = tool.inspected.raw.get("outputSchema")
     return CaptureRules(
         mode=policy.capture or mirror.capture,
         inline_budget=mirror.inline_budget if policy.inline_budget is None else policy.inline_budget,
         error_budget=mirror.error_budget,
-        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, listed.examined.name),
-        preview=listed.policy.preview,
+        is_wrapped=isinstance(output, dict) and _is_wrapper_schema(output, tool.inspected.name),
+        preview=tool.policy.preview,
     )
 
 

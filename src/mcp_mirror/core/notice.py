@@ -211,10 +211,11 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
     if not stored.value.preview or stored.captured.error is not None or stored.value.kind == "object":
         return _describe_value(stored), _USE
-    shown = _preview(stored)
-    if shown.lines:
-        return (f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)), _NOT_THE_PREVIEW
-    return (f"{_SUBJECT} {shown.summary}.",), _USE
+    preview = _preview(stored)
+    if not preview.lines:
+        return (f"{_SUBJECT} {preview.summary}.",), _USE
+    lines = (f"{_PREVIEW_MARK}{line}" for line in preview.lines)
+    return (f"{_PREVIEW} {preview.summary}", *lines), _NOT_THE_PREVIEW
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
@@ -303,17 +304,17 @@ def _list_keys_and(key: str, stored: NoticeInput, room: int, texts: Mapping[Part
 
 def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
     """The keys with their outlines while there is room, and the paths of texts, which take no room."""
-    shown, left = _format_keys(
+    fitting, left = _format_keys(
         stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
     )
     room -= _OMITTED_TOKENS + sum(stored.estimate(found.encode()) for found in texts.values())
     listed: list[str] = []
-    for formatted in shown:
+    for formatted in fitting:
         tokens = stored.estimate(formatted.encode()) + 1
         if tokens <= room:  # a short key may follow a long one
             listed.append(formatted)
             room -= tokens
-    left += len(shown) - len(listed)
+    left += len(fitting) - len(listed)
     for text, found in texts.items():
         if path := find_path(stored.path, text.keys):
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)

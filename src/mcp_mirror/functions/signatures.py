@@ -271,7 +271,10 @@ def read_policy(options: ToolOptions) -> ToolPolicy:
         named = ", ".join(ToolOptions.__annotations__)
         raise MirrorError(f"A tool has no option {min(unknown)!r}. The options are {named}.")
     policy = ToolPolicy(
-        options.get("capture"), options.get("inline_budget"), options.get("timeout"), listed=options.get("listed")
+        capture=options.get("capture"),
+        inline_budget=options.get("inline_budget"),
+        timeout=options.get("timeout"),
+        listed=options.get("listed"),
     )
     if policy.capture not in (None, *get_args(CaptureMode)):
         raise MirrorError(

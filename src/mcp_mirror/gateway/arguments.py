@@ -49,8 +49,8 @@ _CORRECT: Final = "Correct them and call again."
 class CallInputs(msgspec.Struct, frozen=True):
     """The stored values that go into a call."""
 
-    found: Pointers
-    """Strings of the arguments that are replaced."""
+    pointers: Pointers
+    """The memory paths in the arguments, and the escaped ones."""
     values: Mapping[Pointer, Resolved]
     """The stored values that pointers in the arguments name."""
     labels: Labels
@@ -100,14 +100,14 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """
         arguments, types_of = call.arguments, types_at(entry.schema)
         sent: Segments = (arguments,)
-        if inputs.found:
+        if inputs.pointers:
             inputs, sent = await self._substitute_as_meant(call, entry, inputs)
         faults = await self._find_faults(call, entry, sent)
         if not faults:
             return sent
-        corrections = await run_by_parts(arguments, find_corrections, arguments, inputs.found, types_of)
+        corrections = await run_by_parts(arguments, find_corrections, arguments, inputs.pointers, types_of)
         if corrections:
-            replaced = tuple(sorted((*inputs.found, *corrections), key=lambda item: item.span.start))
+            replaced = tuple(sorted((*inputs.pointers, *corrections), key=lambda item: item.span.start))
             corrected = await self._substitute(call, entry, replaced, inputs.values)
             left = await self._find_faults(call, entry, corrected)
             if not left:
@@ -123,14 +123,14 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         The other reading is the pointer without the array around it (`unwrap_pointer`), or a member of its value
         (`_find_key_of_argument`). Returns the inputs that fit, and the arguments with their values.
         """
-        found, values, types_of = inputs.found, inputs.values, types_at(entry.schema)
+        pointers, values, types_of = inputs.pointers, inputs.values, types_at(entry.schema)
         while True:
             try:
-                sent = await self._substitute(call, entry, found, values)
+                sent = await self._substitute(call, entry, pointers, values)
             except MisfitError as misfit:
-                if unwrapped := unwrap_pointer(call.arguments, found, misfit, types_of):
+                if unwrapped := unwrap_pointer(call.arguments, pointers, misfit, types_of):
                     item, array = unwrapped
-                    found = tuple(array if pointer == item else pointer for pointer in found)
+                    pointers = tuple(array if pointer == item else pointer for pointer in pointers)
                     values = {array if pointer == item else pointer: value for pointer, value in values.items()}
                 elif member := await self._find_key_of_argument(call, misfit):
                     at = misfit.location
@@ -138,10 +138,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 else:
                     raise
             else:
-                return msgspec.structs.replace(inputs, found=found, values=values), sent
+                return msgspec.structs.replace(inputs, pointers=pointers, values=values), sent
 
     async def _substitute(
-        self, call: Call, entry: CatalogEntry, found: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved]
+        self, call: Call, entry: CatalogEntry, replaced: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved]
     ) -> Segments:
         """Replace pointers by their values, which may need to be parsed or quoted.
 
@@ -149,9 +149,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             ToolError: A value does not fit, or the arguments are too large with the values.
         """
         arguments, types_of = call.arguments, types_at(entry.schema)
-        converted = await self._convert_large_texts(call, found, values, types_of)
-        size = measure_substitution(found, values)
-        sent = await run_by_size(size, substitute_pointers, arguments, found, values, types_of, converted)
+        converted = await self._convert_large_texts(call, replaced, values, types_of)
+        size = measure_substitution(replaced, values)
+        sent = await run_by_size(size, substitute_pointers, arguments, replaced, values, types_of, converted)
         limit = self.services.limits.max_message_bytes
         if (total := sum(map(len, sent))) > limit:  # a call can name a large value many times
             raise ToolError(
@@ -161,11 +161,11 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return sent
 
     async def _convert_large_texts(
-        self, call: Call, found: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
+        self, call: Call, replaced: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
     ) -> Forms:
         """Convert the large texts that their arguments do not accept; parsing them here would lock the interpreter."""
         converted: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}
-        for pointer in found:
+        for pointer in replaced:
             if not isinstance(pointer, Pointer) or (value := values.get(pointer)) is None:
                 continue
             if value.kind != "text" or len(value.blob) <= _PARSED_HERE:
@@ -216,10 +216,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             near = await advice.find_near(error.path)
             return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
-        if container := _find_refused_container(inputs.found, types_of):
+        if container := _find_refused_container(inputs.pointers, types_of):
             return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
         arguments = call.arguments
-        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.found, types_of)
+        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.pointers, types_of)
         if refused is None:
             return None
         advice = self._prepare_advice(call, entry, refused.location, refused.wanted)
@@ -258,9 +258,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return ToolError(f"{error.cause} {advised}") if advised else None
 
 
-def _find_refused_container(found: Pointers, types_of: TypesAt) -> str | None:
+def _find_refused_container(pointers: Pointers, types_of: TypesAt) -> str | None:
     """Whether a path is in an `object` or `array` where the tool accepts none: models give the key of the path too."""
-    locations = [pointer.location for pointer in found if isinstance(pointer, Pointer)]
+    locations = [pointer.location for pointer in pointers if isinstance(pointer, Pointer)]
     for location in locations:
         for depth, token in enumerate(location[1:], 1):
             container = "array" if isinstance(token, int) else "object"

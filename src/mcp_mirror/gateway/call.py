@@ -114,7 +114,7 @@ class RuntimeState(msgspec.Struct, frozen=True):
     catalog: Catalog
     """The tools that clients see."""
     catalogs: Mapping[str, Catalog] = msgspec.field(default_factory=dict)
-    """Catalogs of owners whose connections list other tools; see `Caller.connection_key` and `sharing_key`."""
+    """Catalogs of owners whose connections list other tools: sessions, and principals (`Caller.principal_key`)."""
 
     def catalog_for(self, caller: Caller) -> Catalog:
         """Return the tools that this client sees."""
@@ -124,11 +124,14 @@ class RuntimeState(msgspec.Struct, frozen=True):
         return catalog if caller.scopes is None else catalog.visible_to(caller)
 
     def _own_catalog_of(self, caller: Caller) -> Catalog:
-        """Return the tools on a client's own connections, or on those of its principal."""
-        if (own := self.catalogs.get(caller.connection_key or "")) is not None:
+        """Return the tools on the connections of a client's session, else on those of its principal.
+
+        A session has connections of its own unless `scope` is `principal`; see `ServerUpstream.listing_for`.
+        """
+        if (own := self.catalogs.get(caller.session or "")) is not None:
             return own
-        if any(upstream.scope == "principal" or upstream.client_values for upstream in self.config.upstreams):
-            return self.catalogs.get(caller.sharing_key, self.catalog)
+        if caller.session is None or any(upstream.scope == "principal" for upstream in self.config.upstreams):
+            return self.catalogs.get(caller.principal_key, self.catalog)
         return self.catalog
 
     def own_tools_for(self, caller: Caller) -> Mapping[str, MemoryTool]:

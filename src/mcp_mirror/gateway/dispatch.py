@@ -155,8 +155,9 @@ class Dispatcher:
 
     async def _call_tool(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> ToolResult:
         """Call an upstream's tool. An original advertised beside its twin gets literal arguments and stores nothing."""
-        given, (call, found) = call, await self._find_pointers(call, entry, catalog)
-        inputs = await self._load_inputs(call, entry, found)
+        original = call
+        call, pointers = await self._find_pointers(call, entry, catalog)
+        inputs = await self._load_inputs(call, entry, pointers)
         visibility = self._results.decide_visibility(call, entry, inputs.labels, preview=inputs.preview)
         arguments = await self._fit(call, entry, inputs)
         options = self._results.choose_options(call, entry, visibility, preview=inputs.preview)
@@ -168,7 +169,7 @@ class Dispatcher:
             except ArgumentsError as error:
                 raise self._fitter.hide_values(error, call, entry, inputs) from None
             if isinstance(response, InputRequired):
-                return _require_input(given, response)
+                return _require_input(original, response)
             with discard_after(response):
                 processed = await self._results.process(call, entry, response, options, inputs.labels)
                 try:
@@ -205,20 +206,20 @@ class Dispatcher:
             self._unstored.clear()
         self._unstored[_name_conversation(call)] = call.name
 
-    async def _load_inputs(self, call: Call, entry: CatalogEntry, found: Pointers) -> CallInputs:
+    async def _load_inputs(self, call: Call, entry: CatalogEntry, pointers: Pointers) -> CallInputs:
         """Check the flow of the pointers' values to the upstream, and load the values."""
         flows = self._runtime.state.flows
         made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
         preview = call.script is None or call.script.preview
-        if not found:
+        if not pointers:
             return CallInputs((), {}, made, preview)
         guard = self._build_guard(call)
         loader = ArgumentLoader(self._services.writer, self._services.scanner, guard, QUERY in call.own_tools)
-        known = await loader.describe(found)
+        known = await loader.describe(pointers)
         call.trace.input_labels = labels = guard.admit(known, entry.upstream)
-        values = await loader.load(found, known)
+        values = await loader.load(pointers, known)
         preview = preview and all(value.preview for value in values.values())
-        return CallInputs(found, values, flows.join(made, labels), preview)
+        return CallInputs(pointers, values, flows.join(made, labels), preview)
 
     async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
         """Return the call, with arguments in place of their JSON texts if these contain paths, and its pointers."""
@@ -226,25 +227,25 @@ class Dispatcher:
             return call, ()
         foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
         known = catalog.slugs | foreign if foreign else catalog.slugs
-        found: Pointers = ()
+        pointers: Pointers = ()
         is_large = len(call.arguments) > _MAX_SEARCHED
         if is_large or has_candidates(call.arguments):
             call.trace.path_slugs = known
             call = call if is_large else await _open_texts(call, entry, known)
-            found, known = await self._scan(call, catalog, known)
+            pointers, known = await self._scan(call, catalog, known)
             call.trace.path_slugs = known
         if _logger.isEnabledFor(logging.DEBUG):
             self._log_strings(call, entry, known)
-        if found and any(isinstance(pointer, Pointer) and not pointer.location for pointer in found):
+        if pointers and any(isinstance(pointer, Pointer) and not pointer.location for pointer in pointers):
             raise ToolError(_PRUNED)
-        return call, found
+        return call, pointers
 
     async def _scan(self, call: Call, catalog: Catalog, known: frozenset[str]) -> tuple[Pointers, frozenset[str]]:
         """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
         scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
-        found = await scan(call.arguments, known, most)
-        if not _may_have_foreign_path(call, found) or not (added := await self._read_slugs(call.namespace) - known):
-            return found, known
+        pointers = await scan(call.arguments, known, most)
+        if not _may_have_foreign_path(call, pointers) or not (added := await self._read_slugs(call.namespace) - known):
+            return pointers, known
         if len(self._foreign_slugs) >= _MAX_NAMESPACES:
             self._foreign_slugs.clear()
         known = known | added
@@ -272,7 +273,7 @@ class Dispatcher:
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
         """Replace the pointers by their values and validate the arguments."""
         workers = self._services.schema_workers
-        is_checked_here = not inputs.found and len(call.arguments) <= VALIDATED_BYTES
+        is_checked_here = not inputs.pointers and len(call.arguments) <= VALIDATED_BYTES
         if not entry.is_twin or (is_checked_here and workers.are_valid(entry.inspected, call.arguments)):
             return (call.arguments,)
         return await self._fitter.fit(call, entry, inputs)
@@ -328,10 +329,10 @@ async def _open_texts(call: Call, entry: CatalogEntry, known: frozenset[str]) ->
     return call if opened is call.arguments else replace(call, arguments=opened)
 
 
-def _may_have_foreign_path(call: Call, found: Pointers) -> bool:
+def _may_have_foreign_path(call: Call, pointers: Pointers) -> bool:
     """Whether a candidate in the arguments may be a path with a slug that this process does not know."""
-    if found:
-        return any(isinstance(pointer, Pointer) and not pointer.is_known for pointer in found)
+    if pointers:
+        return any(isinstance(pointer, Pointer) and not pointer.is_known for pointer in pointers)
     return len(call.arguments) <= _MAX_SEARCHED
 
 

@@ -41,7 +41,7 @@ class StageDependencies(msgspec.Struct, frozen=True):
 
     services: Services
     clock: Callable[[], float]
-    """Seconds."""
+    """Seconds, monotonic: for durations, not for the time of day."""
     limiter: PrincipalLimiter
     """The rate and concurrency limits of principals."""
     budgets: ContextBudgets

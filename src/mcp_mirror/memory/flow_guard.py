@@ -156,9 +156,9 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
     can_query: bool = False
     """The client is served `memory_query`."""
 
-    async def describe(self, found: Pointers) -> Descriptions:
+    async def describe(self, pointers: Pointers) -> Descriptions:
         """Return the descriptors and tombstones of the values that pointers name, without reading the values."""
-        paths = (self._path_of(pointer) for pointer in found if isinstance(pointer, Pointer))
+        paths = (self._path_of(pointer) for pointer in pointers if isinstance(pointer, Pointer))
         bases = tuple(dict.fromkeys(path.base for path in paths if path))
         described: dict[str, Descriptor | Tombstone] = {}
 
@@ -171,7 +171,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
             await _run_together(describe, bases[start : start + _AT_ONCE])
         return {base: described[base] for base in bases if base in described}
 
-    async def load(self, found: Pointers, described: Descriptions) -> dict[Pointer, FoundValue]:
+    async def load(self, pointers: Pointers, described: Descriptions) -> dict[Pointer, FoundValue]:
         """Load the values of pointers that the flow policy admitted, and note each in the trace. Skip escaped paths.
 
         A path of a tool that this gateway never served stays a text.
@@ -179,8 +179,8 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         Raises:
             ToolError: A value does not exist (any more), or it has no such key.
         """
-        pointers = [pointer for pointer in found if isinstance(pointer, Pointer)]
-        wanted = {_key_of(pointer): pointer for pointer in pointers}
+        loadable = [pointer for pointer in pointers if isinstance(pointer, Pointer)]
+        wanted = {_key_of(pointer): pointer for pointer in loadable}
         loaded: dict[_Key, FoundValue | None] = {}  # each map of a large value takes a file handle
         failed: dict[_Key, MirrorError] = {}
 
@@ -198,7 +198,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
                     raise failed[key]
                 if loaded[key] is None and wanted[key].is_known:
                     raise await unknown_path_error(self.writer.store, self.guard.namespace, wanted[key].text)
-        values = {pointer: value for pointer in pointers if (value := loaded[_key_of(pointer)])}
+        values = {pointer: value for pointer in loadable if (value := loaded[_key_of(pointer)])}
         self.guard.trace.add_inputs(str(value.path) for value in values.values())
         for value in values.values():
             self.guard.trace.add_producer(value.producer)

@@ -45,7 +45,7 @@ class ListChange(msgspec.Struct, frozen=True):
 
     def is_visible_to(self, caller: Caller) -> bool:
         """Whether a client may get a notification of the change."""
-        is_affected = self.owner in (None, caller.connection_key, caller.sharing_key)
+        is_affected = self.owner in (None, caller.session, caller.principal_key)
         is_affected = is_affected and self.namespace in (None, caller.namespace)
         is_served = caller.upstream is None or self.upstream in (None, caller.upstream)
         return is_affected and is_served and caller.has_scopes(self.required)

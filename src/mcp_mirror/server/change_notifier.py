@@ -20,9 +20,12 @@ from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.tools.table import RUN, TOOLS
 from mcp_mirror.memory.tools.table import SLUGS as OWN_SLUGS
 from mcp_mirror.server.announcements import Announcements, ListChange
+from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.settings.labels import FUNCTIONS
+from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.event_loop import expect_growth
 from mcp_mirror.system.slices import Steps, finish, take_sliced
+from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 
 _logger = logging.getLogger(__name__)
@@ -68,11 +71,13 @@ class ChangeNotifier:
         upstreams: UpstreamRegistry,
         subscriptions: Subscriptions,
         announcements: Announcements,
+        sessions: Sessions,
     ) -> None:
         self._runtime = runtime
         self._upstreams = upstreams
         self._subscriptions = subscriptions
         self.announcements = announcements
+        self._sessions = sessions
         self._pending: dict[ListChange, None] = {}
         self._rebuilds: asyncio.Queue[_CatalogRebuild] = asyncio.Queue()
         self._generation = 0
@@ -104,12 +109,12 @@ class ChangeNotifier:
             slices, so that calls are answered in between.
         """
         if kind == "tools":
-            return self._rebuild((owner, *(tuple(self._state.catalogs) if owner is None else ())), upstream)
+            return self._rebuild((owner, *self._find_affected(owner)), upstream)
         self._enqueue(ListChange(kind, owner, required=self._find_required_scopes(upstream), upstream=upstream))
         return None
 
     def _rebuild(self, owners: tuple[str | None, ...], upstream: str | None = None) -> anyio.Event | None:
-        listings = [one.listing_for(owner) for one in self._upstreams for owner in owners]
+        listings = [listing for owner in owners for _, listing in self._find_listings(owner)]
         tools = sum(len(listing.tools) for listing in listings if listing)
         if tools > _INLINE_TOOLS and upstream != FUNCTIONS:
             rebuild = _CatalogRebuild(owners, upstream)
@@ -118,6 +123,24 @@ class ChangeNotifier:
         self._generation += 1
         self._serve_catalogs(owners, upstream, finish(self._compare(owners)))
         return None
+
+    def _find_affected(self, owner: str | None) -> tuple[str, ...]:
+        """Return the other owners whose catalogs contain the tools on an owner's connection."""
+        catalogs = self._state.catalogs
+        if owner is None:
+            return tuple(catalogs)
+        is_session = self._sessions.find(owner) is not None
+        return () if is_session else tuple(one for one in catalogs if self._find_principal(one) == owner)
+
+    def _find_listings(self, owner: str | None) -> list[tuple[UpstreamPolicy, Listing | None]]:
+        """Return the listings that an owner of connections sees."""
+        principal = self._find_principal(owner)
+        return [(one.policy, one.listing_for(owner, principal)) for one in self._upstreams]
+
+    def _find_principal(self, owner: str | None) -> str | None:
+        """Return the `Caller.principal_key` of an owner that is a session; None for others."""
+        session = None if owner is None else self._sessions.find(owner)
+        return session.caller.principal_key if session else None
 
     async def run(self) -> None:
         """Rebuild large catalogs and notify clients until cancelled."""
@@ -206,8 +229,8 @@ class ChangeNotifier:
     def _build(self, owner: str | None) -> Steps[Catalog]:
         """Build a catalog, in steps."""
         config, pins = self._state.config, self._state.pins
-        listings = [(one.policy, one.listing_for(owner)) for one in self._upstreams]
-        listed = [(policy, listing.examined or listing.tools if listing else ()) for policy, listing in listings]
+        listings = self._find_listings(owner)
+        listed = [(policy, listing.inspected or listing.tools if listing else ()) for policy, listing in listings]
         if config.server.wraps:
             reserved = tuple(self._state.own_tools)
         else:  # also names of own tools that are not served: a later configuration may serve them

@@ -333,7 +333,10 @@ class Config(Section, frozen=True):
 
     @property
     def is_transparent(self) -> bool:
-        """Whether clients see only the upstreams' own tools, because nothing is renamed or stored."""
+        """Whether clients see only the upstreams' own tools, because nothing is renamed or stored.
+
+        Then the gateway has no memory, so each setting that stores results must be a part of this.
+        """
         return (
             not self.mirror.suffix
             and self.mirror.capture == "never"

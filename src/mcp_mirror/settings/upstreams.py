@@ -111,7 +111,7 @@ class LocalEndpoint(Section, frozen=True):
     """Functions of the program that the gateway runs in: nothing to start, nowhere to connect."""
 
 
-class ToolPolicy(Section, frozen=True):
+class ToolPolicy(Section, frozen=True, kw_only=True):
     """Settings of the tools that match a glob. If several globs match, later ones win key by key, and scopes add up."""
 
     capture: Annotated[CaptureMode | None, Example("always")] = None

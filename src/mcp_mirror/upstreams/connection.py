@@ -114,7 +114,9 @@ class ReconnectingConnection:
         self._reconnect_requested = anyio.Event()
         self._circuit_breaker = CircuitBreaker()
         self._failed_attempts = 0
+        """Failed attempts of this connection, never reset: a waiting request learns by it that an attempt has ended."""
         self._ready_since = 0.0
+        """When the last session was opened; 0 before the first one."""
         self._modes = HandshakeModes(modes)
         self._outage_log = OutageLog(settings.policy, is_shared=owner.key == owner.name)
 
@@ -379,17 +381,17 @@ class ReconnectingConnection:
         cached = exact or await load({})
         if cached is None:
             return
-        examined = await services.examine(settings.policy, cached.tools)
+        inspected = await services.inspect_tools(settings.policy, cached.tools)
         if self.listing is not None or self.settled.is_set():
             return
         self.listing = Listing(
-            tools=tuple(dict(one.raw) for one in examined),
+            tools=tuple(dict(one.raw) for one in inspected),
             instructions=cached.instructions,
             protocol_version=cached.protocol_version,
             server=cached.server,
             capabilities=cached.capabilities,
             hints=((0, "private"),),  # clients must not cache it
-            examined=examined,
+            inspected=inspected,
             info=cached.info,
             is_stale=True,
         )

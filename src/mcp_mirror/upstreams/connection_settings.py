@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-Examine = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[InspectedTool, ...]]]
-"""Examines the tools of a listing, given as JSON text."""
+InspectTools = Callable[[UpstreamPolicy, Sequence[Buffer]], Awaitable[tuple[InspectedTool, ...]]]
+"""Inspects the tools of a listing, given as JSON text."""
 
 OpenList = Callable[[SpooledFrame, str, int], Awaitable[OpenedList | RejectedFrame]]
 """Reads a page of a list from a spool file. Arguments: the page, the member with the list, its limit in bytes."""
@@ -54,7 +54,7 @@ class ConnectionServices(msgspec.Struct, frozen=True):
     spool: Spool
     child_watchdog: ChildWatchdog
     client_info: types.Implementation
-    examine: Examine
+    inspect_tools: InspectTools
     open_list: OpenList
     listing_cache: ListingCache | None = None
     """Keeps listings between runs; None: listings are not kept."""

@@ -55,8 +55,8 @@ class Listing(msgspec.Struct, frozen=True, dict=True):
     """`ttlMs` and `cacheScope` of each page of the tools."""
     problems: tuple[str, ...] = ()
     """Problems of the listing, a sentence each, for an operator."""
-    examined: tuple[InspectedTool, ...] = ()
-    """The results of examining the tools."""
+    inspected: tuple[InspectedTool, ...] = ()
+    """The results of inspecting the tools."""
     size: int = 0
     """Bytes of the tools as listed."""
     info: Mapping[str, Any] = msgspec.field(default_factory=dict)

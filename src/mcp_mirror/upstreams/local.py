@@ -138,9 +138,9 @@ class LocalUpstream:
         """The current functions."""
         return self._functions.listing
 
-    def listing_for(self, owner: str | None) -> Listing:
+    def listing_for(self, owner: str | None, principal: str | None = None) -> Listing:
         """Return the same listing for all owners."""
-        del owner
+        del owner, principal
         return self.listing
 
     def offers(self, capability: str, detail: str = "") -> bool:

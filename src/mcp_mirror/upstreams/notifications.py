@@ -118,7 +118,7 @@ class ConnectionOwner(msgspec.Struct, frozen=True):
     capabilities: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The client capabilities that the handshake declares."""
     name: str | None = None
-    """The name of the owner, see `Caller.connection_key`; None if the connection is shared by all."""
+    """The name of the owner, a session or a `Caller.principal_key`; None if the connection is shared by all."""
     key: str | None = None
     """The key of the connection, see `ConnectionKey`; None if the connection is shared by all."""
     is_shared: bool = False

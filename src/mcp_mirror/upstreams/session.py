@@ -133,12 +133,12 @@ class UpstreamSession:
         listed = await self._list_tools() if self.offers("tools") else PagedList()
         cut = f"Upstream {self.name!r} lists more tools than {listed.cut} allows. The gateway does not serve the rest."
         info = self.client.server_info
-        examined = await self._settings.services.examine(self.policy, listed.items)
+        inspected = await self._settings.services.inspect_tools(self.policy, listed.items)
         if not self.is_stateless:
-            self._task_tools = find_task_tools((one.raw for one in examined), self.client.server_capabilities)
+            self._task_tools = find_task_tools((one.raw for one in inspected), self.client.server_capabilities)
         return Listing(
-            tools=tuple(one.raw for one in examined),
-            examined=examined,
+            tools=tuple(one.raw for one in inspected),
+            inspected=inspected,
             instructions=self.client.instructions,
             protocol_version=self.client.protocol_version,
             server=f"{info.name} {info.version}".strip() if info else "unnamed",

@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import LOCAL, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
@@ -131,9 +131,13 @@ class ServerUpstream:
         """The last listing."""
         return self._shared.listing
 
-    def listing_for(self, owner: str | None) -> Listing | None:
-        """Return the last listing for an owner of dedicated connections; see `Caller.connection_key`."""
-        return self._listed_connection(owner).listing
+    def listing_for(self, owner: str | None, principal: str | None = None) -> Listing | None:
+        """Return the last listing for an owner of dedicated connections; None: for all others.
+
+        `principal` is the `Caller.principal_key` of an owner that is a session.
+        """
+        is_of_principal = self.policy.scope == "principal" and principal is not None
+        return self._listed_connection(principal if is_of_principal else owner).listing
 
     async def settle_changes(self, channel: ClientChannel) -> None:
         """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`.
@@ -144,7 +148,7 @@ class ServerUpstream:
         if self.listing is None and self.find_missing_header(caller) is not None:
             with suppress(UpstreamError), anyio.move_on_after(_OWN_LISTING_WAIT):
                 await self.connection_for(channel)
-        connection = self._listed_connection(self._find_owner(caller))
+        connection = self._listed_connection(self._choose_owner(caller))
         if connection.current_session is not None:
             await connection.list_changes.settle_tools()
 
@@ -286,7 +290,7 @@ class ServerUpstream:
             UpstreamError: The caller's token lacks a required scope.
         """
         self._check_scopes(channel)
-        return self._listed_connection(self._find_owner(channel.caller))
+        return self._listed_connection(self._choose_owner(channel.caller))
 
     async def connection_for_lists(self, channel: ClientChannel) -> ReconnectingConnection:
         """Like `listing_connection`, but create the dedicated connection of a caller that has sent its own values.
@@ -331,12 +335,15 @@ class ServerUpstream:
         dedicated.is_superseded = False
         self._current[dedicated.owner] = dedicated
 
-    def _find_owner(self, caller: Caller) -> str | None:
-        """Return the owner of the connection for a caller's requests; None for the shared connection."""
+    def _choose_owner(self, caller: Caller) -> str | None:
+        """Return the owner of the connection for a caller's requests; None for the shared connection.
+
+        `RuntimeState.catalog_for` finds the tools on the connections of the same owners.
+        """
         if self.find_missing_header(caller) is None:
             return self._connection_key(caller)
         is_of_session = caller.session is not None and self.policy.scope != "principal"
-        return caller.session if is_of_session else caller.sharing_key
+        return caller.session if is_of_session else caller.principal_key
 
     def _connection_key(self, caller: Caller) -> ConnectionKey | None:
         """Return the key of the connection for a caller's requests; None for the shared connection.
@@ -348,13 +355,14 @@ class ServerUpstream:
         if self._has_one_client or scope == "shared":
             return None
         if self._takes_client_values and (digest := self._client_values.digest(caller)) is not None:
-            return f"{self._find_owner(caller)} {digest}"
+            return f"{self._choose_owner(caller)} {digest}"
         listing = self._shared.listing
         if caller.session is not None and scope in (None, "session"):
             return None if self._refuses_handshakes else caller.session
-        if scope is None and (listing is None or listing.is_stateless):
+        is_like_all = caller.namespace == LOCAL and not caller.capabilities
+        if scope is None and (is_like_all or listing is None or listing.is_stateless):
             return None
-        return caller.connection_key if scope is None else caller.sharing_key
+        return caller.principal_key
 
     async def _open_dedicated(self, key: ConnectionKey, channel: ClientChannel) -> DedicatedConnection:
         """Open a dedicated connection; an UpstreamError if a limit is reached, or the upstream was stopped."""
@@ -363,7 +371,7 @@ class ServerUpstream:
         if dedicated := self._dedicated.get(key):  # another request of the same owner was faster
             return dedicated
         values = self._client_values.read(channel.caller)
-        owner = (self._find_owner(channel.caller) if values else None) or key
+        owner = (self._choose_owner(channel.caller) if values else None) or key
         modes: tuple[Mode, ...] = ("legacy", "auto") if values else ("legacy",)
         if channel.caller.is_stateless:
             modes = ("auto", "legacy")

@@ -21,7 +21,10 @@ _INLINE_BYTES: Final = 1 << 18
 
 
 class Query(Protocol[Answer_co]):
-    """A query of a value. It and its result can be pickled."""
+    """A query of a value. It and its result can be pickled.
+
+    A query that does not check its deadline needs `QueryRunner.run_in_worker`: nothing else can stop it.
+    """
 
     def __call__(self, blob: Buffer, is_over: Callable[[], bool], /) -> Answer_co:
         """Run the query; `is_over` is true after its deadline."""

@@ -28,9 +28,9 @@ def read_tool(text: bytes) -> dict[str, Any]:
     return tool if isinstance(tool, dict) else {}
 
 
-def examine(text: bytes, bounds: UpstreamBounds) -> "InspectedTool":
-    """Examine a tool without verifying its schema. The first call of a process comes after `prepare_examination`."""
-    from mcp_mirror.core.tool_inspection import inspect_definition  # noqa: PLC0415  # see `prepare_examination`
+def inspect_text(text: bytes, bounds: UpstreamBounds) -> "InspectedTool":
+    """Inspect a tool without verifying its schema. The first call of a process comes after `prepare_inspection`."""
+    from mcp_mirror.core.tool_inspection import inspect_definition  # noqa: PLC0415  # see `prepare_inspection`
 
     return inspect_definition(read_tool(text), bounds)
 
@@ -48,8 +48,8 @@ def prepare() -> None:
     """Import this module in the worker process."""
 
 
-def prepare_examination() -> None:
-    """Import in the worker process what only examinations use: the types of MCP take longer than all other imports."""
+def prepare_inspection() -> None:
+    """Import in the worker process what only inspections use: the types of MCP take longer than all other imports."""
     import mcp_mirror.core.tool_inspection  # noqa: F401, PLC0415  # see above
 
 

@@ -1,4 +1,4 @@
-"""Examines tools and validates arguments, inline or in worker processes.
+"""Inspects tools and validates arguments, inline or in worker processes.
 
 If validation takes longer than its deadline, the upstream validates the arguments itself.
 """
@@ -35,9 +35,9 @@ from mcp_mirror.workers.pool import (
 from mcp_mirror.workers.schema_jobs import (
     NotCompiled,
     compile_schema,
-    examine,
+    inspect_text,
     prepare,
-    prepare_examination,
+    prepare_inspection,
     read_tool,
     try_compilation,
     validate,
@@ -53,12 +53,12 @@ _COMPILATION: Final = 2.0
 _OVERRUNS: Final = 3
 """Deadlines that a schema may miss; after that its arguments are not validated."""
 _REMEMBERED: Final = 1000
-_EXAMINATION: Final = 2.0
-"""Seconds that the examination of one tool may take in a worker process."""
+_INSPECTION: Final = 2.0
+"""Seconds that the inspection of one tool may take in a worker process."""
 _LISTING: Final = 10.0
 """Seconds that worker processes may take for the tools of one listing."""
 _SMALL: Final = 1 << 15
-"""Bytes of a definition that the event loop may examine."""
+"""Bytes of a definition that the event loop may inspect."""
 _TOOL_CONTAINERS: Final = 30_000
 """Objects and arrays in one definition."""
 _LISTING_CONTAINERS: Final = 500_000
@@ -70,11 +70,11 @@ _EXPLAINED: Final = 1 << 16
 _HEAD_BYTES: Final = 1 << 12
 _NAME_FIRST: Final = re.compile(rb'\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*+"')
 _KNOWN_BYTES: Final = 64 << 20
-"""Bytes of definitions in the cache of examined tools."""
+"""Bytes of definitions in the cache of inspected tools."""
 
 
 class SchemaWorkers:
-    """Examines tools and validates arguments, in worker processes where needed."""
+    """Inspects tools and validates arguments, in worker processes where needed."""
 
     def __init__(self, child_watchdog: ChildWatchdog) -> None:
         self._pool = WorkerPool(child_watchdog, _SIZE, prepare)
@@ -112,12 +112,12 @@ class SchemaWorkers:
                 return ()
         return await self._validate_in_worker(tool, arguments, principal)
 
-    async def examine(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
-        """Examine the tools of a listing without blocking the event loop.
+    async def inspect_tools(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:
+        """Inspect the tools of a listing without blocking the event loop.
 
-        Known definitions are not examined again. A tool whose examination takes too long is not served. Arguments of a
+        Known definitions are not inspected again. A tool whose inspection takes too long is not served. Arguments of a
         tool whose schema takes too long to compile are not validated. Only tools that the policy of the upstream admits
-        are examined.
+        are inspected.
         """
         listing, pacer = _Listing(policy), Pacer()
         found: list[InspectedTool] = []
@@ -132,23 +132,23 @@ class SchemaWorkers:
         return tuple(found)
 
     async def _inspect(self, listing: "_Listing", item: Buffer) -> InspectedTool:
-        """Return a tool of a listing: rejected, known, or examined now."""
+        """Return a tool of a listing: rejected, known, or inspected now."""
         if rejected := listing.reject_large(item):
             return rejected
         key = listing.build_key(item)
         if known := self._known.get(key):
             self._known.move_to_end(key)
             return known
-        if rejected := listing.reject_unexamined(item):
+        if rejected := listing.reject_uninspected(item):
             return rejected
-        examined, is_lasting = None, True
+        inspected, is_lasting = None, True
         if len(item) <= _SMALL:
-            examined = verify_if_cheap(inspect_definition(read_tool(bytes(item)), listing.policy.bounds))
-        if examined is None:
-            examined, is_lasting = await self._examine_in_worker(listing, item)
+            inspected = verify_if_cheap(inspect_definition(read_tool(bytes(item)), listing.policy.bounds))
+        if inspected is None:
+            inspected, is_lasting = await self._inspect_in_worker(listing, item)
         if is_lasting:
-            self._remember(key, examined, len(item))
-        return examined
+            self._remember(key, inspected, len(item))
+        return inspected
 
     def _remember(self, key: bytes, tool: InspectedTool, size: int) -> None:
         self._size += size - self._sizes.get(key, 0)
@@ -157,23 +157,23 @@ class SchemaWorkers:
             oldest, _ = self._known.popitem(last=False)
             self._size -= self._sizes.pop(oldest)
 
-    async def _examine_in_worker(self, listing: "_Listing", item: Buffer) -> tuple[InspectedTool, bool]:
-        """Examine a tool in a worker process. Returns the result, and whether another attempt would return the same."""
-        found, is_begun = listing.without_examination(item), False
+    async def _inspect_in_worker(self, listing: "_Listing", item: Buffer) -> tuple[InspectedTool, bool]:
+        """Inspect a tool in a worker process. Returns the result, and whether another attempt would return the same."""
+        found, is_begun = listing.without_inspection(item), False
         if listing.seconds_left <= 0:
             return found, False
         began = monotonic()
         try:
             async with self._pool.reserve(f"upstream {listing.policy.name}", listing.seconds_left) as run:
-                await run(prepare_examination, listing.seconds_left)
+                await run(prepare_inspection, listing.seconds_left)
                 is_begun = True
-                found = await run(partial(examine, bytes(item), listing.policy.bounds), _EXAMINATION)
+                found = await run(partial(inspect_text, bytes(item), listing.policy.bounds), _INSPECTION)
                 if (checked := verify_if_cheap(found)) is not None:
                     return checked, True
                 wrong = await run(partial(try_compilation, bytes(item)), _COMPILATION)
                 return (reject_schema(found, wrong) if wrong else found), True
         except StartError as error:
-            return replace(found, rejection=f"the worker process that examines it cannot start: {error}"), False
+            return replace(found, rejection=f"the worker process that inspects it cannot start: {error}"), False
         except PoolError as error:
             is_lasting = is_begun and not isinstance(error, PreemptedError)
             if found.rejection:
@@ -219,7 +219,7 @@ class SchemaWorkers:
 
 
 class _Listing(msgspec.Struct):
-    """The examination of one listing, with its budgets."""
+    """The inspection of one listing, with its budgets."""
 
     policy: UpstreamPolicy
     served: int = 0
@@ -243,14 +243,14 @@ class _Listing(msgspec.Struct):
         if len(item) > _PARSED_BYTES:
             named = _NAME_FIRST.match(item[:_HEAD_BYTES])
             item = named[0] + b"}" if named else b""
-        return replace(self.without_examination(item), rejection=size)
+        return replace(self.without_inspection(item), rejection=size)
 
-    def reject_unexamined(self, item: Buffer) -> InspectedTool | None:
+    def reject_uninspected(self, item: Buffer) -> InspectedTool | None:
         """A tool that is over a limit or that the policy does not admit, with only its name; None for any other tool.
 
         The result depends on the other tools of the listing and on the policy, so it is not remembered.
         """
-        text, named = bytes(item), self.without_examination(item)
+        text, named = bytes(item), self.without_inspection(item)
         containers = text.count(b"{") + text.count(b"[")
         self.containers += containers
         if containers > _TOOL_CONTAINERS:
@@ -261,13 +261,13 @@ class _Listing(msgspec.Struct):
             return replace(named, rejection=reason)
         return None if named.name and self.policy.admits(named.name) else replace(named, rejection=None)
 
-    def without_examination(self, item: Buffer) -> InspectedTool:
-        """A tool that takes too long to examine, with only its name."""
+    def without_inspection(self, item: Buffer) -> InspectedTool:
+        """A tool that takes too long to inspect, with only its name."""
         try:
             raw = {"name": msgspec.json.decode(item, type=_Named).name}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raw = {}
-        return InspectedTool(raw, f"its examination takes more than {_EXAMINATION:g} s")
+        return InspectedTool(raw, f"its inspection takes more than {_INSPECTION:g} s")
 
 
 class _Named(msgspec.Struct):

@@ -32,6 +32,8 @@ parser.add_argument("rest", nargs="*")
 options, unknown = parser.parse_known_args()
 
 TOOLS = ("say", "hear", "die", "hang", "storm", "grow", "scream", "refuse")
+"""`say` gives back its argument `result`, the JSON text of a whole result; `hear` the request as it arrived; the others
+are below."""
 lock = threading.Lock()
 tools: list[Any] = (
     json.loads(Path(options.tools).read_text())

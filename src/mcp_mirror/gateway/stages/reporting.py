@@ -38,7 +38,7 @@ class ReportStage(msgspec.Struct, frozen=True):
     path_hasher: PathHasher
     """Hashes paths for the log."""
     clock: Callable[[], float]
-    """Seconds."""
+    """Seconds, monotonic."""
 
     def __call__(self, call: Call, call_next: Next) -> Awaitable[ToolResult]:
         """Answer a call and report its end."""

@@ -90,6 +90,7 @@ async def query(call: ToolInput) -> Content:
         readers = _name_readers(memory, ", or ")
         table_advice = _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=readers)
     selection = Select(call.arguments.text("expression"), max_bytes, text_advice, table_advice)
+    # Also for a small value: an expression can take any time, and JMESPath checks no deadline.
     async with memory.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
     ) as found:

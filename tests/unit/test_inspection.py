@@ -1,4 +1,4 @@
-"""The examination of a listed tool."""
+"""The inspection of a listed tool."""
 
 from typing import Any
 
