@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.content_comparison import DIFFERS
-from mcp_mirror.core.parsed_result import ParsedResult
+from mcp_mirror.core.parsed_result import ParsedBlock, ParsedResult
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens, size_text
 from mcp_mirror.payload.json_rpc import array_of, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
@@ -35,32 +35,39 @@ def parse_json_texts(parsed: ParsedResult, reader: ResultReader) -> dict[int, Bu
     """
     if parsed.value is not None or len(parsed.blocks) == 1:
         return {}
-    found: dict[int, Buffer] = {}
+    json_texts: dict[int, Buffer] = {}
     for at, block in enumerate(parsed.blocks):
         if block.text is None:
             continue
         is_small = len(block.text) <= _MAX_DECODED_BYTES  # `scans` may write a file for each text
         json_text = parse_json_text(block.text, reader, in_memory=is_small)
         if json_text is not None and trim(json_text).length == len(json_text):
-            found[at] = json_text
-    return found
+            json_texts[at] = json_text
+    return json_texts
 
 
 def build_value(parsed: ParsedResult, json_texts: Mapping[int, Buffer], reader: ResultReader) -> Draft:
-    """The value: structured content, the only text or block, or an array of several blocks."""
+    """The value: structured content, the only block, or an array of several blocks.
+
+    A text that is an object or array becomes this JSON, in several blocks if it is one of `json_texts`: the blocks
+    `Two rows:` and `[1, 2]` become `["Two rows:", [1, 2]]`.
+    """
     if parsed.value is not None:
-        decoded = parse_json_text(parsed.value, reader) if parsed.is_text else None
-        return _build_draft(decoded or parsed.value, None, reader)
+        json_text = parse_json_text(parsed.value, reader) if parsed.is_text else None
+        return _build_draft(json_text or parsed.value, None, reader)
     if len(parsed.blocks) == 1:
-        block = parsed.blocks[0]
-        if block.text is None:
-            is_binary = block.media or "resource" in (open_object(block.raw) or {})
-            return _build_draft(block.raw, "binary" if is_binary else None, reader)
-        return _build_draft(parse_json_text(block.text, reader) or block.text, None, reader)
-    parts: list[Buffer | Segments] = [
+        return _build_block_value(parsed.blocks[0], reader)
+    items: list[Buffer | Segments] = [
         json_texts.get(at, block.raw if block.text is None else block.text) for at, block in enumerate(parsed.blocks)
     ]
-    return _build_draft(b"".join(array_of(parts)), None, reader)
+    return _build_draft(b"".join(array_of(items)), None, reader)
+
+
+def _build_block_value(block: ParsedBlock, reader: ResultReader) -> Draft:
+    if block.text is not None:
+        return _build_draft(parse_json_text(block.text, reader) or block.text, None, reader)
+    is_binary = block.media or "resource" in (open_object(block.raw) or {})
+    return _build_draft(block.raw, "binary" if is_binary else None, reader)
 
 
 def _build_draft(blob: Buffer, kind: Kind | None, reader: ResultReader) -> Draft:

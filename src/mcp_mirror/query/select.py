@@ -13,7 +13,7 @@ from jmespath.functions import Functions
 from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.query.missing_keys import NULL, explain_nothing, find_made_keys, has_key, quote_key, walk
+from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
 from mcp_mirror.query.unlike_types import explain_unlike_types
 from mcp_mirror.types import Buffer
 
@@ -159,18 +159,14 @@ def _advise(error: JMESPathError) -> str:
     return "Correct it, see jmespath.org."
 
 
-def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
+def _check_compared_keys(parsed: Node, blob: Buffer) -> None:
     """Check that the value has the keys with which an expression compares: else a name was meant as a text.
 
     In JMESPath, `status == "open"` compares two keys. Without a key `open` it selects nothing, and `length()` is 0.
     """
     made = find_made_keys(parsed)
     for node in walk(parsed):
-        compares = node["type"] == "comparator" or (
-            node["type"] == "function_expression" and node["value"] in _TAKES_TEXT
-        )
-        compared = node["children"][1] if compares and len(node["children"]) > 1 else node
-        name = compared["value"] if compared is not node and compared["type"] == "field" else None
+        name = _read_compared_key(node)
         if name is None or name in NULL or name in made or has_key(blob, name):
             continue
         quoted = quote_key(name)
@@ -179,3 +175,12 @@ def _check_compared_keys(parsed: Mapping[str, Any], blob: Buffer) -> None:
             f"`expression` compares with a key {quoted}, which the value does not have. "
             f"Double quotes enclose names of keys; write {literal}."
         )
+
+
+def _read_compared_key(node: Node) -> str | None:
+    """The key with which a part of an expression compares: `b` of `a == "b"` and of `contains(a, "b")`, else None."""
+    compares = node["type"] == "comparator" or (node["type"] == "function_expression" and node["value"] in _TAKES_TEXT)
+    if not compares or len(node["children"]) < 2:  # noqa: PLR2004
+        return None
+    second = node["children"][1]
+    return second["value"] if second["type"] == "field" else None
