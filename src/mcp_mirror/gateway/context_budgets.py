@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS, ROOM_DIVISOR, TokenAccount
 from mcp_mirror.errors import ToolError
 
 _logger = logging.getLogger(__name__)
@@ -105,6 +105,13 @@ class Reservation(msgspec.Struct, eq=False):
             self._entry.account = self._entry.account.reserve(cost - self.tokens)
             self.tokens = cost
         return self.admits(cost)
+
+    def widen_to_share(self, cost: int) -> bool:
+        """Reserve this many tokens if a call may reserve them of all that is left; return whether it may send them.
+
+        So pictures, which cost more than any budget of texts, are shown, and do not take the room of the last calls.
+        """
+        return self.widen(cost) if cost <= self.left // ROOM_DIVISOR else self.admits(cost)
 
     def settle(self, cost: int) -> None:
         """Count what was sent and release the rest."""
