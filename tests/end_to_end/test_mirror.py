@@ -708,6 +708,21 @@ async def test_the_log_of_the_program_gets_the_traceback_of_a_function(
     assert "Traceback" not in reply.text
 
 
+async def test_the_log_of_the_program_describes_each_call(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mcp_mirror")
+    async with with_functions() as mirror:
+        await mirror.call("load_table_mirrored", {"city": "Bonn"})
+        await mirror.call("no_such_tool")
+    stored, unknown = (one for one in caplog.records if one.name == "mcp_mirror.gateway.stages.call_log")
+    assert re.fullmatch(
+        r"call tool=load_table_mirrored upstream=local functions ms=\d+ bytes=\d+ tokens=\d+ kept_out=\d{4,} "
+        r"path=[0-9a-f]{16} outcome=stored correlation=[0-9a-f]{16}",
+        stored.getMessage(),
+    )
+    assert "tool=(unknown) upstream=- " in unknown.getMessage()
+    assert vars(stored)["members"]["outcome"] == "stored"
+
+
 async def until_exists(path: Path) -> None:
     while not path.exists():  # noqa: ASYNC110  # another process makes it
         await asyncio.sleep(0.01)
