@@ -202,6 +202,23 @@ async def test_a_result_over_the_budget_is_stored_or_an_error(
         assert await chat.text(RETRIEVE, {"memory_path": f"{path}/key"}) == line(1, 3000)
 
 
+async def test_pictures_are_shown_while_the_conversation_has_room(
+    configured: Configured, connect: Connect, raw: Any
+) -> None:
+    picture = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}
+    rows = {"type": "text", "text": json.dumps([{"id": number, "name": line(number, 60)} for number in range(500)])}
+    results = [json.dumps({"content": content}) for content in ([picture], [rows, picture])]
+    config = configured({"raw": raw()}, context={"window": 40_000, "reserve": "20 %"})
+    async with connect(config, "http") as client:
+        chat = Chat(client, "c")
+        for result in results:
+            chat.declared = {"reset": True, "tokens": 4000}
+            told = await chat.call("say_mirrored", {"result": result})
+            assert [block.data for block in told.content if isinstance(block, ImageContent)] == [picture["data"]]
+            chat.declared = {"reset": True, "tokens": 20_000}
+            assert PATH.fullmatch((await chat.text("say_mirrored", {"result": result})).strip())
+
+
 async def shown(client: Lines, length: int) -> str:
     result = {"content": [{"type": "text", "text": "a " * (length // 2)}]}
     return await client.text("say_mirrored", {"result": json.dumps(result)})

@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import mcp_types as types
 import numpy as np
@@ -53,6 +53,13 @@ class Range(BaseModel):
 class Station:
     name: str
     table: dict[str, list[float]]
+
+
+class ToolParam(TypedDict):
+    """A part of the type of a tool in the Anthropic SDK."""
+
+    name: str
+    input_schema: dict[str, Any]
 
 
 def path_in(reply: Reply) -> str:
@@ -477,6 +484,8 @@ async def test_tools_are_listed_as_each_api_takes_them_and_late_ones_too(chemist
         assert "make_grid_mirrored" in names
         for form in ("openai-responses", "anthropic", "mcp"):
             assert [tool["name"] for tool in one.tools(form)] == names
+        params: list[ToolParam] = one.tools("anthropic")  # type checkers accept it, as for the types of all providers
+        assert params[0]["input_schema"]["type"] == "object"
         definition = next(tool for tool in one.tools("mcp") if tool["name"] == "load_table_mirrored")
         assert definition["description"] == "A year of a city. Reads memory paths."
         assert "outputSchema" not in definition
@@ -706,6 +715,21 @@ async def test_the_log_of_the_program_gets_the_traceback_of_a_function(
     assert "Traceback" in caplog.text
     assert Path(__file__).name in caplog.text
     assert "Traceback" not in reply.text
+
+
+async def test_the_log_of_the_program_describes_each_call(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mcp_mirror")
+    async with with_functions() as mirror:
+        await mirror.call("load_table_mirrored", {"city": "Bonn"})
+        await mirror.call("no_such_tool")
+    stored, unknown = (one for one in caplog.records if one.name == "mcp_mirror.gateway.stages.call_log")
+    assert re.fullmatch(
+        r"call tool=load_table_mirrored upstream=local functions ms=\d+ bytes=\d+ tokens=\d+ kept_out=\d{4,} "
+        r"path=[0-9a-f]{16} outcome=stored correlation=[0-9a-f]{16}",
+        stored.getMessage(),
+    )
+    assert "tool=(unknown) upstream=- " in unknown.getMessage()
+    assert vars(stored)["members"]["outcome"] == "stored"
 
 
 async def until_exists(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Accounts of conversations: their owners and resets; they are bounded and never overdrawn."""
 
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -151,6 +152,15 @@ def test_idle_and_excess_conversations_are_dropped() -> None:
     clock.now += 86_401
     assert spend(conversations, Conversation(("harness", "x")), 0, "you") == 7900
     assert spend(conversations, CHAT, 0) == 7900
+
+
+def test_a_call_does_not_take_longer_with_the_number_of_users() -> None:
+    conversations = kept(clock=Clock())
+    started = time.process_time()
+    for number in range(6000):
+        spend(conversations, CHAT, 100, f"user {number}")
+    assert time.process_time() - started < 1  # before: 5
+    assert spend(conversations, CHAT, 0, "user 0") == 7800
 
 
 CALLS = st.lists(

@@ -16,7 +16,7 @@ from threading import Event
 import pytest
 
 from mcp_mirror.config import load_config
-from mcp_mirror.observability.logging import SafeFormatter, configure_logging, print_status
+from mcp_mirror.observability.logging import SafeFormatter, configure_logging, log_members, print_status
 from mcp_mirror.observability.standard_error import writing_in_background
 from mcp_mirror.security.redaction import HIDDEN
 from mcp_mirror.security.sanitize import PathHasher
@@ -163,10 +163,10 @@ def test_members_of_a_record_are_members_of_json_and_words_of_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], log: Log
 ) -> None:
     log()
-    members = {"tool": KEYS["env"], "upstream": "", "ms": 33}
+    members: dict[str, str | int] = {"tool": KEYS["env"], "upstream": "", "ms": 33}
     for style in ("text", "json"):
         configure_logging(1, config(tmp_path, style))
-        logging.getLogger("mcp_mirror.x").info("call", extra={"members": members})
+        log_members(logging.getLogger("mcp_mirror.x"), "call", members)
     text, line = capsys.readouterr().err.splitlines()
     assert text.endswith(f"info mcp_mirror.x: call tool={HIDDEN} upstream=- ms=33")
     expected = {"level": "info", "logger": "mcp_mirror.x", "message": "call", "tool": HIDDEN, "ms": 33}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mcp_mirror.core.budgets import MIN_CALL_TOKENS, TokenAccount
+from mcp_mirror.core.budgets import MIN_CALL_TOKENS, ROOM_DIVISOR, TokenAccount
 from mcp_mirror.errors import ToolError
 
 _logger = logging.getLogger(__name__)
@@ -106,6 +106,13 @@ class Reservation(msgspec.Struct, eq=False):
             self.tokens = cost
         return self.admits(cost)
 
+    def widen_to_share(self, cost: int) -> bool:
+        """Reserve this many tokens if a call may reserve them of all that is left; return whether it may send them.
+
+        So pictures, which cost more than any budget of texts, are shown, and do not take the room of the last calls.
+        """
+        return self.widen(cost) if cost <= self.left // ROOM_DIVISOR else self.admits(cost)
+
     def settle(self, cost: int) -> None:
         """Count what was sent and release the rest."""
         assert self.admits(cost)  # noqa: S101  # the invariant of this module
@@ -125,7 +132,8 @@ class ContextBudgets(msgspec.Struct, frozen=True):
     """Seconds, monotonic."""
     capacity: int = 0
     """Tokens that the gateway may send to one conversation."""
-    _accounts: dict[str, OrderedDict[ConversationKey, _LedgerEntry]] = msgspec.field(default_factory=dict)
+    _accounts: OrderedDict[str, OrderedDict[ConversationKey, _LedgerEntry]] = msgspec.field(default_factory=OrderedDict)
+    """The accounts of each namespace. Namespaces and accounts are in the order of their last use."""
 
     @contextmanager
     def reserve(
@@ -147,8 +155,9 @@ class ContextBudgets(msgspec.Struct, frozen=True):
     def _open(self, namespace: str, conversation: Conversation, definitions: Callable[[], int]) -> _LedgerEntry:
         """Return the account, updated by the harness's report."""
         now = self.clock()
-        self._drop_idle(now)
+        self._drop_idle(namespace, now - _IDLE_SECONDS)
         accounts = self._accounts.setdefault(namespace, OrderedDict())
+        self._accounts.move_to_end(namespace)
         entry = accounts.get(conversation.key)
         if entry is None:
             entry = accounts[conversation.key] = _LedgerEntry(_create_account(self.capacity, definitions()), now)
@@ -162,13 +171,16 @@ class ContextBudgets(msgspec.Struct, frozen=True):
             accounts.popitem(last=False)
         return entry
 
-    def _drop_idle(self, now: float) -> None:
-        """Drop unused accounts; each namespace's are in the order of their last use."""
-        for namespace, accounts in tuple(self._accounts.items()):
-            while accounts and next(iter(accounts.values())).used < now - _IDLE_SECONDS:
-                accounts.popitem(last=False)
-            if not accounts:
-                del self._accounts[namespace]
+    def _drop_idle(self, namespace: str, oldest: float) -> None:
+        """Drop the namespace's accounts that were last used before this time, and other namespaces with only such."""
+        accounts = self._accounts.get(namespace, OrderedDict())
+        while accounts and next(iter(accounts.values())).used < oldest:
+            accounts.popitem(last=False)
+        while self._accounts:
+            first = next(iter(self._accounts.values()))
+            if first and next(reversed(first.values())).used >= oldest:
+                return
+            self._accounts.popitem(last=False)
 
 
 def _create_account(capacity: int, definitions: int) -> TokenAccount:

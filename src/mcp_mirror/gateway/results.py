@@ -224,10 +224,10 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         return result
 
     async def _fits(self, call: Call, reply: ToolResult) -> bool:
-        """Whether a reply is within the call's reservation."""
+        """Whether a reply is within the call's share of the conversation's room, which is reserved then."""
         if call.reservation.tokens is None:
             return True
-        return call.reservation.admits(await _count_tokens(call, reply))
+        return call.reservation.widen_to_share(await _count_tokens(call, reply))
 
     async def _reserve(self, call: Call, reply: ToolResult) -> bool:
         """Reserve the tokens of a reply; False if the conversation has no room for them."""

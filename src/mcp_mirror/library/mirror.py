@@ -31,7 +31,7 @@ from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.pipeline import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
-from mcp_mirror.library.tool_formats import Definition, Format, format_definition
+from mcp_mirror.library.tool_formats import Format, format_definition
 from mcp_mirror.memory.code.sandbox import PACKAGE
 from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
@@ -354,11 +354,14 @@ class Mirror:
         await self._run(read_texts, namespace)
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)
 
-    def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # the usual word for it
+    def tools(self, format: Format = "openai") -> list[Any]:  # noqa: A002  # the usual word for it
         """Return the definitions of the tools that a model gets: twins, or tools to search them, and memory tools.
 
         Args:
             format: The format of a provider's API.
+
+        Returns:
+            Dicts. Their type is `Any` because the providers' SDKs have types of their own for tools.
 
         Raises:
             MirrorError: The mirror is not open, or the format is unknown.

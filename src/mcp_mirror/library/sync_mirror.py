@@ -21,7 +21,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.signatures import ToolOptions
 from mcp_mirror.gateway.call import Stage
 from mcp_mirror.library.mirror import Mirror
-from mcp_mirror.library.tool_formats import Definition, Format
+from mcp_mirror.library.tool_formats import Format
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -123,10 +123,10 @@ class SyncMirror:
     restore = _block(Mirror.restore)
     """Restore a conversation to its state before `prune`: see `Mirror.restore`."""
 
-    def tools(self, format: Format = "openai") -> list[Definition]:  # noqa: A002  # as in `Mirror.tools`
+    def tools(self, format: Format = "openai") -> list[Any]:  # noqa: A002  # as in `Mirror.tools`
         """Return the definitions of all tools: see `Mirror.tools`."""
 
-        async def tools() -> list[Definition]:
+        async def tools() -> list[Any]:
             return self._mirror.tools(format)
 
         return self._run(tools)

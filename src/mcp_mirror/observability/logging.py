@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from secrets import token_bytes
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 from urllib.parse import urlsplit
 
 from mcp_mirror.errors import summarize_traceback
@@ -24,8 +24,8 @@ from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.system.resources import explain_shortage
 
 OWN_LOGGER: Final = "mcp_mirror"
-MEMBERS: Final = "members"
-"""The attribute of a record with the members of a line: words of the text, and members of the object in JSON."""
+_MEMBERS: Final = "members"
+"""The attribute of a record with the members of its line, for the formatters of a program that uses the library."""
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 _LONGEST: Final = 4000
 """Bytes of one message."""
@@ -40,6 +40,21 @@ _CREDENTIALS: Final = (
     (re.compile(r"(\bhttps?://[^\s?'\"]+)(?:(\?)[^\s'\"]+)?"), lambda url: url[1] + (f"?{HIDDEN}" if url[2] else "")),
 )
 """Patterns of credentials; in URLs, user information and queries."""
+
+
+class Line(NamedTuple):
+    """The message of a record with members, which are words of the text, and members of the object in JSON."""
+
+    message: str
+    members: Mapping[str, str | int] = {}
+
+    def __str__(self) -> str:
+        return " ".join((self.message, *(f"{name}={'-' if one == '' else one}" for name, one in self.members.items())))
+
+
+def log_members(logger: logging.Logger, message: str, members: Mapping[str, str | int]) -> None:
+    """Log a line with members at `INFO`."""
+    logger.info(Line(message, members), extra={_MEMBERS: members})
 
 
 class SafeFormatter(logging.Formatter):
@@ -60,13 +75,14 @@ class SafeFormatter(logging.Formatter):
         ours = record.name.split(".")[0] == OWN_LOGGER
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({summarize_traceback(error)})" if error else ""
-        message = self.clean(f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error))
-        members = {name: self._clean(member) for name, member in getattr(record, MEMBERS, {}).items()} if ours else {}
+        if ours and isinstance(record.msg, Line):
+            line = Line(record.msg.message, {name: self._clean(member) for name, member in record.msg.members.items()})
+        else:
+            line = Line(self.clean(f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error)))
         level = record.levelname.lower()
         if self._form == "json":
-            return _format_json(record.created, level, record.name, message, members)
-        message = " ".join((message, *(f"{name}={'-' if one == '' else one}" for name, one in members.items())))
-        return message if self._form is None else _format_text(record.created, level, record.name, message)
+            return _format_json(record.created, level, record.name, line)
+        return str(line) if self._form is None else _format_text(record.created, level, record.name, str(line))
 
     def clean(self, text: str) -> str:
         """Return the redacted text on one line, with bounded length."""
@@ -79,10 +95,10 @@ class SafeFormatter(logging.Formatter):
         return self.clean(member) if isinstance(member, str) else member
 
 
-def _format_json(created: float, level: str, source: str, message: str, members: Mapping[str, str | int]) -> str:
+def _format_json(created: float, level: str, source: str, line: Line) -> str:
     stamp = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    given = {name: member for name, member in members.items() if member != ""}
-    return json.dumps({"time": stamp, "level": level, "logger": source, "message": message, **given})
+    given = {name: member for name, member in line.members.items() if member != ""}
+    return json.dumps({"time": stamp, "level": level, "logger": source, "message": line.message, **given})
 
 
 def _format_text(created: float, level: str, source: str, message: str) -> str:
@@ -127,7 +143,7 @@ def print_status(config: Config, line: str, *, level: str = "info") -> None:
     """
     created, message = datetime.now(UTC).timestamp(), line.removeprefix("mcp-mirror: ")
     if config.server.log_format == "json":
-        write_line(_format_json(created, level, OWN_LOGGER, message, {}))
+        write_line(_format_json(created, level, OWN_LOGGER, Line(message)))
     else:
         write_line(_format_text(created, level, OWN_LOGGER, message))
 

@@ -13,7 +13,7 @@ from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord, CallTrace
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
-from mcp_mirror.observability.logging import MEMBERS
+from mcp_mirror.observability.logging import log_members
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import Buffer
@@ -72,7 +72,7 @@ class ReportStage(msgspec.Struct, frozen=True):
 
     def _log(self, call: Call, record: AuditRecord) -> None:
         """Log a call as one line, without arguments and values."""
-        members = {
+        members: dict[str, str | int] = {
             "tool": record.tool,
             "upstream": record.upstream,
             "ms": round(record.milliseconds or 0),
@@ -83,7 +83,7 @@ class ReportStage(msgspec.Struct, frozen=True):
             "outcome": record.outcome.replace(" ", "_"),
             "correlation": record.correlation,
         }
-        _logger.info("call", extra={MEMBERS: members})
+        log_members(_logger, "call", members)
 
 
 def _record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditRecord:
