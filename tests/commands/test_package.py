@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -24,13 +25,16 @@ UNREACHABLE = ("error sending request", "Failed to fetch", "dns error", "No solu
 """What uv prints without a package index."""
 
 
+def build(target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=BOUND)
+    [built] = folder.iterdir()
+    return built
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=BOUND)
-    [built] = folder.glob("*.whl")
-    return built
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 def uv(*arguments: str | Path, **environment: str) -> str:
@@ -58,6 +62,16 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert not any("__pycache__" in name for name in names)
     assert f"Version: {importlib.metadata.version('mcp-mirror')}\n" in metadata
     assert "Description-Content-Type: text/markdown" in metadata
+
+
+@pytest.mark.slow
+def test_the_source_distribution_has_every_file_of_the_repository(tmp_path: Path) -> None:
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=False, capture_output=True, text=True, timeout=BOUND)
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(listing.stdout.splitlines()) - names == set()
 
 
 @pytest.fixture(scope="module")

@@ -510,7 +510,7 @@ async def test_scripts_compute_at_a_lower_priority_than_the_gateway() -> None:
     async with mirror:
         priorities = (await mirror.run("await tools.list_priorities()")).value
     assert len(priorities) > 1
-    assert set(priorities) == {os.getpriority(os.PRIO_PROCESS, 0) + 5}
+    assert set(priorities) == {min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)}  # 19 is the lowest
 
 
 async def test_a_dead_worker_fails_only_its_own_script() -> None:

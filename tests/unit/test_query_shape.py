@@ -5,11 +5,13 @@ import re
 import time
 from typing import Any
 
+import jmespath
 import msgspec
 import pytest
 
 from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.errors import ToolError
+from mcp_mirror.query.missing_keys import explain_nothing
 from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
@@ -209,6 +211,15 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
 def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, expression: str, advice: str) -> None:
     with pytest.raises(ToolError, match=f"{re.escape(advice)}$"):
         select(json.dumps(value).encode(), expression)
+
+
+@pytest.mark.timeout(20)
+def test_rows_are_not_searched_at_the_end_of_a_deep_object() -> None:
+    value: dict[str, Any] = {"rows": [{"id": 1}]}
+    for _ in range(200_000):  # from Python 3.14 on, the parser reads tens of thousands of levels
+        value = {"a": value}
+    reason = explain_nothing(jmespath.compile("[?id]").parsed, b'{"id":1}', value)
+    assert reason == "The value is an object, not an array: begin with values(@)."
 
 
 TYPED = [{"id": 7, "big": "9007199254740993", "price": "1.10", "on": "True", "off": False, "end": "null", "n": None}]

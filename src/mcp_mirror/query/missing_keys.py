@@ -169,15 +169,16 @@ def _name_rows(value: Mapping[str, Any], above: Location) -> str:
 def _find_rows(value: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys to the first array of objects, which may be within objects that are the only ones at their places."""
     keys: tuple[str, ...] = ()
-    while True:
+    for _ in range(_MAX_LOCATION):  # a place of more keys is too long to be named
         for key, member in value.items():
             if isinstance(member, list) and member and isinstance(member[0], dict):
                 return (*keys, key)
         inner = [(key, member) for key, member in value.items() if isinstance(member, dict)]
         if len(inner) != 1:
-            return ()
+            break
         ((key, value),) = inner
         keys = (*keys, key)
+    return ()
 
 
 def _find_place(value: Any, name: str, above: Location) -> str | None:
