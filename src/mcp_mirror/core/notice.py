@@ -14,11 +14,13 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.core.main_parts import (
+    Level,
     Part,
     Records,
     find_long_texts,
     find_main_item,
     find_main_part,
+    find_only_row,
     find_part,
     find_path,
     read_levels,
@@ -219,6 +221,8 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
     if not stored.preview or stored.error is not None or stored.kind == "object":
         return _describe_value(stored), _USE
+    if lines := _describe_only_row(stored):
+        return lines, _USE
     shown = _preview(stored)
     if shown.lines:
         return (f"{_PREVIEW} {shown.summary}", *(f"{_PREVIEW_MARK}{line}" for line in shown.lines)), _NOT_THE_PREVIEW
@@ -236,7 +240,21 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
     return (f"This path ({_outline(stored)}) stands for the result.",)
 
 
-def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
+def _describe_only_row(stored: NoticeInput) -> tuple[str, ...]:
+    """The rows or the paths of the long texts in the one object of an array; nothing for any other array.
+
+    Databases send one row whose cell is a document, or an array of all rows.
+    """
+    row = find_only_row(stored.blob, trim(stored.blob))
+    levels = read_levels(stored.blob, (row,)) if row else ()
+    texts = find_long_texts(stored.blob, levels)
+    main = find_main_part(stored.blob, levels, has_texts=bool(texts))
+    if row is None or (not texts and isinstance(main, Level | None)):
+        return ()
+    return _describe_object(msgspec.structs.replace(stored, kind="object", members=(row,)), "array of 1 object")
+
+
+def _describe_object(stored: NoticeInput, what: str = "object") -> tuple[str, ...]:
     """The keys of an object, the paths of its long texts and, if it has a table, the fields in the remaining tokens.
 
     With the path of the object only, models passed the object where a text was needed, and no error says so: an
@@ -250,15 +268,15 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
     if main is None:
         beside = describe_beside(stored.blob, levels, next(iter(texts)).keys, room) if texts else ()
-        return (f"{_SUBJECT} object: {listed}.", *beside)
+        return (f"{_SUBJECT} {what}: {listed}.", *beside)
     beside = describe_beside(stored.blob, levels, main.keys, room)
     line = describe_part(stored.blob, main, room, stored.path)
     if not line:
-        return (f"{_SUBJECT} object: {_list_keys(stored, stored.room, texts)}.",)
+        return (f"{_SUBJECT} {what}: {_list_keys(stored, stored.room, texts)}.",)
     # Keys that follow say whether there are more of them; those of records are all alike.
     if not isinstance(main, Records):
         listed = _list_keys_and(main.keys[0], stored, stored.room // 2 + room.left, texts)
-    return (f"{_SUBJECT} object: {listed}.", *beside, line)
+    return (f"{_SUBJECT} {what}: {listed}.", *beside, line)
 
 
 def _preview(stored: NoticeInput) -> Preview:

@@ -37,6 +37,12 @@ _SIGNATURE: Final = re.compile(r"\n-- \n\d+\.\d")
 """The end of a patch that is sent by mail."""
 _HEADING: Final = re.compile(r"^ {0,3}(?:(`{3}|~{3})|(?=(#{1,6})[ \t]+\S))", re.MULTILINE)
 """The beginning of a heading, or of the first or last line of a code block."""
+_BOLD: Final = re.compile(
+    r"^(?: {0,3}(`{3}|~{3})"
+    r"|(?:(?<=\n\n)|(?<!\n))(?=(\*\*)[^*\n]{1,100}(?:\*\*:?[ \t]*$|\*\* [\u2014\u2013-] )))",
+    re.MULTILINE,
+)
+"""The same with lines in bold, and with bold words before a dash, that begin a paragraph."""
 _OPENING_FENCE: Final = re.compile(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
 """The first lines of a text that is one code block, above which a few lines name the file in it."""
 _MARKDOWN_NAMES: Final = frozenset(("md", "markdown", "mdx"))
@@ -99,7 +105,7 @@ def outline_text(blob: Buffer, span: Span, form: str) -> TextOutline | None:
         return _outline_diff(text)
     if form != MARKDOWN:
         return _outline_code(text, form)
-    return _outline_headings(text, 0) or _outline_code_block(text)
+    return _outline_headings(text, 0) or _outline_code_block(text) or _outline_headings(text, 0, _BOLD)
 
 
 def _outline_code_block(text: str) -> TextOutline | None:
@@ -118,9 +124,9 @@ def _outline_code(text: str, form: str) -> TextOutline | None:
     return _outline_places(text, "definition", CODE, definitions) if is_code else None
 
 
-def _outline_headings(text: str, start: int) -> TextOutline | None:
+def _outline_headings(text: str, start: int, pattern: re.Pattern[str] = _HEADING) -> TextOutline | None:
     """Outline Markdown by the headings from a character on."""
-    headings = list(_find_headings(text, start))
+    headings = list(_find_headings(text, start, pattern))
     are_comments = all(level == 1 for level, _ in headings)  # such as those of YAML
     return None if are_comments else _outline_places(text, "heading", MARKDOWN, headings)
 
@@ -194,9 +200,9 @@ def _outline_places(text: str, part: str, form: str, places: Sequence[tuple[int,
     return TextOutline(part, f"{form} with", lines, first)
 
 
-def _find_headings(text: str, start: int) -> Iterator[tuple[int, int]]:
+def _find_headings(text: str, start: int, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     fence = ""
-    for mark in _HEADING.finditer(text, start):
+    for mark in pattern.finditer(text, start):
         if mark[1] and fence in ("", mark[1]):
             fence = "" if fence else mark[1]
         elif mark[2] and not fence:
