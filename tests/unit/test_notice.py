@@ -558,6 +558,26 @@ def test_an_array_of_rows_shows_the_first_row_if_it_has_texts() -> None:
         assert "first row" not in notice_of(other)
 
 
+def test_rows_within_an_only_row_have_their_path_and_fields() -> None:
+    rows = [{"id": n, "note": f"note {n}"} for n in range(300)]
+    first, described, line, *_ = notice_of([{"all_orders": rows}]).splitlines()
+    assert first == f'"{BASE}"'
+    size = format_bytes(len(json.dumps({"all_orders": rows})))
+    assert described == f'This path stands for array of 1 object: "0" object {size}.'
+    assert line == f'fields of "{BASE}/0/all_orders", array[300], with first values: id 0, note "note 0"'
+
+
+def test_the_long_text_of_an_array_with_one_object_has_its_path() -> None:
+    notice = notice_of([{"id": 7, "body": "".join(f"line {n}\n" for n in range(900))}])
+    assert f'"0/body" text 7.99 kB at "{BASE}/0/body" (900 lines)' in notice
+    assert 'also in "0": id 7' in notice
+
+
+def test_an_array_of_one_object_without_rows_has_the_fields_of_a_table() -> None:
+    described = notice_of([{f"key{n}": n for n in range(300)}])
+    assert "array of 1 object, 4.28 kB; fields with first values: key0 0, key1 1" in described
+
+
 def test_the_path_of_a_long_text_is_named_after_many_other_keys() -> None:
     value = {f"a long name of a property {number}": number for number in range(90)} | {"content": LONG}
     assert notice_of(value).splitlines()[1].endswith(f', "content" text 2.1 kB at "{BASE}/content", and 75 more keys.')

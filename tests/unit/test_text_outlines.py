@@ -71,6 +71,21 @@ def test_headings_have_the_numbers_of_their_lines() -> None:
     assert (found.first, found.counted) == ("", "Markdown with 4 headings")
 
 
+BOLD = (
+    "**Exploration: previews**\n\nFound 5 symbols.\n\n**Source code**\n\n> Words.\n\n"
+    "**`src/a.py`** \u2014 take(calls)\n\n```python\n\n**not** a heading\n```\n\n"
+    "**Rest:** words **in bold**\n\n**End:**\n"
+)
+
+
+def test_bold_lines_are_headings_of_a_document_without_others() -> None:
+    file = "8: **`src/a.py`** \u2014 take(calls)"
+    shown = ["0: **Exploration: previews**", "4: **Source code**", file, "17: **End:**"]
+    assert lines_of(BOLD, "Markdown") == shown
+    assert lines_of(f"{BOLD}# A\n## B\n## C\n", "Markdown") == ["18: # A", "19: ## B", "20: ## C"]
+    assert outline(BOLD.replace("\n**S", "**S").replace("**End:**", ""), "Markdown") is None
+
+
 def test_a_comment_in_a_code_block_is_not_a_heading() -> None:
     blocks = "```sh\n# one\n~~~\n# two\n```\n## Part\n~~~\n# three\n```\n~~~\n### Detail\n  ```\n# four"
     assert lines_of(f"words\n# Title\n{blocks}", "Markdown") == ["1: # Title", "7: ## Part", "12: ### Detail"]

@@ -166,7 +166,7 @@ def read_levels(blob: Buffer, known: Sequence[Member]) -> tuple[Level, ...]:
     levels = [Level((), known)]
     while main := _find_main_member(levels[-1].members):
         keys = levels[-1].keys
-        if row := _find_only_row(blob, main.span):
+        if row := find_only_row(blob, main.span):
             keys, main = (*keys, main.key), row
         inner = _read_members(blob, main, keys)
         if not inner:
@@ -342,7 +342,7 @@ def _find_main_member(known: Sequence[Member]) -> Member | None:
     return main if main and main.span.length >= max(others, _MIN_NESTED_BYTES) else None
 
 
-def _find_only_row(blob: Buffer, span: Span) -> Member | None:
+def find_only_row(blob: Buffer, span: Span) -> Member | None:
     """The object of an array that has no other item, with its position as key; None for any other value."""
     if kind_at(blob, span.start) != "array" or span.length > MAX_NESTED_BYTES:
         return None

@@ -16,11 +16,13 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.core.captured import EXCERPT_BYTES, Captured, ErrorExcerpt
 from mcp_mirror.core.main_parts import (
+    Level,
     Part,
     Records,
     find_long_texts,
     find_main_item,
     find_main_part,
+    find_only_row,
     find_part,
     find_path,
     read_levels,
@@ -211,11 +213,13 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     """Return the lines that describe the value, with a preview if allowed, and the instruction that fits them."""
     if not stored.value.preview or stored.captured.error is not None or stored.value.kind == "object":
         return _describe_value(stored), _USE
+    if lines := _describe_only_row(stored):
+        return lines, _USE
     preview = _preview(stored)
     if not preview.lines:
         return (f"{_SUBJECT} {preview.summary}.",), _USE
-    lines = (f"{_PREVIEW_MARK}{line}" for line in preview.lines)
-    return (f"{_PREVIEW} {preview.summary}", *lines), _NOT_THE_PREVIEW
+    marked = (f"{_PREVIEW_MARK}{line}" for line in preview.lines)
+    return (f"{_PREVIEW} {preview.summary}", *marked), _NOT_THE_PREVIEW
 
 
 def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
@@ -229,7 +233,23 @@ def _describe_value(stored: NoticeInput) -> tuple[str, ...]:
     return (f"This path ({_outline(stored)}) stands for the result.",)
 
 
-def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
+def _describe_only_row(stored: NoticeInput) -> tuple[str, ...]:
+    """The rows or the paths of the long texts in the one object of an array; nothing for any other array.
+
+    Databases send one row whose cell is a document, or an array of all rows.
+    """
+    blob = stored.value.blob
+    row = find_only_row(blob, trim(blob))
+    levels = read_levels(blob, (row,)) if row else ()
+    texts = find_long_texts(blob, levels)
+    main = find_main_part(blob, levels, has_texts=bool(texts))
+    if row is None or (not texts and isinstance(main, Level | None)):
+        return ()
+    described = msgspec.structs.replace(stored.value, kind="object", members=(row,))
+    return _describe_object(msgspec.structs.replace(stored, value=described), "array of 1 object")
+
+
+def _describe_object(stored: NoticeInput, what: str = "object") -> tuple[str, ...]:
     """The keys of an object, the paths of its long texts and, if it has a table, the fields in the remaining tokens.
 
     With the path of the object only, models passed the object where a text was needed, and no error says so: an
@@ -243,15 +263,15 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
     if main is None:
         beside = describe_beside(stored.value.blob, levels, next(iter(texts)).keys, room) if texts else ()
-        return (f"{_SUBJECT} object: {listed}.", *beside)
+        return (f"{_SUBJECT} {what}: {listed}.", *beside)
     beside = describe_beside(stored.value.blob, levels, main.keys, room)
     line = describe_part(stored.value.blob, main, room, stored.path)
     if not line:
-        return (f"{_SUBJECT} object: {_list_keys(stored, stored.room, texts)}.",)
+        return (f"{_SUBJECT} {what}: {_list_keys(stored, stored.room, texts)}.",)
     # Keys that follow say whether there are more of them; those of records are all alike.
     if not isinstance(main, Records):
         listed = _list_keys_and(main.keys[0], stored, stored.room // 2 + room.left, texts)
-    return (f"{_SUBJECT} object: {listed}.", *beside, line)
+    return (f"{_SUBJECT} {what}: {listed}.", *beside, line)
 
 
 def _preview(stored: NoticeInput) -> Preview:

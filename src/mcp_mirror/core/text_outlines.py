@@ -37,6 +37,12 @@ _SIGNATURE: Final = re.compile(r"\n-- \n\d+\.\d")
 """The end of a patch that is sent by mail."""
 _HEADING: Final = re.compile(r"^ {0,3}(?:(`{3}|~{3})|(?=(#{1,6})[ \t]+\S))", re.MULTILINE)
 """The beginning of a heading, or of the first or last line of a code block."""
+_BOLD: Final = re.compile(
+    r"^(?: {0,3}(`{3}|~{3})"
+    r"|(?:(?<=\n\n)|(?<!\n))(?=(\*\*)[^*\n]{1,100}(?:\*\*:?[ \t]*$|\*\* [\u2014\u2013-] )))",
+    re.MULTILINE,
+)
+"""The same with lines in bold, and with bold words before a dash, that begin a paragraph."""
 _OPENING_FENCE: Final = re.compile(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
 """The first lines of a text that is one code block, above which a few lines name the file in it."""
 _MARKDOWN_NAMES: Final = frozenset(("md", "markdown", "mdx"))
@@ -138,7 +144,7 @@ def outline_text(blob: Buffer, span: Span, form: str) -> TextOutline | None:
         return _outline_diff(text)
     if form != MARKDOWN:
         return _outline_code(text, form)
-    return _outline_headings(text, 0) or _outline_code_block(text)
+    return _outline_headings(text, 0) or _outline_code_block(text) or _outline_headings(text, 0, _BOLD)
 
 
 def show_outline(outline: TextOutline, take: Callable[[str], bool]) -> Iterator[str]:
@@ -215,9 +221,9 @@ def _find_definitions(text: str) -> Iterator[_Part]:
         start = stop
 
 
-def _outline_headings(text: str, start: int) -> TextOutline | None:
+def _outline_headings(text: str, start: int, pattern: re.Pattern[str] = _HEADING) -> TextOutline | None:
     """Outline Markdown by the headings from a character on."""
-    headings = list(_find_headings(text, start))
+    headings = list(_find_headings(text, start, pattern))
     are_comments = all(heading.level == 1 for heading in headings)  # such as those of YAML
     if are_comments or len(headings) < _MIN_PARTS:
         return None
@@ -225,10 +231,10 @@ def _outline_headings(text: str, start: int) -> TextOutline | None:
     return TextOutline("heading", f"{MARKDOWN} with", _list_lines(text, headings), first)
 
 
-def _find_headings(text: str, start: int) -> Iterator[_Part]:
+def _find_headings(text: str, start: int, pattern: re.Pattern[str]) -> Iterator[_Part]:
     """Yield the headings from a character on that are outside of code blocks."""
     open_fence = ""
-    for mark in _HEADING.finditer(text, start):
+    for mark in pattern.finditer(text, start):
         fence, signs = mark.groups()
         if fence and open_fence in ("", fence):
             open_fence = "" if open_fence else fence
