@@ -184,7 +184,8 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
     if slug := slug_of_near_miss(text):
         slugs = await store.slugs(namespace)
         digits = text.partition(f"{slug}-")[2].lower()
-        texts |= {f"{one}-{digits}" for one in find_nearest(slug, slugs)}
+        near = await run_fairly(namespace, find_nearest, slug, slugs)
+        texts |= {f"{one}-{digits}" for one in near}
     found = [await store.bases_near(namespace, one, _NEIGHBOURS) for one in sorted(texts)]
     return tuple(base for bases in found for base in bases)
 

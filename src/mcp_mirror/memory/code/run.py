@@ -94,8 +94,7 @@ async def _explain_failure(call: ToolInput, policy: CodePolicy, progress: Progre
     """Return the error of a failed script, or of a name that the model gave it in place of a path."""
     if progress.names and progress.preview and not progress.calls and takes_text_for_rows(failure):
         return await call.memory.unknown_path_error(call.namespace, progress.names[0])
-    size = sum(map(len, (*progress.parsed.values(), *progress.texts.values())))
-    return await run_by_size(size, build_error, failure, policy, progress)
+    return await run_fairly(call.namespace, build_error, failure, policy, progress)
 
 
 async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: Progress) -> Outcome:
