@@ -1,6 +1,8 @@
 """Looks up the value of a memory path."""
 
 from bisect import bisect_right
+from contextlib import suppress
+from operator import indexOf, itemgetter
 from typing import Final
 
 import anyio.to_thread
@@ -19,6 +21,8 @@ from mcp_mirror.system.slices import INLINE_BYTES
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, JsonToken, Kind, Location, Member, Span
 from mcp_mirror.workers.frames import FrameScanner
 
+_KEY: Final = itemgetter(0)
+"""Returns the key of a member."""
 _WORKER_BYTES: Final = 1 << 23
 """Values above this size in a file are searched in a worker process."""
 
@@ -65,8 +69,10 @@ async def look_up_described(
     """
     if isinstance(described, Tombstone):
         raise expired_error(path, described)
-    path = _strip_wrapper_key(described, path)
     member = _find_member(described, path)
+    if member is None:
+        path = _strip_wrapper_key(described, path)
+        member = _find_member(described, path)
     if (found := await _look_up_indexed(store, namespace, path, described, member)) is not None:
         return found
     blob = await store.read(namespace, path.base, member.span if member else None, described)
@@ -139,10 +145,10 @@ async def _is_costly(blob: Buffer) -> bool:
 def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
     """The path without the key of a wrapper that was removed from the value: models know it from the output schema."""
     first = path.tokens[0] if path.tokens else None
-    is_key = any(member.key == first for member in described.members)
-    if not isinstance(first, str) or is_key or first != find_unwrapped_key(described.other_members):
+    if not isinstance(first, str) or first != find_unwrapped_key(described.other_members):
         return path
-    return MemoryPath(path.base, path.tokens[1:])
+    is_key = any(member.key == first for member in described.members)
+    return path if is_key else MemoryPath(path.base, path.tokens[1:])
 
 
 def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
@@ -171,7 +177,9 @@ def _find_member(described: Descriptor, path: MemoryPath) -> Member | None:
     first = path.tokens[0]
     if isinstance(first, int):
         return described.members[first] if first < len(described.members) else None
-    return next((member for member in described.members if member.key == first), None)
+    with suppress(ValueError):  # a call may name a thousand of ten thousand members, so no step runs in Python
+        return described.members[indexOf(map(_KEY, described.members), first)]
+    return None
 
 
 async def _find_file(store: Store, namespace: str, base: str, member: Member | None, size: int) -> FileSpan | None:
