@@ -33,6 +33,12 @@ def nested(depth: int, value: Any) -> Any:
     return value
 
 
+def alike(length: int, count: int) -> list[str]:
+    """Different names of two characters, which take long to compare."""
+    name = "a" * (length // 2) + "b" * (length // 2)
+    return [name[at:] + name[:at] for at in range(count)]
+
+
 async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, budget: Budget) -> None:
     tools = [
         tool("edit", page()),
@@ -41,6 +47,9 @@ async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, 
         tool("nest", nesting(60)),
         *(tool(f"levels{number}", levels(60, 20)) for number in range(3)),
         tool("plain", {"properties": {"n": {"type": "integer"}}}),
+        tool("pick", {"properties": {name: {"enum": alike(200, 60)} for name in "abcde"}}),
+        tool("price", {"properties": {"a": {"type": "array", "items": {"multipleOf": 0.01}}}}),
+        *(tool(name, {}) for name in alike(54, 40)),
     ]
     async with AsyncExitStack() as stack:
         config = configured({"up": listing(tmp_path, "up", tools)})
@@ -76,3 +85,12 @@ async def test_validation(configured: Configured, serve: Serve, tmp_path: Path, 
             assert answer == "done" or "do not fit" in answer
             assert await ask(client, "nest_mirrored", nested(61, "31")) == "done"
             row.outcome = "types are found in linear time"
+        async with budget(served, "names that are nearly alike", "`enum` and tools") as row, pinging(greet, row):
+            assert "is not one of" in await ask(client, "pick_mirrored", dict.fromkeys("abcde", "ab" * 100))
+            assert "Nearest are" in await ask(client, "ab" * 32, {})
+            row.outcome = "few of them are compared"
+        async with budget(served, "multiples of a number", "arguments of 200 kB") as row, pinging(greet, row):
+            for value in (1e300, int("9" * 4000)):
+                rows = [value] * (200_000 // len(str(value)))
+                assert await ask(client, "price_mirrored", {"a": rows}) in ("done", "")
+            row.outcome = "a worker process validates, or the upstream"

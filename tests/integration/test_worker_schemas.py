@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import sys
 import time
 from contextlib import aclosing
 from functools import partial
@@ -20,6 +22,7 @@ from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.system.slices import finish
 from mcp_mirror.workers import schemas
 from mcp_mirror.workers.schemas import SchemaWorkers
@@ -166,6 +169,32 @@ async def test_an_error_of_large_arguments_is_written_in_a_worker(
     (fault,) = await workers.validate(entry, large, "alice")
     assert str(fault).startswith('n: ["xxx')
     assert await workers.validate(entry, valid, "alice") == ()
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
+def test_the_error_about_values_of_large_enums_stalls_no_other_call() -> None:
+    alike = "a" * 99 + "b" * 99
+    options = [f"{alike[at:]}{alike[:at]}{at}" for at in range(60)]
+    names = "abcde"
+    enums = tool("pick", {"properties": {name: {"enum": options} for name in names}})
+    loop = MeasuredLoop()
+
+    async def explain() -> float:
+        with ChildWatchdog() as child_watchdog:
+            async with aclosing(SchemaWorkers(child_watchdog)) as workers:
+                entry = await entry_of(workers, enums)
+                measure_stalls()
+                wrong = json.dumps(dict.fromkeys(names, "ab" * 100)).encode()
+                assert len(await workers.validate(entry, wrong, "alice")) == len(names)
+                await asyncio.sleep(0.01)  # so that the last pass of the loop is measured
+                return loop.stalls.longest
+
+    try:
+        longest = loop.run_until_complete(explain())
+    finally:
+        loop.close()
+    assert longest < 0.1
 
 
 async def test_slow_arguments_are_left_to_the_upstream(

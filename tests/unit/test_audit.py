@@ -4,6 +4,7 @@ import json
 
 import anyio
 import pytest
+from computing import least_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +132,13 @@ def test_paths_in_texts_are_replaced_completely(text: str, hidden: str) -> None:
     if BASE in hidden:
         path = hidden.strip('"').removesuffix('" is')
         assert f"(path {SHORT.hash_path(path)})" in replaced
+
+
+@pytest.mark.parametrize("one", [f'"{BASE}/', f'`{BASE}/"x', f'"{BASE}/"x'], ids=["open", "other quote", "in a word"])
+def test_very_many_paths_without_closing_quotes_are_replaced_fast(one: str) -> None:
+    text = one * 400
+    assert BASE not in SHORT.replace_paths(text)
+    assert least_seconds(lambda: SHORT.replace_paths(text)) < 0.02
 
 
 async def test_without_a_sink_everything_is_admitted() -> None:

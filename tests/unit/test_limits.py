@@ -13,7 +13,7 @@ from mcp_mirror.core.resolve import check_pointer_count, find_pointers
 from mcp_mirror.core.result_processing import ProcessingOptions, process_frame
 from mcp_mirror.core.tool_inspection import find_excess
 from mcp_mirror.errors import BusyError, ToolError, WireError
-from mcp_mirror.paths import FixedBases
+from mcp_mirror.paths import TEXT_USE, FixedBases
 from mcp_mirror.payload.json_bounds import check_envelope, is_deeper
 from mcp_mirror.payload.json_rpc import open_message
 from mcp_mirror.settings.limits import TrafficPolicy, UpstreamBounds
@@ -109,6 +109,15 @@ def test_a_call_may_have_so_many_memory_paths() -> None:
     check_pointer_count(found, 3)
     with pytest.raises(ToolError, match=r"contain 3 memory paths; one call may have 2 \(`limits.max_pointers`\)"):
         check_pointer_count(found, 2)
+
+
+def test_a_call_may_have_so_many_notices_without_their_paths() -> None:
+    pasted = [TEXT_USE] * 9
+    found = find_pointers(json.dumps({"a": pasted}).encode(), frozenset({"t"}))
+    assert len(found) == len(pasted)
+    check_pointer_count(found[1:], 20)
+    with pytest.raises(ToolError, match="contain 9 notices without their paths; one call may have 8"):
+        check_pointer_count(found, 20)
 
 
 @pytest.mark.parametrize("prefix", ["", "literal:"])

@@ -11,13 +11,16 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from computing import least_seconds
 from tests.load import measure_pause, slowness
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.mistakes import find_mistakes
+from mcp_mirror.memory.code.failures import explain_unknown_names
+from mcp_mirror.memory.code.mistakes import find_mistakes, find_unawaited
 from mcp_mirror.memory.code.returned import encode_returned
+from mcp_mirror.memory.code.sandbox import Failure
 from mcp_mirror.memory.code.scripts import ScriptTool
-from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
+from mcp_mirror.memory.code.stubs import find_names, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.settings.policies import CodePolicy
 
 
@@ -62,10 +65,40 @@ def test_a_script_gets_the_tools_that_it_can_use(code: str, selected: list[str])
 
 @pytest.mark.parametrize(
     ("code", "is_mentioned"),
-    [("len(log)", True), ("open('/memory/log')", False), ("math.login", False), ("x = {'log': 1}", True)],
+    [
+        ("len(log)", True),
+        ("open('/memory/log')", False),
+        ("open('/memory/log').read() + log", True),
+        ("open('/memory//memory/log')", False),
+        ("math.login", False),
+        ("x = {'log': 1}", True),
+    ],
 )
 def test_an_input_is_loaded_if_the_script_may_use_it(code: str, is_mentioned: bool) -> None:  # noqa: FBT001  # a table
-    assert mentions("log", code) is is_mentioned
+    assert ("log" in find_names(code)) is is_mentioned
+
+
+@pytest.mark.parametrize(
+    "code", ["x = 1\n" * 17_000, "a " * 50_000, "a" * 100_000, "/memory/ab " * 9_000, "x" + "\n" * 99_000]
+)
+def test_the_names_in_a_long_script_are_found_fast(code: str) -> None:
+    assert least_seconds(lambda: find_names(code)) < 0.05
+
+
+def test_very_many_texts_of_calls_that_are_not_awaited_are_searched_fast() -> None:
+    value = json.dumps([f"<coroutine object f{number}>" for number in range(10_000)]).encode()
+    code = "x = 1\n" * 17_000
+    assert least_seconds(lambda: find_unawaited(value, code)) < 0.2
+    assert find_unawaited(value, f"{code}tools.f9999 (x=1)") == "f9999"
+    assert find_unawaited(value, f"{code}f9999, f10000(), xf1()") is None
+
+
+def test_the_advice_on_very_many_names_in_a_long_script_is_found_fast() -> None:
+    tools = {f"f{number}": tool(f"f{number}") for number in range(1_000)}
+    named = " ".join(f"`{name}`" for name in tools)
+    failure, code = Failure(f"NameError: {named} is not defined", "NameError"), "x = 1\n" * 17_000
+    assert least_seconds(lambda: explain_unknown_names(failure, tools, code)) < 0.2
+    assert "await tools.f7(" in explain_unknown_names(failure, tools, f"{code}x.f6(1); f7 (1)").message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Names that are similar to a name."""
 
 import pytest
+from computing import least_seconds
 
 from mcp_mirror.core.similar_names import find_nearest, measure_similarity, sort_by_similarity
 from mcp_mirror.memory.tools.table import RETRIEVE
@@ -31,3 +32,11 @@ def test_similarity_is_the_ratio_of_equal_characters_without_case() -> None:
     assert measure_similarity("READ", "read") == 1
     assert measure_similarity("3f2b8c1e", "3f2b8ce1") == 0.875
     assert measure_similarity("abc", "xyz") == 0
+
+
+def test_long_names_of_few_different_characters_are_compared_fast() -> None:
+    alike = "a" * 100 + "b" * 100
+    names = [alike[at:] + alike[:at] for at in range(200)]
+    assert least_seconds(lambda: find_nearest("ab" * 100, names)) < 0.15
+    assert find_nearest("ab" * 100, [*names, "ab" * 99])[0] == "ab" * 99
+    assert find_nearest("a" * 1000, ["a" * 999]) == ["a" * 999]

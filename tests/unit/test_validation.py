@@ -10,7 +10,7 @@ import pytest
 from computing import least_seconds
 from tests.hostile.schemas import blocks, doubling, levels, page
 
-from mcp_mirror.core.validation import SchemaCheck
+from mcp_mirror.core.validation import MAX_WORK, SchemaCheck
 from mcp_mirror.core.validation_cost import Cost, estimate_cost
 
 
@@ -36,6 +36,9 @@ def check(schema: Any, arguments: Any) -> str:
         ({"properties": {"a": {"$ref": "https://x.example"}}}, Cost(3, 0)),
         ({"contentMediaType": "application/json"}, Cost(1, 1)),
         ({"contentEncoding": "base64"}, Cost(1, 1)),
+        ({"properties": {"a": {"multipleOf": 0.01}, "b": {"multipleOf": 5}}}, Cost(3, 0, multiples=2)),
+        ({"properties": {"a": {"multipleOf": 1e-300}}}, None),
+        ({"properties": {"a": {"multipleOf": 10**400}}}, None),
         (doubling("anyOf", 8), Cost(1023, 0)),
         (doubling("allOf"), None),
         (page(), None),
@@ -64,6 +67,21 @@ def test_a_long_chain_of_references_has_no_known_cost() -> None:
 def test_work_grows_with_values_and_texts() -> None:
     assert Cost(3, 0).work(b'{"a":[1,2]}') == 3 * 4
     assert Cost(1, 2).work(b'"abcd"') == 1 + 20 * 2 * 6
+
+
+@pytest.mark.parametrize("number", ["12.34", "1e300", "5e-324", "9" * 4000, "0." + "3" * 4000, "1234567890123456789"])
+@pytest.mark.parametrize("of", [0.01, 1e-9, 3, 1_000_000])
+def test_the_bound_of_the_work_includes_multiples_of_any_numbers(number: str, of: float) -> None:
+    schema = {"properties": {"a": {"type": "array", "items": {"multipleOf": of}}}}
+    cost, bounded = estimate_cost(schema), SchemaCheck(schema)
+    assert cost is not None
+    assert cost.work(b'{"a":[0.5,12.25]}') <= MAX_WORK / 100
+    count = 1
+    while cost.work(text := b'{"a":[%b]}' % b",".join([number.encode()] * count)) <= MAX_WORK:
+        count *= 2
+    text = b'{"a":[%b]}' % b",".join([number.encode()] * (count // 2))
+    arguments = json.loads(text)
+    assert least_seconds(lambda: bounded.is_valid(arguments)) < 0.1
 
 
 @pytest.mark.parametrize("depth", [0, 3, 30])

@@ -50,6 +50,8 @@ _REPLACED_COST: Final = 16
 """Bytes that are written as fast as one pointer or escaped path is replaced."""
 _MAX_CANDIDATES: Final = 20_000
 """Candidate offsets in the arguments that are examined for memory paths."""
+_MAX_PATHLESS: Final = 8
+"""Notices without their paths in one call: each is compared with all recent notices."""
 _MAX_PATH_CHARACTERS: Final = 1 << 20
 """Characters of all memory paths of a call, which are compared, logged and passed between processes."""
 _MAX_EXPLAINED: Final = 50
@@ -205,6 +207,15 @@ def check_pointer_count(pointers: Pointers, most: int) -> None:
         raise ToolError(
             f"The arguments contain {count:,} memory paths; one call may have {most:,} (`limits.max_pointers`). Pass "
             "the path of one value that contains them all, or make several calls."
+        )
+    pathless = sum(
+        isinstance(pointer, Pointer) and pointer.path is None and is_pathless_notice(pointer.text)
+        for pointer in pointers
+    )
+    if pathless > _MAX_PATHLESS:
+        raise ToolError(
+            f"The arguments contain {pathless:,} notices without their paths; one call may have {_MAX_PATHLESS}. Give "
+            "the path of each value, which is the first line of its notice."
         )
     characters = sum(len(pointer.text) for pointer in pointers)
     if characters > _MAX_PATH_CHARACTERS:

@@ -49,10 +49,11 @@ class SchemaCheck(msgspec.Struct, gc=False):
     """Reject patterns that are large when compiled."""
     _validators: tuple[jsonschema_rs.Validator, ...] = ()
     """The schema, and if it differs the schema of `_make_lenient`."""
-    _costs: CostCounter | None = None
+    _references: References | None = None
+    """Those of the last of these schemas."""
 
-    def compile(self) -> CostCounter:
-        """Compile the schema, and return what bounds the work of error messages.
+    def compile(self) -> References:
+        """Compile the schema, and return the references for error messages.
 
         Raises:
             ValueError: The schema is not a JSON Schema for an object.
@@ -62,8 +63,8 @@ class SchemaCheck(msgspec.Struct, gc=False):
         variants = (self.schema,) if lenient == self.schema else (self.schema, lenient)
         options = _build_options(is_small=self.is_small)
         self._validators = tuple(_compile_validator(one, options) for one in variants)
-        self._costs = CostCounter(References(variants[-1]), bounds_patterns=False)
-        return self._costs
+        self._references = References(variants[-1])
+        return self._references
 
     def is_valid(self, arguments: Any) -> bool:
         """Whether arguments are valid, in a fraction of the time of an error message.
@@ -71,7 +72,7 @@ class SchemaCheck(msgspec.Struct, gc=False):
         Raises:
             ValueError: They cannot be judged.
         """
-        if self._costs is None:
+        if self._references is None:
             self.compile()
         for validator in self._validators:  # noqa: SIM110  # each small call passes here
             if validator.is_valid(arguments):
@@ -80,7 +81,8 @@ class SchemaCheck(msgspec.Struct, gc=False):
 
     def __call__(self, arguments: Any) -> tuple[ArgumentFault, ...]:
         """Return the faults of arguments; none if they are valid or cannot be judged."""
-        costs = self._costs or self.compile()
+        references = self._references or self.compile()
+        costs = CostCounter(references, bounds_time=False)  # of this call: another thread may search too
         try:
             if self.is_valid(arguments):
                 return ()

@@ -15,6 +15,13 @@ _MAX_SUBSCHEMAS: Final = 10_000
 _MAX_DEPTH: Final = 64
 _UNITS_PER_PATTERN_BYTE: Final = 20
 """Units of work per byte of the arguments for each pattern."""
+_UNITS_PER_MULTIPLE: Final = 200
+"""Units of work for each number that may have to be a multiple of another one: it is a fraction of large integers."""
+_UNITS_PER_MULTIPLE_BYTE: Final = 100
+"""Units of work per byte of arguments with a number that has many digits or a large exponent."""
+_LARGE_NUMBER: Final = re.compile(rb"\d[eE][+-]?\d\d|[\d.]{20}")
+_MULTIPLES: Final = (1e-12, 1e12)
+"""The range of a `multipleOf` for which the units above are a bound."""
 _UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
 _SCANNING: Final = frozenset(("format", "contentEncoding", "contentMediaType"))
 """Keywords that read a text to its end, as a pattern does."""
@@ -35,10 +42,17 @@ class Cost(msgspec.Struct, frozen=True):
     patterns: int
     names: int = 0
     """Subschemas of the names of members. Each wrong name is an error with a copy of the object."""
+    multiples: int = 0
+    """Subschemas that accept only multiples of a number."""
 
     def work(self, arguments: bytes) -> int:
         """Maximum units of work for these arguments; a unit is about 0.1 µs."""
-        return self.subschemas * _count_values(arguments) + _UNITS_PER_PATTERN_BYTE * self.patterns * len(arguments)
+        work = self.subschemas * _count_values(arguments) + _UNITS_PER_PATTERN_BYTE * self.patterns * len(arguments)
+        if self.multiples:
+            work += _UNITS_PER_MULTIPLE * self.multiples * _count_values(arguments)
+            if _LARGE_NUMBER.search(arguments):
+                work += _UNITS_PER_MULTIPLE_BYTE * self.multiples * len(arguments)
+        return work
 
     def copied_bytes(self, arguments: bytes) -> int:
         """Maximum bytes of the values in all errors of these arguments."""
@@ -65,8 +79,8 @@ class CostCounter(msgspec.Struct, frozen=True):
     """Computes the costs of the parts of one schema, each once."""
 
     references: References
-    bounds_patterns: bool = True
-    """False: accept patterns that need backtracking. They do not change the possible number of errors."""
+    bounds_time: bool = True
+    """False: accept patterns that need backtracking, and multiples of any number: they add no errors."""
     _known: dict[int, Cost | None] = msgspec.field(default_factory=dict)
     """By identity; None while the cost of a schema is being computed."""
 
@@ -93,7 +107,7 @@ class CostCounter(msgspec.Struct, frozen=True):
         if depth > _MAX_DEPTH or not _is_understood(subschema, is_root=not depth):
             raise UnboundedError
         texts = _list_patterns(subschema)
-        if self.bounds_patterns and any(map(_BACKTRACKING_SYNTAX.search, texts)):
+        if self.bounds_time and (any(map(_BACKTRACKING_SYNTAX.search, texts)) or _has_extreme_multiple(subschema)):
             raise UnboundedError
         lists = sum(map(len, _iterate_lists(subschema)))
         below = [
@@ -103,6 +117,7 @@ class CostCounter(msgspec.Struct, frozen=True):
             1 + lists + sum(cost.subschemas for cost in below),
             len(texts) + len(_SCANNING.intersection(subschema)) + sum(cost.patterns for cost in below),
             ("propertyNames" in subschema) + sum(cost.names for cost in below),
+            ("multipleOf" in subschema) + sum(cost.multiples for cost in below),
         )
         if cost.subschemas > _MAX_SUBSCHEMAS:
             raise UnboundedError
@@ -114,6 +129,13 @@ def _is_understood(subschema: Schema, *, is_root: bool) -> bool:
     embedded = not is_root and ("$id" in subschema or "id" in subschema)
     known = isinstance(dialect, str) and _DIALECT.fullmatch(dialect) is not None
     return known and not embedded and _UNBOUNDED.isdisjoint(subschema) and subschema.get("format") != "regex"
+
+
+def _has_extreme_multiple(subschema: Schema) -> bool:
+    """Whether values must be multiples of a very small or very large number, which takes long for each value."""
+    least, most = _MULTIPLES
+    multiple = subschema.get("multipleOf", 1)
+    return isinstance(multiple, int | float) and not least <= multiple <= most
 
 
 def _iterate_lists(subschema: Schema) -> Iterator[list[Any]]:

@@ -65,7 +65,7 @@ class Router(msgspec.Struct, frozen=True):
             catalog = self.runtime.state.catalog_for(caller)
             entry = find_entry(catalog, call)
         if entry is None:
-            raise self._explain_unknown(call, catalog)
+            raise await run_fairly(call.namespace, self._explain_unknown, call, catalog)
         call.trace.upstream = entry.upstream
         return entry, catalog
 

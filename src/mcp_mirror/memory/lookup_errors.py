@@ -184,7 +184,8 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
     if slug := slug_of_near_miss(text):
         slugs = await store.slugs(namespace)
         digits = text.partition(f"{slug}-")[2].lower()
-        texts |= {f"{near_slug}-{digits}" for near_slug in find_nearest(slug, slugs)}
+        near = await run_fairly(namespace, find_nearest, slug, slugs)
+        texts |= {f"{near_slug}-{digits}" for near_slug in near}
     found = [await store.bases_near(namespace, text, _NEIGHBOURS) for text in sorted(texts)]
     return tuple(base for bases in found for base in bases)
 

@@ -1,6 +1,8 @@
 """Looks up the value of a memory path."""
 
 from bisect import bisect_right
+from contextlib import suppress
+from operator import indexOf, itemgetter
 from typing import Final, NamedTuple
 
 import anyio.to_thread
@@ -18,6 +20,8 @@ from mcp_mirror.system.slices import INLINE_BYTES
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, JsonToken, Kind, Location, Span
 from mcp_mirror.workers.frames import FrameScanner
 
+_KEY: Final = itemgetter(0)
+"""Returns the key of a member."""
 _WORKER_BYTES: Final = 1 << 23
 """Values above this size in a file are searched in a worker process."""
 
@@ -64,8 +68,10 @@ async def look_up_described(
     """
     if isinstance(described, Tombstone):
         raise expired_error(path, described)
-    path = _strip_wrapper_key(described, path)
     start = _find_start(described, path)
+    if start.span is None:
+        path = _strip_wrapper_key(described, path)
+        start = _find_start(described, path)
     item = await _look_up_indexed(store, namespace, path, described, start)
     if item is not None:
         return item
@@ -96,12 +102,13 @@ class _Start(NamedTuple):
 
 def _find_start(described: Descriptor, path: MemoryPath) -> _Start:
     """Find the indexed member that the first token of a path names by key or position."""
-    first = path.tokens[0] if path.tokens and described.kind == "object" else None
-    if isinstance(first, int):
-        member = described.members[first] if first < len(described.members) else None
-    else:
-        member = next((member for member in described.members if member.key == first), None)
-    return _Start(member.span, path.tokens[1:]) if member else _Start(None, path.tokens)
+    if path.tokens and described.kind == "object":
+        first = path.tokens[0]
+        with suppress(ValueError):  # a call may name a thousand of ten thousand members, so no step runs in Python
+            position = first if isinstance(first, int) else indexOf(map(_KEY, described.members), first)
+            if position < len(described.members):
+                return _Start(described.members[position].span, path.tokens[1:])
+    return _Start(None, path.tokens)
 
 
 def _read_literal(blob: Buffer) -> Buffer:
@@ -153,10 +160,10 @@ async def _is_costly(blob: Buffer) -> bool:
 def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
     """The path without the key of a wrapper that was removed from the value: models know it from the output schema."""
     first = path.tokens[0] if path.tokens else None
-    is_key = any(member.key == first for member in described.members)
-    if not isinstance(first, str) or is_key or first != find_unwrapped_key(described.other_members):
+    if not isinstance(first, str) or first != find_unwrapped_key(described.other_members):
         return path
-    return MemoryPath(path.base, path.tokens[1:])
+    is_key = any(member.key == first for member in described.members)
+    return path if is_key else MemoryPath(path.base, path.tokens[1:])
 
 
 def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:

@@ -27,10 +27,13 @@ _DIGITS: Final = 16
 """Hexadecimal digits: 64 bits."""
 _BELOW: Final = r"(?:/[^\s\"'`,;)\]}]*)?"
 _IN_TEXT: Final = (
-    re.compile(rf"(?P<quote>[\"'`])(?P<path>{BASE_PATTERN}(?:/.*?)?)(?P=quote)(?![A-Za-z0-9])", re.DOTALL),
+    re.compile(rf"(?P<quote>[\"'`])(?P<path>{BASE_PATTERN}(?:/.*?)?)(?:(?P=quote)(?![A-Za-z0-9])|\Z)", re.DOTALL),
     re.compile(rf"(?P<path>{BASE_PATTERN}{_BELOW})"),
 )
-"""A quoted path ends at its closing quote, any other path at the end of the word."""
+"""A quoted path ends at its closing quote or at the end of the text, any other path at the end of the word.
+
+If a path without a closing quote did not match, each such path would be searched to the end of the text.
+"""
 
 
 def as_json_string(text: str, limit: int) -> str:

@@ -1,4 +1,4 @@
-"""Inspects tools and validates arguments, inline or in worker processes.
+"""Inspects tools and validates arguments, inline, in threads or in worker processes.
 
 If validation takes longer than its deadline, the upstream validates the arguments itself.
 """
@@ -21,6 +21,7 @@ from mcp_mirror.core.tool_inspection import InspectedTool, inspect_definition, r
 from mcp_mirror.core.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import (
@@ -66,7 +67,7 @@ _LISTING_CONTAINERS: Final = 500_000
 _PARSED_BYTES: Final = 1 << 20
 """Bytes of a definition over `limits.max_tool_bytes` whose name the event loop may look for."""
 _EXPLAINED: Final = 1 << 16
-"""Bytes of invalid arguments whose error message is written in the event loop, in about 20 ms."""
+"""Bytes of invalid arguments whose error message is written in a thread instead of a worker process."""
 _HEAD_BYTES: Final = 1 << 12
 _NAME_FIRST: Final = re.compile(rb'\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*+"')
 _KNOWN_BYTES: Final = 64 << 20
@@ -107,9 +108,10 @@ class SchemaWorkers:
         is_cheap = tool.cost is not None and tool.cost.work(arguments) <= MAX_WORK
         if tool.check is not None and is_cheap and len(arguments) <= _EXPLAINED:
             try:
-                return tool.check(json.loads(str(arguments, "utf-8")))
+                parsed = json.loads(str(arguments, "utf-8"))
             except (ValueError, RecursionError):
                 return ()
+            return await run_fairly(principal, tool.check, parsed)
         return await self._validate_in_worker(tool, arguments, principal)
 
     async def inspect_tools(self, policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:

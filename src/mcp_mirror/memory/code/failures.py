@@ -80,6 +80,8 @@ _WRONG_SHAPE: Final = (
     "'dict' object has no attribute",
 )
 """Parts of messages of a script that takes values for others."""
+_CALLED: Final = re.compile(r"(?<![.\w])(\w++)\s*+\(")
+"""A function that is called."""
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
 _MISSPELLED: Final = 0.75
 """The similarity (`difflib`) from which a name is a misspelled other one; *drivers* and *trips* have 0.5."""
@@ -219,8 +221,9 @@ def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool], cod
 
 def _advise_on_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> str:
     words = [word for word in re.split("[`']", failure.message) if word.isidentifier()]
+    called = frozenset(_CALLED.findall(code))
     for word in words:
-        if word in tools and re.search(rf"(?<![.\w]){word}\s*\(", code):
+        if word in tools and word in called:
             return f"Write await tools.{word}(argument=...)."
     unknown = [word for word in words if word not in tools]
     if not {*TOOLS, RUN}.isdisjoint(unknown):

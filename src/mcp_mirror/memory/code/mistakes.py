@@ -26,6 +26,8 @@ _BUILTINS: Final = frozenset(dir(builtins))
 _UNAWAITED: Final = "CoroutineType"
 _UNAWAITED_TEXT: Final = re.compile(rb'"<coroutine object (\w+)>"')
 """The text of a call that is not awaited."""
+_CALLED: Final = re.compile(r"\b(\w++)\s*+\(")
+"""A name that is called, also after a dot."""
 _SEARCHED: Final = 1 << 22
 """Bytes that are searched at once: the search does not release the interpreter lock."""
 _NO_VALUE: Final = re.compile(r"(?:NameError|UnboundLocalError): [^']*'(\w+)'")
@@ -65,7 +67,8 @@ def find_unawaited(value: bytes, code: str) -> str | None:
     longest = len(code) + len('"<coroutine object >"')
     ends = ((at, at + _SEARCHED + longest) for at in range(0, len(value), _SEARCHED))
     names = (found[1].decode() for start, end in ends for found in _UNAWAITED_TEXT.finditer(value, start, end))
-    return next((name for name in names if re.search(rf"\b{name}\s*\(", code)), None)
+    called = frozenset(_CALLED.findall(code))
+    return next((name for name in names if name in called), None)
 
 
 def locate_variable(code: str, message: str, line: int) -> int:

@@ -6,7 +6,7 @@ not see the set gets a memory path and nothing else, whether the script returned
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ from mcp_mirror.memory.code.inputs import (
 from mcp_mirror.memory.code.progress import Progress
 from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
-from mcp_mirror.memory.code.stubs import mentions, name_tools, select_tools, write_prelude, write_stubs
+from mcp_mirror.memory.code.stubs import find_names, name_tools, select_tools, write_prelude, write_stubs
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
@@ -96,16 +96,16 @@ async def _explain_failure(call: ToolInput, policy: CodePolicy, progress: Progre
     """Return the error of a failed script, or of a name that the model gave it in place of a path."""
     if progress.names and progress.preview and not progress.calls and takes_text_for_rows(failure):
         return await call.memory.unknown_path_error(call.namespace, progress.names[0])
-    size = sum(map(len, (*progress.parsed.values(), *progress.texts.values())))
-    return await run_by_size(size, build_error, failure, policy, progress)
+    return await run_fairly(call.namespace, build_error, failure, policy, progress)
 
 
 async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: Progress) -> Outcome:
     """Run a script, with its tools if it uses any."""
     tools: Mapping[str, ScriptTool] = {}
-    if mentions("tools", progress.code):
+    names = find_names(progress.code)
+    if "tools" in names:
         tools = name_tools(await scripts.list_tools())
-    script = await _prepare_script(call, scripts.policy, inputs, tools, progress)
+    script = await _prepare_script(call, scripts.policy, inputs, tools, names, progress)
 
     async def call_tool(name: str, arguments: str) -> Settled:
         result = await _call_tool(scripts, tools, progress, name, arguments)
@@ -123,14 +123,20 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
 
 
 async def _prepare_script(
-    call: ToolInput, policy: CodePolicy, inputs: Inputs, tools: Mapping[str, ScriptTool], progress: Progress
+    call: ToolInput,
+    policy: CodePolicy,
+    inputs: Inputs,
+    tools: Mapping[str, ScriptTool],
+    names: Collection[str],
+    progress: Progress,
 ) -> Script:
     """Return the script with the inputs and tools that it uses, and note these inputs in the progress.
 
-    If the model may not see its inputs, the check before the run is the only place for mistakes.
+    `names` are those in the script. If the model may not see its inputs, the check before the run is the only place
+    for mistakes.
     """
-    code, uses_tools = progress.code, mentions("tools", progress.code)
-    used = [given for given in inputs.inputs if mentions(given.name, code)]
+    code, uses_tools = progress.code, "tools" in names
+    used = [given for given in inputs.inputs if given.name in names]
     for given in used:
         progress.budget.take(len(given.blob))
 

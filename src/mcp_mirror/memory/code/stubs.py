@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mcp_mirror.core.schema_references import read_required
 from mcp_mirror.memory.code.mistakes import TOOLS_CLASS
-from mcp_mirror.memory.code.sandbox import CALL
+from mcp_mirror.memory.code.sandbox import CALL, FOLDER
 from mcp_mirror.memory.code.scripts import ScriptTool
 
 _TYPES: Final = {
@@ -23,6 +23,8 @@ _TYPES: Final = {
 }
 _RECEIVER: Final = "_tools"
 """The first parameter of the methods: an argument of a tool may have the name `self`."""
+_NAME: Final = re.compile(r"\w+")
+_FILE: Final = re.compile(rf"{FOLDER}/\w+")
 _MAX_LITERALS: Final = 30
 """Values of an enumeration that a stub names."""
 
@@ -43,9 +45,9 @@ def select_tools(code: str, tools: Mapping[str, ScriptTool]) -> Mapping[str, Scr
     return {name: tools[name] for name in dict.fromkeys(uses) if name in tools}
 
 
-def mentions(name: str, code: str) -> bool:
-    """Whether a script may use a variable; its file does not count."""
-    return re.search(rf"(?<!/memory/)\b{re.escape(name)}\b", code) is not None
+def find_names(code: str) -> frozenset[str]:
+    """Return the names of the variables that a script may use; the files of inputs do not count."""
+    return frozenset(_NAME.findall(_FILE.sub("/", code)))
 
 
 def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: bool) -> str:
