@@ -24,7 +24,7 @@ from mcp_mirror.core.main_parts import (
     read_levels,
 )
 from mcp_mirror.core.media import NOT_SHOWN
-from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
+from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value, show_sentence
 from mcp_mirror.core.preview import (
     MAX_PREVIEW_TOKENS,
     Preview,
@@ -47,7 +47,7 @@ from mcp_mirror.paths import (
 from mcp_mirror.payload.json_spans import count_items, trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Buffer, Draft, Kind, Member, TextSize
+from mcp_mirror.types import Buffer, Draft, Kind, Member, Span, TextSize
 
 _MAX_KEYS_BYTES: Final = 600
 """Bytes of the list of keys."""
@@ -245,7 +245,7 @@ def _describe_object(stored: NoticeInput) -> tuple[str, ...]:
     levels = read_levels(stored.blob, stored.members) if stored.preview else ()
     texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.blob, levels)}
     main = find_main_part(stored.blob, levels, has_texts=bool(texts))
-    listed = _list_keys(stored, stored.room // 2 if main else stored.room, texts)
+    listed = _list_keys(stored, stored.room // 2 if main else stored.room, texts, has_sentences=main is None)
     keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
     if main is None:
@@ -296,11 +296,12 @@ def _list_keys_and(key: str, stored: NoticeInput, room: int, texts: Mapping[Part
     return _list_keys(msgspec.structs.replace(stored, members=tuple(members)), room, texts)
 
 
-def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
-    """The keys with their outlines while there is room, and the paths of texts, which take no room."""
-    shown, left = _format_keys(
-        stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
-    )
+def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str], *, has_sentences: bool = True) -> str:
+    """The keys with their outlines while there is room, and the paths of texts, which take no room.
+
+    `has_sentences`: sentences are shown as far as room is left.
+    """
+    shown, left = _format_keys(stored, _quote_key, _MAX_KEYS_BYTES)
     room -= _OMITTED_TOKENS + sum(stored.estimate(found.encode()) for found in texts.values())
     listed: list[str] = []
     for formatted in shown:
@@ -309,6 +310,8 @@ def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str
             listed.append(formatted)
             room -= tokens
     left += len(shown) - len(listed)
+    if has_sentences:
+        _show_sentences(stored, listed, room)
     for text, found in texts.items():
         if path := find_path(stored.path, text.keys):
             name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
@@ -322,6 +325,21 @@ def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str
     if left:
         listed.append(f"and {format_count(left, 'more key')}")
     return ", ".join(listed)
+
+
+def _quote_key(key: str, outline: str) -> str:
+    return f"{as_json_string(key, _MAX_KEY_BYTES)} {outline}"
+
+
+def _show_sentences(stored: NoticeInput, listed: list[str], room: int) -> None:
+    """Show sentences in place of their outlines while there is room: they often say what is missing, or why."""
+    outlined, _ = _format_keys(stored, _quote_key, _MAX_KEYS_BYTES)
+    whole, _ = _format_keys(stored, _quote_key, _MAX_KEYS_BYTES, show_sentence)
+    for short, long in zip(outlined, whole, strict=False):
+        tokens = stored.estimate(long.encode()) - stored.estimate(short.encode())
+        if short != long and short in listed and tokens <= room:
+            listed[listed.index(short)] = long
+            room -= tokens
 
 
 def _describe_text(stored: NoticeInput, text: Part) -> str:
@@ -450,10 +468,16 @@ def _outline(stored: NoticeInput) -> str:
     return outline_hidden(stored.blob, trim(stored.blob), stored.count_items)
 
 
-def _format_keys(stored: NoticeInput, format_key: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
+def _format_keys(
+    stored: NoticeInput,
+    format_key: Callable[[str, str], str],
+    room: int,
+    outline: Callable[[Buffer, Span, CountItems], str] = outline_value,
+) -> tuple[list[str], int]:
     """The formatted keys of an object that fit into `room` bytes, and the number of keys left out.
 
-    `format_key` gets key and outline of a member. Keys are escaped as in paths; positions replace them without preview.
+    `format_key` gets key and outline of a member; `outline` returns the outline if the model may see parts of it. Keys
+    are escaped as in paths; positions replace them without preview.
     """
     shown: list[str] = []
     for position, member in enumerate(stored.members if stored.kind == "object" else ()):
@@ -463,7 +487,7 @@ def _format_keys(stored: NoticeInput, format_key: Callable[[str, str], str], roo
         ):
             continue
         token = escape_token(member.key) if stored.preview else position_token(position)
-        describe = outline_value if stored.preview else outline_hidden
+        describe = outline if stored.preview else outline_hidden
         formatted = format_key(token, describe(stored.blob, member.span, stored.count_items))
         room -= len(formatted.encode()) + 2
         if room < 0:
