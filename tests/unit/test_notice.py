@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.captured import BlockCount, Captured, ErrorExcerpt, MediaPart
-from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.core.notice import write_notice
+from mcp_mirror.core.notice_keys import NoticeInput
 from mcp_mirror.paths import FixedBases, MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
@@ -122,6 +123,19 @@ VALUES: list[tuple[Any, str]] = [
     ),
     ({}, "(object {size})"),
     ({"a": "x" * 100}, 'object: "a" text 100 B'),
+    (
+        {"rows": [{"id": n} for n in range(1024)], "note": "Only the first 1,024 rows are here: \x1b[1m use OFFSET."},
+        (
+            'object: "rows" array[1024] of object 13.2 kB, '
+            '"note" "Only the first 1,024 rows are here: \\u001b[1m use OFFSET.".\n'
+            'fields of "rows", with first values: id 0'
+        ),
+    ),
+    ({"a": "two words\n" + "on two lines " * 5, "b": "w " * 80}, 'object: "a" text 75 B, "b" text 160 B'),
+    (
+        {str(n): f"{n} " + "w " * 70 for n in range(4)},
+        "object: " + "".join(f'"{n}" "{n} {"w " * 70}", ' for n in range(3)) + '"3" text 142 B',
+    ),
     ({"a/b~c": None, "": 1}, 'object: "a~1b~0c" null, "" 1'),
     ({"a": {"b": "c, d", "e": [1, 2]}}, 'object: "a" {"b": "c, d", "e": [1, 2]}'),
     (b'{"a":[\n 1,\n 2\n]}', 'object: "a" [1,2]'),

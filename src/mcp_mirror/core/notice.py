@@ -7,17 +7,16 @@ since some clients cut longer texts.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.amounts import format_bytes, format_count
-from mcp_mirror.core.captured import EXCERPT_BYTES, Captured, ErrorExcerpt
+from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.captured import EXCERPT_BYTES, ErrorExcerpt
 from mcp_mirror.core.main_parts import (
     Level,
-    Part,
     Records,
     find_long_texts,
     find_main_item,
@@ -27,40 +26,38 @@ from mcp_mirror.core.main_parts import (
     find_path,
     read_levels,
 )
-from mcp_mirror.core.outlines import CountItems, outline_hidden, outline_value
+from mcp_mirror.core.notice_keys import (
+    MAX_KEY_BYTES,
+    MAX_KEYS_BYTES,
+    NoticeInput,
+    describe_text,
+    format_keys,
+    list_keys,
+    list_keys_and,
+)
+from mcp_mirror.core.outlines import outline_hidden, outline_value
 from mcp_mirror.core.preview import (
-    MAX_PREVIEW_TOKENS,
     Preview,
     TokenBudget,
     describe_beside,
     describe_part,
     preview_value,
 )
-from mcp_mirror.core.value_sizes import Estimate, count_bytes
+from mcp_mirror.core.value_sizes import count_bytes
 from mcp_mirror.paths import (
     HIDDEN_TEXT,
     PATH_LINE_PREFIX,
     SHOWN_END,
     TEXT_PATH_LINE_PREFIX,
     TEXT_USE,
-    FixedBases,
-    NewBases,
-    escape_token,
-    position_token,
     unescape_token,
 )
-from mcp_mirror.payload.json_spans import count_items, trim
+from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
-from mcp_mirror.types import Buffer, Draft, Kind, Member
+from mcp_mirror.types import Draft, Kind
 
-_MAX_KEYS_BYTES: Final = 600
-"""Bytes of the list of keys."""
-_OMITTED_TOKENS: Final = 20
-"""Tokens of a preview reserved for the number of omitted keys."""
 _MAX_PAPER_KEYS_BYTES: Final = 1000
-_MAX_KEY_BYTES: Final = 120
-"""Bytes of a key; longer keys are omitted."""
 _MAX_NAME_BYTES: Final = 120
 _MAX_ARGUMENTS_BYTES: Final = 300
 _MAX_MEDIA_LINES: Final = 8
@@ -75,46 +72,6 @@ _PREVIEW_MARK: Final = "| "
 """Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
 _STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
-
-
-class NoticeInput(msgspec.Struct, frozen=True):
-    """A stored result, and what else its notice needs."""
-
-    value: Draft
-    """The stored value, or the part of it that the notice describes."""
-    captured: Captured
-    bases: NewBases | FixedBases
-    """The bases of the stored value and of its companion."""
-    tool: str
-    arguments: Buffer
-    """The call's arguments as the model wrote them, a JSON object."""
-    estimate: Estimate
-    """Returns the expected tokens of a text (UTF-8)."""
-    count_items: CountItems = count_items
-    """Returns the number of items of an array of the value."""
-    location: str = ""
-    """The place of `value` in the stored value: `/data/stdout`."""
-    room: int = MAX_PREVIEW_TOKENS
-    """Maximum tokens of the description."""
-
-    @property
-    def path(self) -> str:
-        """The path of the value, or of the part of it that the notice describes."""
-        return f"{self.bases.value}{self.location}"
-
-    @property
-    def companion_path(self) -> str | None:
-        """The path of the companion, if the notice names it."""
-        return self.bases.companion if self.captured.is_named else None
-
-    @property
-    def hidden_text(self) -> Draft | None:
-        """The companion, if it has texts that are not shown."""
-        return self.captured.companion if self.captured.is_text_hidden else None
-
-    def with_members(self, members: Iterable[Member]) -> "NoticeInput":
-        """The same with other members of the value."""
-        return msgspec.structs.replace(self, value=msgspec.structs.replace(self.value, members=tuple(members)))
 
 
 def write_notice(stored: NoticeInput, style: NoticeStyle) -> str:
@@ -143,7 +100,7 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     if main.value.kind == "text" and shown and not named and not stored.companion_path:
         return "\n".join((f'"{main.path}"\n\n{shown}{gap[:-1]}', *others, TEXT_USE, SHOWN_END))
     is_outlined = stored.captured.is_paraphrased or stored.captured.main_text_keys
-    beside = [f"{_SUBJECT} object: {_list_keys(stored, stored.room, {})}."] if is_outlined else []
+    beside = [f"{_SUBJECT} object: {list_keys(stored, stored.room, {})}."] if is_outlined else []
     beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion_path}"'] if stored.companion_path else []
     if stored.hidden_text:  # otherwise the value looks like the whole result
         text = _preview_hidden_text(stored, stored.hidden_text)
@@ -178,7 +135,7 @@ def _find_main_text(stored: NoticeInput) -> tuple[NoticeInput, tuple[str, ...]] 
     if not keys or path is None or not value.preview or stored.captured.error is not None:
         return None
     levels, text = find_part(value.blob, value.members, keys)
-    other_keys = _list_keys(
+    other_keys = list_keys(
         stored.with_members(member for member in value.members if member.key != keys[0]), stored.room // 2, {}
     )
     line = f"The result also has {other_keys}." if other_keys else ""
@@ -256,9 +213,9 @@ def _describe_object(stored: NoticeInput, what: str = "object") -> tuple[str, ..
     object is a valid value of a text argument.
     """
     levels = read_levels(stored.value.blob, stored.value.members) if stored.value.preview else ()
-    texts = {text: _describe_text(stored, text) for text in find_long_texts(stored.value.blob, levels)}
+    texts = {text: describe_text(stored, text) for text in find_long_texts(stored.value.blob, levels)}
     main = find_main_part(stored.value.blob, levels, has_texts=bool(texts))
-    listed = _list_keys(stored, stored.room // 2 if main else stored.room, texts)
+    listed = list_keys(stored, stored.room // 2 if main else stored.room, texts, has_sentences=main is None)
     keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
     if main is None:
@@ -267,10 +224,10 @@ def _describe_object(stored: NoticeInput, what: str = "object") -> tuple[str, ..
     beside = describe_beside(stored.value.blob, levels, main.keys, room)
     line = describe_part(stored.value.blob, main, room, stored.path)
     if not line:
-        return (f"{_SUBJECT} {what}: {_list_keys(stored, stored.room, texts)}.",)
+        return (f"{_SUBJECT} {what}: {list_keys(stored, stored.room, texts)}.",)
     # Keys that follow say whether there are more of them; those of records are all alike.
     if not isinstance(main, Records):
-        listed = _list_keys_and(main.keys[0], stored, stored.room // 2 + room.left, texts)
+        listed = list_keys_and(main.keys[0], stored, stored.room // 2 + room.left, texts)
     return (f"{_SUBJECT} {what}: {listed}.", *beside, line)
 
 
@@ -313,51 +270,6 @@ def _describe_media(stored: NoticeInput, listed: AbstractSet[str] = frozenset())
     return tuple(lines)
 
 
-def _list_keys_and(key: str, stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
-    """The keys with their outlines; if this key, whose rows are described, has no room, it is the first one."""
-    listed = _list_keys(stored, room, texts)
-    if f", {as_json_string(escape_token(key), _MAX_KEY_BYTES)} " in f", {listed}":
-        return listed
-    members = sorted(stored.value.members, key=lambda member: member.key != key)
-    return _list_keys(stored.with_members(members), room, texts)
-
-
-def _list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
-    """The keys with their outlines while there is room, and the paths of texts, which take no room."""
-    fitting, left = _format_keys(
-        stored, lambda key, value: f"{as_json_string(key, _MAX_KEY_BYTES)} {value}", _MAX_KEYS_BYTES
-    )
-    room -= _OMITTED_TOKENS + sum(stored.estimate(found.encode()) for found in texts.values())
-    listed: list[str] = []
-    for formatted in fitting:
-        tokens = stored.estimate(formatted.encode()) + 1
-        if tokens <= room:  # a short key may follow a long one
-            listed.append(formatted)
-            room -= tokens
-    left += len(fitting) - len(listed)
-    for text, found in texts.items():
-        if path := find_path(stored.path, text.keys):
-            name = as_json_string("/".join(map(escape_token, text.keys)), _MAX_KEYS_BYTES)
-            described = f'{name} {outline_hidden(stored.value.blob, text.span)} at "{path}"{found}'
-            at = next((at for at, formatted in enumerate(listed) if formatted.startswith(f"{name} ")), None)
-            if at is None:
-                listed.append(described)
-                left -= len(text.keys) == 1
-            else:
-                listed[at] = described
-    if left:
-        listed.append(f"and {format_count(left, 'more key')}")
-    return ", ".join(listed)
-
-
-def _describe_text(stored: NoticeInput, text: Part) -> str:
-    """The lines and the format of a text: ` (498 lines, source code)`. Models passed its words in place of its path."""
-    part = memoryview(stored.value.blob)[text.span.start : text.span.stop]
-    summary = preview_value(part, "text", TokenBudget(stored.estimate, left=0)).summary
-    found = summary.split(", ", 2)[2:]  # without kind and size
-    return f" ({found[0]})" if found else ""
-
-
 def _write_paper(stored: NoticeInput) -> str:
     arguments = strip_invisible(
         str(bytes(stored.arguments[: 2 * _MAX_ARGUMENTS_BYTES]), "utf-8", "ignore"), _MAX_ARGUMENTS_BYTES
@@ -385,8 +297,8 @@ def _write_paper_error(stored: NoticeInput) -> str:
 
 
 def _write_paper_keys(stored: NoticeInput) -> str:
-    longest = 2 * _MAX_KEY_BYTES + _MAX_NAME_BYTES
-    shown, left = _format_keys(
+    longest = 2 * MAX_KEY_BYTES + _MAX_NAME_BYTES
+    shown, left = format_keys(
         stored, lambda key, _: f"- {as_json_string(f'{stored.path}/{key}', longest)}", _MAX_PAPER_KEYS_BYTES
     )
     listed = "\n".join((*shown, *([f"and {left:,} more"] if left else ())))
@@ -421,7 +333,7 @@ def _write_json(stored: NoticeInput) -> str:
 
 def _build_json_preview(stored: NoticeInput) -> dict[str, Any]:
     if stored.value.kind == "object":
-        shown, left = _format_keys(stored, lambda key, value: _dump_json({unescape_token(key): value}), _MAX_KEYS_BYTES)
+        shown, left = format_keys(stored, lambda key, value: _dump_json({unescape_token(key): value}), MAX_KEYS_BYTES)
         keys = {key: value for pair in shown for key, value in json.loads(pair).items()}
         return ({"keys": keys} if keys else {}) | ({"more_keys": left} if left else {})
     if not stored.value.preview:
@@ -482,25 +394,3 @@ def _outline(stored: NoticeInput) -> str:
     if stored.value.kind == "text":
         return f"{format_bytes(_count_bytes(stored))} of text"
     return outline_hidden(stored.value.blob, trim(stored.value.blob), stored.count_items)
-
-
-def _format_keys(stored: NoticeInput, format_key: Callable[[str, str], str], room: int) -> tuple[list[str], int]:
-    """The formatted keys of an object that fit into `room` bytes, and the number of keys left out.
-
-    `format_key` gets key and outline of a member. Keys are escaped as in paths; positions replace them without preview.
-    """
-    shown: list[str] = []
-    for position, member in enumerate(stored.value.members if stored.value.kind == "object" else ()):
-        if stored.value.preview and (
-            len(member.key) > _MAX_KEY_BYTES
-            or len(as_json_string(escape_token(member.key), 2 * _MAX_KEY_BYTES).encode()) > _MAX_KEY_BYTES
-        ):
-            continue
-        token = escape_token(member.key) if stored.value.preview else position_token(position)
-        describe = outline_value if stored.value.preview else outline_hidden
-        formatted = format_key(token, describe(stored.value.blob, member.span, stored.count_items))
-        room -= len(formatted.encode()) + 2
-        if room < 0:
-            break
-        shown.append(formatted)
-    return shown, len(stored.value.members) - len(shown) if stored.value.kind == "object" else 0

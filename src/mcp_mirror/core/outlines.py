@@ -11,7 +11,8 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.value_sizes import count_bytes
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, skip_space
-from mcp_mirror.security.sanitize import show_characters, strip_invisible
+from mcp_mirror.payload.json_strings import text_start
+from mcp_mirror.security.sanitize import as_json_string, show_characters, strip_invisible
 from mcp_mirror.types import Buffer, Span
 
 CountItems = Callable[[Buffer, Span], int]
@@ -21,6 +22,8 @@ MAX_SHOWN_VALUE: Final = 48
 """Bytes of JSON up to which a value is shown instead of its outline."""
 _MAX_ESCAPED_VALUE: Final = 6 * MAX_SHOWN_VALUE
 """The same, if each character is an escape."""
+_MAX_SENTENCE: Final = 160
+"""Bytes of JSON of a sentence."""
 MAX_COUNTED_BYTES: Final = 1 << 25
 """Bytes up to which items are counted."""
 _MAX_DIMENSIONS: Final = 4
@@ -50,6 +53,15 @@ def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> 
             text = str(shown, "utf-8", "replace")
             return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)
     return outline_hidden(blob, span, count)
+
+
+def show_sentence(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
+    """A text of one short line with several words as it is, any other value as its outline."""
+    if kind_at(blob, span.start) == "text" and span.length <= _MAX_SENTENCE:
+        text = text_start(blob, span, _MAX_SENTENCE)
+        if " " in text and "\n" not in text:
+            return as_json_string(text, 2 * _MAX_SENTENCE)
+    return outline_value(blob, span, count)
 
 
 def outline_hidden(blob: Buffer, span: Span, count: CountItems = count_items) -> str:

@@ -11,7 +11,8 @@ import msgspec
 
 from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.captured import Captured
-from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.core.notice import write_notice
+from mcp_mirror.core.notice_keys import NoticeInput
 from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import WireError

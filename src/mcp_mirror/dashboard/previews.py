@@ -13,7 +13,8 @@ import msgspec
 
 from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.media import Media, detect_media_type
-from mcp_mirror.core.notice import NoticeInput, write_notice
+from mcp_mirror.core.notice import write_notice
+from mcp_mirror.core.notice_keys import NoticeInput
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import FixedBases, escape_token
