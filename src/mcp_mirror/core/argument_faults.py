@@ -39,8 +39,6 @@ class ArgumentFault(msgspec.Struct, frozen=True):
     """The required member that the value does not have."""
     is_null: bool = False
     """The value is null."""
-    is_unlisted: bool = False
-    """The value has members that its schema excludes."""
     more: int = 0
     """Further values with the same fault, such as items of the same array."""
     last: tuple[str, ...] = ()
@@ -108,9 +106,7 @@ def _word(error: jsonschema_rs.ValidationError) -> ArgumentFault:
 
 
 def _build_fault(error: jsonschema_rs.ValidationError, message: str, missing: str | None = None) -> ArgumentFault:
-    is_unlisted = isinstance(error.kind, _KINDS.AdditionalProperties)
-    place = tuple(map(str, error.instance_path))
-    return ArgumentFault(message, place, missing, is_null=error.instance is None, is_unlisted=is_unlisted)
+    return ArgumentFault(message, tuple(map(str, error.instance_path)), missing, error.instance is None)
 
 
 def _without_patterns(errors: Iterable[jsonschema_rs.ValidationError]) -> _Errors:

@@ -24,7 +24,6 @@ from mcp_mirror.core.resolve import (
     substitute_pointers,
     unwrap_pointer,
 )
-from mcp_mirror.core.schema_references import as_mapping
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
@@ -103,14 +102,14 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         sent: Segments = (arguments,)
         if inputs.pointers:
             inputs, sent = await self._substitute_as_meant(call, entry, inputs)
-        faults = await self._find_faults(call, entry, sent, inputs.pointers)
+        faults = await self._find_faults(call, entry, sent)
         if not faults:
             return sent
         corrections = await run_by_parts(arguments, find_corrections, arguments, inputs.pointers, types_of)
         if corrections:
             replaced = tuple(sorted((*inputs.pointers, *corrections), key=lambda item: item.span.start))
             corrected = await self._substitute(call, entry, replaced, inputs.values)
-            left = await self._find_faults(call, entry, corrected, inputs.pointers)
+            left = await self._find_faults(call, entry, corrected)
             if not left:
                 return corrected
             faults = faults if _were_null(left, faults) else left
@@ -196,21 +195,11 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
                 return found
         return None
 
-    async def _find_faults(
-        self, call: Call, entry: CatalogEntry, arguments: Segments, found: Pointers = ()
-    ) -> tuple[ArgumentFault, ...]:
-        """Return the faults of the arguments; none if they are valid, or if the upstream judges them.
-
-        It judges large ones, and literal arguments that its schema excludes: many servers ignore or use them.
-        """
+    async def _find_faults(self, call: Call, entry: CatalogEntry, arguments: Segments) -> tuple[ArgumentFault, ...]:
+        """Return the faults of the arguments; none if they are valid, or if the upstream validates large ones."""
         if sum(map(len, arguments)) > VALIDATED_BYTES:
             return ()
-        faults = await self.services.schema_workers.validate(entry.inspected, b"".join(arguments), call.namespace)
-        if not all(fault.is_unlisted and not fault.place for fault in faults):
-            return faults
-        listed = as_mapping(entry.schema.get("properties"))
-        has_path = any(isinstance(one, Pointer) and one.location[0] not in listed for one in found)
-        return faults if has_path else ()
+        return await self.services.schema_workers.validate(entry.inspected, b"".join(arguments), call.namespace)
 
     async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
         """Return an error that names the path of a value that fits; None if none is found."""
