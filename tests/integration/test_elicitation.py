@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ from removed_files import wait_until_gone
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.server.client_channel import read_client_result
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
     InputRounds,
+    SuspendedCall,
     SuspendedCalls,
 )
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -147,6 +149,29 @@ def test_a_result_that_requires_nothing_is_an_error(requests: Any) -> None:
 def test_malformed_input_requests_are_an_upstream_error(member: str, raw: bytes) -> None:
     with pytest.raises(UpstreamError, match="does not conform to MCP"):
         ROUNDS.read({"resultType": b'"input_required"', member: raw})
+
+
+def form_of(count: int) -> dict[str, Any]:
+    """Return the parameters of a form with so many fields."""
+    properties = {f"k{number}": {"type": "string"} for number in range(count)}
+    return {"message": "?", "requestedSchema": {"type": "object", "properties": properties}}
+
+
+async def test_input_requests_and_answers_may_have_so_many_values() -> None:
+    outcomes: Mapping[int, AbstractContextManager[object]] = {
+        1_000: nullcontext(),
+        3_000: pytest.raises(UpstreamError, match="more than 4,096 members and items"),
+    }
+    for count, expected in outcomes.items():
+        request = {"method": "elicitation/create", "params": form_of(count)}
+        with expected:
+            ROUNDS.return_to_client(required_by(input_required({"a": request})), None, Client())
+    with pytest.raises(RefusedError, match="The request has more than 4,096 members and items"):
+        await SuspendedCall(Client(), BOUND).request("elicitation/create", form_of(3_000))
+    answer = {"action": "accept", "content": {f"k{number}": 1 for number in range(5_000)}}
+    with pytest.raises(RefusedError, match="answer has more than 4,096 members and items"):
+        read_client_result("elicitation/create", "2025-11-25", answer)
+    assert read_client_result("elicitation/create", "2025-11-25", {"action": "decline"}) == {"action": "decline"}
 
 
 async def test_a_2025_client_gets_input_requests_until_the_call_completes() -> None:

@@ -15,6 +15,9 @@ from mcp_mirror.types import Buffer
 
 MAX_VALUES: Final = 20_000
 """Members and items of a message that the event loop reads. A worker process reads a result that has more."""
+MAX_INPUT_VALUES: Final = 1 << 12
+"""Members and items of input requests, and of an answer to one, which the SDK's types validate at once: in up to 0.1 s
+if they are not valid."""
 _MAX_LOCATED: Final = 1 << 16
 """Strings and brackets that are searched for the place of an excess depth, in about 20 ms."""
 _MAX_BESIDE: Final = 1 << 18

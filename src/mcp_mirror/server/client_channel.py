@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_mirror.callers import LOG_LEVELS, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
+from mcp_mirror.payload.json_bounds import MAX_INPUT_VALUES, has_more_values
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.server.cancel_scopes import CancelScopes
 
@@ -231,8 +232,11 @@ def read_client_result(method: str, protocol_version: str, result: Mapping[str, 
     """Check the result of a request to a client as the SDK does, and return it.
 
     Raises:
-        RefusedError: The result is not valid in the protocol version.
+        RefusedError: The result is not valid in the protocol version, or it has too many values.
     """
+    if has_more_values(msgspec.json.encode(result), MAX_INPUT_VALUES):
+        message = f"The client's answer has more than {MAX_INPUT_VALUES:,} members and items."
+        raise RefusedError(message, types.INTERNAL_ERROR)
     try:
         with contextlib.suppress(KeyError):  # the protocol does not define the method
             validate_client_result(method, protocol_version, result)

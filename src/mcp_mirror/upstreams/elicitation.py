@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from mcp_mirror.callers import CAPABILITY_OF, Caller, ClientChannel
 from mcp_mirror.errors import RefusedError, UpstreamError, summarize_traceback
-from mcp_mirror.payload.json_bounds import estimate_memory
+from mcp_mirror.payload.json_bounds import MAX_INPUT_VALUES, estimate_memory, has_more_values
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_object
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.rate_limits import explain_too_many_requests
@@ -45,6 +45,7 @@ _MAX_SUSPENDED: Final = 1000
 _NOT_CONFORMING: Final = "requests input in a form that does not conform to MCP"
 """The part of an error that follows the name of an upstream."""
 _MODERN: Final = "2026-07-28"
+_TOO_MANY: Final = f"more than {MAX_INPUT_VALUES:,} members and items"
 _ABANDONED: Final = "The call was ended: its input request was not answered in time, or its server is gone."
 
 
@@ -144,6 +145,8 @@ class InputRounds:
             UpstreamError: The upstream makes too many requests, or one does not conform to MCP.
         """
         _check_client(channel, required)
+        if has_more_values(required.raw or b"", MAX_INPUT_VALUES):
+            raise UpstreamError(f"Upstream {self._upstream!r} requests input with {_TOO_MANY}.")
         before = answered.state.get(_ROUND) if answered else None
         number = self._count(required, int(before or 0))
         counted = msgspec.structs.replace(required, state={**(required.state or {}), _ROUND: str(number)})
@@ -298,8 +301,11 @@ class SuspendedCall:
         """Wait until the client has come back with the answer, and return it.
 
         Raises:
-            RefusedError: The client cannot read the request, or the answer did not come in time; then the call ends.
+            RefusedError: The client cannot read the request, it has too many values, or the answer did not come in
+                time; then the call ends.
         """
+        if has_more_values(msgspec.json.encode(params), MAX_INPUT_VALUES):
+            raise RefusedError(f"The request has {_TOO_MANY}.", types.INVALID_PARAMS)
         if not _conforms({"method": method, "params": params}):
             message = f"The request does not conform to protocol version {_MODERN}: `{method}`."
             raise RefusedError(message, types.INVALID_PARAMS)
