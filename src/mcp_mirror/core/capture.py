@@ -120,8 +120,9 @@ def capture(
     has_unseen_blocks = len(passed) + len(parsed.texts) < len(parsed.blocks)
     is_text_hidden = bool(other_texts.texts) and not shown.has_other_texts and rules.preview and not is_error
     is_quoted = is_text_hidden and shown.text is None and not has_unseen_blocks
-    is_short = shown.has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
-    has_more = has_unseen_blocks or (bool(other_texts.texts) and not is_short)
+    # A path would cost too much beside a small companion that is shown whole.
+    is_small = shown.has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
+    has_more = has_unseen_blocks or (bool(other_texts.texts) and not is_small)
     is_beside = companion is not None and parsed.value is not None
     if not rules.preview:
         value, companion = _without_preview(value), companion and _without_preview(companion)
@@ -272,14 +273,18 @@ def _choose_text(
     if not rules.preview or is_unseen or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return None
     others = tuple(block.raw for block in parsed.blocks if _is_other(block))
-    texts = (*other_texts.texts, *(() if other_texts.include_value else _choose_texts(parsed, value)))
-    texts = tuple(parsed.texts) if other_texts.are_paraphrase else texts
+    if other_texts.are_paraphrase:
+        texts = tuple(parsed.texts)
+    elif other_texts.include_value:
+        texts = other_texts.texts
+    else:
+        texts = (*other_texts.texts, *_choose_value_texts(parsed, value))
     if not _are_within_budget((*texts, *others), rules.inline_budget, estimate):
         return None
     return "\n".join(map(as_plain_text, texts))
 
 
-def _choose_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
+def _choose_value_texts(parsed: ParsedResult, value: Draft) -> tuple[Buffer, ...]:
     """The texts or the JSON text of the value: the shortest of several with the same meaning."""
     if parsed.value is None or parsed.main_text_keys:
         return tuple(parsed.texts)

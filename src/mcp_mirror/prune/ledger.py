@@ -64,7 +64,8 @@ class TokenLedger:
 
     def cut(self, slot: Slot, stub: Any) -> int:
         """Replace a part by a stub and return the tokens saved; 0 if it saves none, and the part remains."""
-        if self._parts[slot.at] == 1:
+        is_only = self._parts[slot.at] == 1
+        if is_only:
             saved = self._costs[slot.at] - self._estimate(replace_values({slot.where: stub}, self._given[slot.at]))
         else:
             is_item = _find_item_index(slot) is not None
@@ -73,7 +74,7 @@ class TokenLedger:
             saved = self.count_part(slot) - self._estimate(shorter)
         if saved <= 0:
             return 0
-        if self._parts[slot.at] > 1:
+        if not is_only:
             self._stale.add(slot.at)
         self._changes.setdefault(slot.at, {})[slot.where] = stub
         self._set_cost(slot.at, self._costs[slot.at] - saved)
@@ -105,10 +106,10 @@ class TokenLedger:
         self._costs[at] = cost
 
     def _isolate(self, slot: Slot) -> Message:
-        """A message that contains only this part."""
+        """A message that contains only this part: its role or type, and the member with the part or its list item."""
         message, key, item = self._given[slot.at], str(slot.where[0]), _find_item_index(slot)
-        says = "role" if "role" in message else "type"
-        return {says: message[says], key: message[key] if item is None else [message[key][item]]}
+        selector = "role" if "role" in message else "type"
+        return {selector: message[selector], key: message[key] if item is None else [message[key][item]]}
 
 
 def _find_item_index(slot: Slot) -> int | None:

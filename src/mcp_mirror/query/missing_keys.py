@@ -113,7 +113,8 @@ def _find_text_with_key(value: Any, name: str) -> str | None:
 def _explain_part(node: Node, value: Any, above: Location = ()) -> str | None:
     """Explain why a part of an expression finds nothing in `value`; None if it may find something.
 
-    `above` has the keys that the expression has selected before.
+    A chain such as `data.rows[].id` is followed from its first part on, as long as its parts select keys. `above` has
+    the keys that the expression has selected before.
     """
     kind, children = node["type"], node["children"]
     if kind == "field":
@@ -121,10 +122,11 @@ def _explain_part(node: Node, value: Any, above: Location = ()) -> str | None:
     if kind not in _CHAINS:
         parts = () if kind == "expref" else (_explain_part(child, value, above) for child in children)
         return next(filter(None, parts), None)
-    for place, child in enumerate(children):
-        if place and kind != "subexpression":  # it is evaluated on each item
+    for at, child in enumerate(children):
+        if at and kind != "subexpression":  # it is evaluated on each item
             return None
-        if (reason := _explain_part(child, value, above)) or (keys := _read_keys(child)) is None:
+        reason, keys = _explain_part(child, value, above), _read_keys(child)
+        if reason or keys is None:
             return reason
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
