@@ -35,7 +35,7 @@ _BASE = re.compile(BASE_PATTERN)
 _CANDIDATES = (
     re.compile(rb"-[0-9A-Fa-f]{6,10}(?:-[0-9A-Za-z]{2}|\.\.|\xe2\x80\xa6|\\u2026)"),
     re.compile(rb"\\u00(?:2[dDfF]|3[0-9]|[46][1-6])"),
-    re.compile(rb" path (?:\([^\"]{1,200}\) )?stands for "),
+    re.compile(rb"(?: path|\)) stands for "),
 )
 """Every path and every near miss contains a match of one of these, with or without JSON escapes, and so does a notice
 without its path, and the line below a shown text. Each search runs at 1 to 2 GB/s."""
@@ -231,6 +231,11 @@ def strip_wrapping(text: str) -> str:
     bare = text.strip(_WRAPPING)
     scheme = _SCHEMES.match(bare)
     return bare[scheme.end() :].strip(_WRAPPING) if scheme else bare
+
+
+def list_bases(text: str) -> list[str]:
+    """Return the bases in a text, each once, in the order of the text."""
+    return list(dict.fromkeys(_BASE.findall(text)))
 
 
 def find_bases(text: str) -> frozenset[str]:

@@ -23,6 +23,7 @@ from mcp_mirror.paths import (
     has_candidates,
     is_pathless_notice,
     is_whole_notice,
+    list_bases,
     new_base,
     parse_path,
     parse_uri,
@@ -359,3 +360,8 @@ def test_a_worker_process_gets_the_bases_of_its_gateway() -> None:
     bases = NewBases("read_file", uuid4)
     sent = pickle.loads(pickle.dumps(bases))  # noqa: S301  # our own
     assert sent == FixedBases(bases.value, bases.companion)
+
+
+def test_bases_are_listed_once_in_the_order_of_the_text() -> None:
+    other = f"other-{ID}"
+    assert list_bases(f"see {other}, {BASE} and {other}") == [other, BASE]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from mcp_mirror.callers import OWN_NAME
@@ -23,6 +24,7 @@ from mcp_mirror.paths import (
     find_bases,
     find_notice_bases,
     is_pathless_notice,
+    list_bases,
     parse_path,
     position_token,
     read_steps,
@@ -98,7 +100,8 @@ async def unknown_path_error(store: Store, namespace: str, text: str, unstored: 
     in_notice = find_notice_bases(text)
     named = in_notice or find_bases(text[:MAX_NOTICE])
     if len(named) > 1:
-        paths = " or ".join(f'"{base}"' for base in sorted(named, key=text.index)[:MAX_NEAREST])
+        first = islice((base for base in list_bases(text) if base in named), MAX_NEAREST)
+        paths = " or ".join(f'"{base}"' for base in first)
         cause = "This is a whole notice, which names" if in_notice else "This text names"
         return _build_refusal(f"{cause} several paths. Give only one: {paths}.")
     newest = [value.base for value in await store.list(namespace, limit=_NEWEST_BASES)]
