@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -519,3 +520,5 @@ def test_the_work_of_a_replacement_counts_a_repeated_value_once() -> None:
     values = {one: Resolved(MemoryPath(BASE), b"1" * 1000, "number") for one in found if isinstance(one, Pointer)}
     assert 1000 < measure_substitution(found, values) < 1100
     assert measure_substitution(found * 100, values) > measure_substitution(found, values) + 1000
+    deep = tuple(msgspec.structs.replace(one, location=("a",) * 700) for one in found if isinstance(one, Pointer))
+    assert measure_substitution(deep, values) >= measure_substitution(found, values) + 600

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.accepted_types import types_at
+from mcp_mirror.core.accepted_types import types_along, types_at
 from mcp_mirror.core.schema import find_header_locations
 from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.core.validation import SchemaCheck, verify_schema
@@ -348,3 +348,35 @@ def test_a_nullable_argument_accepts_null() -> None:
     find = types_at({"type": "object", "properties": properties})
     assert find(("due",)) == find(("kind",)) == {"string", "null"}
     assert find(("size",)) == {"integer"}
+
+
+class CountedList(list[Any]):
+    """A list that counts how often it is read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.reads += 1
+        return super().__iter__()
+
+
+def test_a_long_union_is_not_read_again_for_each_argument() -> None:
+    cases = CountedList([True] * 6_000)
+    names = [f"p{number}" for number in range(500)]
+    schema = {"properties": {name: {"$ref": "#/$defs/big"} for name in names}, "$defs": {"big": {"anyOf": cases}}}
+    find = types_at(schema)
+    assert all(find((name,)) == set() for name in names)
+    assert cases.reads < 100  # before: 2,500
+
+
+def test_a_reference_with_very_many_steps_accepts_every_type() -> None:
+    schema = {"properties": {"x": {"$ref": "#" + "/a" * 100_000}, "y": {"type": "null"}}}
+    assert types_at(schema)(("x",)) == set()
+    assert types_at(schema)(("y",)) == {"null"}
+
+
+@pytest.mark.parametrize("location", [(), ("anchor", "x"), ("recursive", "text"), ("deep",), ("not there", "x", 1)])
+def test_the_types_along_a_location_are_those_of_each_place(location: Location) -> None:
+    find, found = types_at(SCHEMA), list(types_along(SCHEMA)(location))
+    assert found == [find(location[:depth]) for depth in range(len(found))]
+    assert all(find(location[:depth]) == set() for depth in range(len(found), len(location) + 1))

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.schema_references import (
+    REFERENCES,
     UNIONS,
     References,
     Schema,
@@ -23,6 +24,10 @@ from mcp_mirror.core.schema_references import (
 from mcp_mirror.types import Location
 
 _EVERY_TYPE: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
+_REFERENCES_AT_ONCE: Final = 16
+"""References to other schemas that take as long as a visit of a schema."""
+_REFERENCE: Final = 64
+"""Characters of a usual reference."""
 _TYPE_OF: Final = {
     str: "string",
     bool: "boolean",
@@ -48,6 +53,25 @@ def types_at(schema: Schema) -> Callable[[Location], frozenset[str]]:
             if not place.parts:  # no schema applies there and below
                 return frozenset()
         return place.types
+
+    return find
+
+
+def types_along(schema: Schema) -> Callable[[Location], Iterator[frozenset[str]]]:
+    """A function that yields what `types_at` returns for each place on the way to a location, from the root on.
+
+    It ends above the first place that no schema describes.
+    """
+    root = _InstanceLocation(_SchemaVisits(References(schema)), [schema])
+
+    def find(location: Location) -> Iterator[frozenset[str]]:
+        place = root
+        yield place.types
+        for token in location:
+            place = place.below(token)
+            if not place.parts:
+                return
+            yield place.types
 
     return find
 
@@ -78,9 +102,15 @@ class _SchemaVisits(msgspec.Struct):
             for subschema in parts
             for applicable, _ in find_applicable_schemas(self.references, subschema, seen)
         )
-        visited = list(islice(found, self.left))
-        self.left -= len(visited)
+        visited = list(islice(found, max(self.left, 0)))
+        self.left -= len(visited) + sum(map(_count_references, visited)) // _REFERENCES_AT_ONCE
         return visited
+
+
+def _count_references(subschema: Schema) -> int:
+    """The alternatives and parts of a schema, which need not be schemas, and the characters of its reference."""
+    alternatives = sum(len(as_sequence(subschema.get(word))) for word in ("allOf", *UNIONS))
+    return alternatives + sum(len(str(subschema[word])) for word in REFERENCES if word in subschema) // _REFERENCE
 
 
 class _InstanceLocation(msgspec.Struct, dict=True):
@@ -106,7 +136,7 @@ class _InstanceLocation(msgspec.Struct, dict=True):
     def types(self) -> frozenset[str]:
         """The types that one of the schemas accepts; empty if all are accepted or the budget is used up."""
         kinds = _find_accepted_types(self.visits, self.parts, self._branches)
-        if not self.visits.left or kinds == _EVERY_TYPE:
+        if self.visits.left <= 0 or kinds == _EVERY_TYPE:
             return frozenset()
         return kinds - {"integer"} if "number" in kinds else kinds
 

@@ -372,7 +372,9 @@ def _find_text_offsets(arguments: Buffer) -> list[int]:
 
 def measure_substitution(spans: Sequence[ReplacedSpan], values: Mapping[Pointer, Resolved]) -> int:
     """The work of `substitute_pointers`, in bytes that are written in the same time; each value is converted once."""
-    return _REPLACED_COST * len(spans) + sum({value.path: len(value.blob) for value in values.values()}.values())
+    steps = sum(len(replaced.location) for replaced in spans if isinstance(replaced, Pointer))
+    sizes = {value.path: len(value.blob) for value in values.values()}
+    return _REPLACED_COST * len(spans) + steps + sum(sizes.values())
 
 
 def substitute_pointers(

@@ -41,6 +41,8 @@ _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _ANYTHING: Final[Schema] = {}
 """The target of an unresolved reference. It is a single object, since walks compare schemas by identity."""
 _MAX_DEPTH: Final = 64
+_MAX_TOKENS: Final = 1_000
+"""Steps of a reference; no definition is that deep."""
 
 Pointer = tuple[str, ...]
 """The keys on the way to a place in a schema."""
@@ -121,6 +123,8 @@ class References(msgspec.Struct, frozen=True, dict=True):
         own = self.root.get("$id")
         fragment = reference.removeprefix(own.partition("#")[0]) if isinstance(own, str) else reference
         if fragment and not fragment.startswith("#"):
+            return None
+        if fragment.count("/") > _MAX_TOKENS:
             return None
         name, *tokens = fragment[1:].split("/")
         if name:

@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
+import anyio.lowlevel
 import msgspec
 
-from mcp_mirror.core.accepted_types import types_at
+from mcp_mirror.core.accepted_types import types_along, types_at
 from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
@@ -24,6 +26,7 @@ from mcp_mirror.core.resolve import (
     substitute_pointers,
     unwrap_pointer,
 )
+from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Runtime
 from mcp_mirror.gateway.services import Services
@@ -34,6 +37,7 @@ from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.types import Location, Segments
 
@@ -128,7 +132,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             try:
                 sent = await self._substitute(call, entry, pointers, values)
             except MisfitError as misfit:
-                if unwrapped := unwrap_pointer(call.arguments, pointers, misfit, types_of):
+                await anyio.lowlevel.checkpoint()  # as many pointers may not fit as a call can have
+                size, arguments = len(call.arguments), call.arguments
+                if unwrapped := await run_by_size(size, unwrap_pointer, arguments, pointers, misfit, types_of):
                     item, array = unwrapped
                     pointers = tuple(array if pointer == item else pointer for pointer in pointers)
                     values = {array if pointer == item else pointer: value for pointer, value in values.items()}
@@ -216,7 +222,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             near = await advice.find_near(error.path)
             return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
-        if container := _find_refused_container(inputs.pointers, types_of):
+        container = await run_fairly(call.namespace, _find_refused_container, inputs.pointers, entry.schema)
+        if container:
             return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
         arguments = call.arguments
         refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.pointers, types_of)
@@ -258,13 +265,13 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return ToolError(f"{error.cause} {advised}") if advised else None
 
 
-def _find_refused_container(pointers: Pointers, types_of: TypesAt) -> str | None:
+def _find_refused_container(pointers: Pointers, schema: Schema) -> str | None:
     """Whether a path is in an `object` or `array` where the tool accepts none: models give the key of the path too."""
     locations = [pointer.location for pointer in pointers if isinstance(pointer, Pointer)]
+    find_types = types_along(schema)
     for location in locations:
-        for depth, token in enumerate(location[1:], 1):
+        for token, types in zip(location[1:], islice(find_types(location), 1, None), strict=False):
             container = "array" if isinstance(token, int) else "object"
-            types = types_of(location[:depth])
             if types and container not in types:
                 return container
     return None

@@ -143,7 +143,8 @@ async def find_tools(call: Call, router: Router) -> ToolResult:
     unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
     if found:
         heading = f"{unknown} Tools that match the query:\n" if unknown else ""
-        return _build_reply(heading + _write_matches({**catalog.entries, **own_tools}, found))
+        tools: Mapping[str, IndexedTool] = {**catalog.entries, **own_tools}
+        return _build_reply(heading + await run_fairly(call.namespace, _write_matches, tools, found))
     missing = explain_missing(upstreams.visible_to(call.caller), call.caller)
     return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
 
