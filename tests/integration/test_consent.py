@@ -77,7 +77,10 @@ async def test_only_a_clear_yes_allows_a_flow(answer: Any, allowed: bool) -> Non
         await ConsentStage(UsedConsents(), may_ask=True)(call, refuse_once)
 
 
-@pytest.mark.parametrize("answers", [b"[]", b"{", b'{"mcp-mirror/flow":"\xff"}', b"null"])
+LONG_YES = b'{"mcp-mirror/flow":{"action":"accept","content":{"allow":true,"x":[%b1]}}}' % (b"1," * 5_000)
+
+
+@pytest.mark.parametrize("answers", [b"[]", b"{", b'{"mcp-mirror/flow":"\xff"}', b"null", LONG_YES])
 def test_unreadable_answers_do_not_allow_a_flow(answers: bytes) -> None:
     assert read_consent(InputRound(answers, {"flow_asked": "f10w", "flow_once": "1"}), UsedConsents()) == Consent(
         declined="f10w"

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
-from mcp_mirror.errors import UpstreamError
+from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound, SuspendedCalls
@@ -40,6 +40,9 @@ async def test_an_input_request_is_returned_before_a_result_that_is_there_too() 
         required = await calls.begin(CLIENT, send)
         assert isinstance(required, InputRequired)
         (key,) = required.requests
+        long = json.dumps({key: ANSWER | {"more": [1] * 5_000}}).encode()
+        with pytest.raises(RefusedError, match="more than 4,096 members and items"):
+            await calls.resume(InputRound(long, required.state or {}), CLIENT)
         answered = InputRound(json.dumps({key: ANSWER}).encode(), required.state or {})
         assert await calls.resume(answered, CLIENT) == RESULT
         await anyio.wait_all_tasks_blocked()

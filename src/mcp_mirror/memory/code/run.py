@@ -104,7 +104,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
     tools: Mapping[str, ScriptTool] = {}
     names = find_names(progress.code)
     if "tools" in names:
-        tools = name_tools(await scripts.list_tools())
+        tools = await run_fairly(call.namespace, name_tools, await scripts.list_tools())
     script = await _prepare_script(call, scripts.policy, inputs, tools, names, progress)
 
     async def call_tool(name: str, arguments: str) -> Settled:
@@ -148,12 +148,15 @@ async def _prepare_script(
     opened = [given for given in inputs.inputs if f"/memory/{given.name}" in code]
     progress.texts |= {given.name: given.blob for given in (*used, *opened) if given.name not in progress.parsed}
     progress.names += (given.read_text() for given in used if given.is_name and not given.is_stored)
-    prelude, stubs = "", None
-    selected = select_tools(code, tools)
-    if used or uses_tools:
-        prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
-    if uses_tools or not call.memory.flows.may_show(inputs.labels):
-        stubs = write_stubs(selected, (given.name for given in inputs.inputs))
+    is_checked = uses_tools or not call.memory.flows.may_show(inputs.labels)
+
+    def write_declarations() -> tuple[str, str | None]:
+        selected, prelude = select_tools(code, tools), ""
+        if used or uses_tools:
+            prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
+        return prelude, write_stubs(selected, (given.name for given in inputs.inputs)) if is_checked else None
+
+    prelude, stubs = await run_fairly(call.namespace, write_declarations)
     return Script(
         code=code,
         prelude=prelude,

@@ -1,5 +1,6 @@
 """Finds the value of a memory path as models write it, and returns whole values to the model."""
 
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
-from mcp_mirror.payload.json_spans import Miss, locate, members, trim
+from mcp_mirror.payload.json_spans import Miss, locate, members_with_offsets, trim
 from mcp_mirror.query.shape import Size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
@@ -26,6 +27,7 @@ Answer = TypeVar("Answer")
 PATH: Final = "memory_path"
 """The name of the argument with a memory path."""
 _KEY_BYTES: Final = 80
+_MAX_LISTED_KEYS: Final = 8
 """Bytes of a key that an error quotes."""
 _MAX_INDEXED_BYTES: Final = 1 << 20
 """The largest object whose keys an error lists."""
@@ -134,7 +136,8 @@ def _advise(found_value: FoundValue) -> str:
     if found_value.kind == "object" and len(found_value.blob) > _MAX_INDEXED_BYTES:
         advice = 'take a part (path + "/key"), or '
     elif found_value.kind == "object":
-        listed = members(found_value.blob, trim(found_value.blob))[:8]
+        found = members_with_offsets(found_value.blob, trim(found_value.blob))
+        listed = [member for _, member in islice(found, _MAX_LISTED_KEYS)]
         keys: list[JsonToken] = [member.key if found_value.preview else at for at, member in enumerate(listed)]
         parts = ", ".join(as_json_string(str(MemoryPath("", (key,))), _KEY_BYTES) for key in keys)
         advice = f"take a part (path + one of {parts}), or "
