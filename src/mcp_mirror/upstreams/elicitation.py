@@ -412,6 +412,8 @@ class SuspendedCalls:
         if call is None or not _is_same_sender(call.caller, channel.caller):
             message = "The call that this answers is over, or another gateway process runs it. Make the call again."
             raise RefusedError(message, types.INVALID_PARAMS, data={"reason": "invalid_request_state"})
+        if has_more_values(answered.answers, MAX_INPUT_VALUES):
+            raise RefusedError(f"`inputResponses` has {_TOO_MANY}.", types.INVALID_PARAMS)
         if (answers := decode_as(answered.answers, dict[str, dict[str, Any]])) is None:
             message = "`inputResponses` must be an object with an object for each request that was made."
             raise RefusedError(message, types.INVALID_PARAMS)

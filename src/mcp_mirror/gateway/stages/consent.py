@@ -16,7 +16,7 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import DENIED_BY_USER, FlowError, RefusedError
 from mcp_mirror.gateway.call import Call, Next
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
-from mcp_mirror.payload.json_rpc import decode_as
+from mcp_mirror.payload.json_rpc import decode_as, open_object
 from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 
 _METHOD: Final = "elicitation/create"
@@ -26,6 +26,8 @@ _PENDING: Final = "flow_asked"
 _GRANTED: Final = "flow_allowed"
 _ONCE: Final = "flow_once"
 """Names one elicitation, or one later round: each answer counts once."""
+_MAX_ANSWER: Final = 1 << 12
+"""Bytes of an answer that can be a yes."""
 _MAX_REMEMBERED: Final = 10_000
 _SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -110,8 +112,9 @@ def read_consent(input_round: InputRound | None, used: UsedConsents) -> Consent:
     if once is None or not used.take(once):
         return Consent()
     if pending is not None:
-        answers = decode_as(input_round.answers, dict[str, Any]) or {}
-        return Consent(flow=pending) if _is_yes(answers.get(_KEY)) else Consent(declined=pending)
+        answer = (open_object(input_round.answers) or {}).get(_KEY, b"null")
+        is_yes = len(answer) <= _MAX_ANSWER and _is_yes(decode_as(answer, Any))
+        return Consent(flow=pending) if is_yes else Consent(declined=pending)
     return Consent(flow=granted, input_round=InputRound(input_round.answers, state))
 
 
