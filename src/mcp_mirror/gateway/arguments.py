@@ -34,12 +34,12 @@ from mcp_mirror.memory.path_advice import PathAdvice, advise_query
 from mcp_mirror.memory.tools.table import QUERY
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.paths import MemoryPath
-from mcp_mirror.payload.json_spans import Miss, locate
+from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Location, Segments
+from mcp_mirror.types import Location, Segments, Span
 
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
@@ -300,11 +300,21 @@ async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> d
     def select() -> dict[str, Any]:
         selected: dict[str, Any] = {}
         text = b"".join(arguments)
+        opened: dict[tuple[str, ...], Mapping[str, Span]] = {}
+
+        def open_at(location: tuple[str, ...]) -> Mapping[str, Span]:
+            """The members of the object at a location, which is read once for all its members."""
+            if location not in opened:
+                span = open_at(location[:-1]).get(location[-1]) if location else trim(text)
+                is_object = span is not None and kind_at(text, span.start) == "object"
+                opened[location] = dict(members(text, span)) if span is not None and is_object else {}
+            return opened[location]
+
         for location in entry.inspected.headers:
-            if not isinstance(span := locate(text, location), Miss):
+            *above, last = location
+            if (span := open_at(tuple(above)).get(last)) is not None:
                 with suppress(ValueError, RecursionError):  # such as an integer of 5,000 digits, too long for a header
                     value, tree = json.loads(text[span.start : span.stop]), selected
-                    *above, last = location
                     for token in above:
                         tree = tree.setdefault(token, {})
                     tree[last] = value
