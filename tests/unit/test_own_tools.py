@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.run import add_run
+from mcp_mirror.memory.tools.roots import Roots
 from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN, SLUGS, TOOLS, explain_unserved, own_tools
 from mcp_mirror.memory.tools.tool import Arguments
 from mcp_mirror.settings.policies import MemoryToolSet, MemoryToolsPolicy, ScriptAccess
@@ -278,3 +279,11 @@ def test_a_wrong_argument_is_answered_with_what_to_do(tool: str, arguments: byte
     with pytest.raises(ToolError) as error:
         TOOLS[tool].read_arguments(arguments)
     assert expected in str(error.value)
+
+
+def test_a_path_of_a_file_is_bounded() -> None:
+    with (
+        pytest.raises(ToolError, match="longer than 32,768 characters"),
+        Roots((str(Path.cwd()),)).open_file(f"/{'a/' * 20_000}x"),
+    ):
+        pass

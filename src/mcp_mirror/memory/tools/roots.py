@@ -30,6 +30,8 @@ _FILE_FLAGS: Final = (
     | getattr(os, "O_CLOEXEC", 0)
     | BINARY
 )
+_MAX_NAME: Final = 1 << 15
+"""Characters of a path: `pathlib` of Python 3.12 takes seconds for one of 100,000 parts."""
 _NAME_CHARACTERS: Final = 1000
 """Characters of a file's name in a text for the model. The parts `.` of a path make names of any length valid."""
 
@@ -82,6 +84,8 @@ class Roots(msgspec.Struct, frozen=True):
 
     def _resolve(self, name: str) -> "list[_RootedPath]":
         """The paths below roots that a name may mean, the likeliest first."""
+        if len(name) > _MAX_NAME:
+            raise ToolError(f"{quote_name(name)} is longer than {_MAX_NAME:,} characters. Give a shorter path.")
         path = PurePath(os.path.expanduser(name))  # noqa: PTH111  # Path.expanduser raises for an unknown user
         is_odd = bool(path.anchor) and not path.is_absolute()  # Windows: relative to a drive
         if not path.name or ".." in path.parts or "\0" in name or is_odd:
