@@ -151,7 +151,8 @@ class Calls(msgspec.Struct, frozen=True):
             known = msgspec.json.decode(base64.urlsafe_b64decode(text), type=dict[str, str])
         except ValueError:
             raise ToolError(_FOREIGN_CURSOR) from None
-        return {name: cursor for name, cursor in known.items() if name in self.namespaces}
+        namespaces = frozenset(self.namespaces)
+        return {name: cursor for name, cursor in known.items() if name in namespaces}
 
 
 def _write_cursors(cursors: Mapping[str, str]) -> str:

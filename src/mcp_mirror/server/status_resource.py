@@ -4,7 +4,9 @@ from typing import Any, Final
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.gateway.gateway import STATUS_URI, Gateway
+from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.event_loop import find_stalls
+from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.registry import Upstream
 
 STATUS: Final = {
@@ -44,8 +46,7 @@ def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool
         if may_show:
             status["server"] = listing.server
         status["protocol_version"] = listing.protocol_version
-        required = (policy.scopes_of(str(tool.get("name"))) for tool in listing.tools)
-        status["tools"] = sum(map(caller.has_scopes, required))
+        status["tools"] = _count_tools(listing, policy, caller)
         if listing.is_stale:
             status["stale"] = True
     # Without previews the detail contains no texts of the upstream.
@@ -56,3 +57,10 @@ def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool
     if len(upstream.connections) > 1:
         status["connections"] = len(upstream.connections)
     return status
+
+
+def _count_tools(listing: Listing, policy: UpstreamPolicy, caller: Caller) -> int:
+    """Return how many tools of an upstream the caller may call; the globs of the policy are matched if they decide."""
+    if caller.scopes is None or not policy.is_scoped:
+        return len(listing.tools)
+    return sum(caller.has_scopes(policy.scopes_of(str(tool.get("name")))) for tool in listing.tools)
