@@ -148,11 +148,11 @@ async def test_errors_are_quick_with_ten_thousand_values_and_a_long_text() -> No
 
 
 async def test_a_notice_of_very_many_paths_is_answered_quickly() -> None:
-    bases = [new_base("tool", UUID(int=number << 64, version=4)) for number in range(20_000)]
+    bases = [new_base("tool", UUID(int=(7919 * number) << 96, version=4)) for number in range(30_000)]
     text = f"The function x\n{' '.join(bases)} as input to another function."
     started = process_time()
     error = await answer(text, [GRID])
-    assert process_time() - started < 1  # before: 3
+    assert process_time() - started < 2  # before: 4
     assert error.endswith(f'Give only one: "{bases[0]}" or "{bases[1]}" or "{bases[2]}".')
 
 

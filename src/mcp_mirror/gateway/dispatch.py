@@ -14,7 +14,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.replies import ToolResult, append_text, build_content_reply
+from mcp_mirror.core.replies import ToolResult, append_text, build_content_reply, count_reply_bytes
 from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, find_embedded_bases, open_texts
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
@@ -39,7 +39,7 @@ from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
-from mcp_mirror.system.slices import run_by_parts
+from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Descriptor, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
@@ -194,7 +194,8 @@ class Dispatcher:
             with suppress(StoreError):
                 if isinstance(await self._services.writer.store.describe(call.namespace, base), Descriptor):
                     name = as_json_string(str(location[0]), _MAX_NAME)
-                    return append_text(reply, _EMBEDDED.format(name=name, base=base))
+                    note = _EMBEDDED.format(name=name, base=base)
+                    return await run_by_size(count_reply_bytes(reply), append_text, reply, note)
         return reply
 
     def _note_unstored(self, call: Call, processed: CallResult) -> None:
