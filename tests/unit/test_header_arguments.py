@@ -1,5 +1,7 @@
 """The arguments that a schema mirrors into HTTP headers."""
 
+import sys
+from collections.abc import Iterator
 from time import thread_time
 from typing import Any
 
@@ -16,6 +18,15 @@ RULES = CaptureRules("auto", 2_500, 2_500, is_wrapped=False)
 
 def entry_of(*headers: tuple[str, ...]) -> CatalogEntry:
     return CatalogEntry("t_mirrored", "u", "t", {}, InspectedTool({}, headers=headers), RULES, timeout=None)
+
+
+@pytest.fixture(autouse=True)
+def default_digits() -> Iterator[None]:
+    """Python's bound of the digits of an integer, which other tests of this process lift."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(sys.int_info.default_max_str_digits)
+    yield
+    sys.set_int_max_str_digits(before)
 
 
 @pytest.mark.parametrize(

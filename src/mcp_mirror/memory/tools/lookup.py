@@ -27,8 +27,9 @@ Answer = TypeVar("Answer")
 PATH: Final = "memory_path"
 """The name of the argument with a memory path."""
 _KEY_BYTES: Final = 80
-_MAX_LISTED_KEYS: Final = 8
 """Bytes of a key that an error quotes."""
+_MAX_LISTED_KEYS: Final = 8
+"""Keys that an error quotes."""
 _MAX_INDEXED_BYTES: Final = 1 << 20
 """The largest object whose keys an error lists."""
 
