@@ -357,11 +357,10 @@ class Mirror:
     def tools(self, format: Format = "openai") -> list[Any]:  # noqa: A002  # the usual word for it
         """Return the definitions of the tools that a model gets: twins, or tools to search them, and memory tools.
 
+        They are dicts. Their type is `Any` because the providers' SDKs have types of their own for tools.
+
         Args:
             format: The format of a provider's API.
-
-        Returns:
-            Dicts. Their type is `Any` because the providers' SDKs have types of their own for tools.
 
         Raises:
             MirrorError: The mirror is not open, or the format is unknown.

@@ -26,12 +26,15 @@ class ClientValues:
         self._upstream = policy.name
         self._headers = policy.client_values
 
-    def find_missing(self, caller: Caller) -> str | None:
-        """Return a header that the request of a caller lacks; empty if it has all, None if it needs none."""
+    def are_needed(self, caller: Caller) -> bool:
+        """Whether the requests of a caller need values of its own."""
+        return bool(self._headers) and caller.client_headers is not None
+
+    def find_missing_header(self, caller: Caller) -> str | None:
+        """Return a header that the request of a caller needs and lacks; None without one."""
         given = caller.client_headers
-        if not self._headers or given is None:
-            return None
-        return next((header for header in self._headers.values() if header.lower() not in given), "")
+        lacking = () if given is None else (header for header in self._headers.values() if header.lower() not in given)
+        return next(iter(lacking), None)
 
     def read(self, caller: Caller) -> dict[str, str]:
         """Return the values of a caller by the names that the upstream knows; empty if it needs none.
@@ -39,7 +42,7 @@ class ClientValues:
         Raises:
             UpstreamError: The request lacks a header.
         """
-        if header := self.find_missing(caller):
+        if header := self.find_missing_header(caller):
             raise UpstreamError(
                 f"Upstream {self._upstream!r} needs the request header `{header}` with the user's own credential, once "
                 "and in ASCII. Ask the user to add this header to the settings of this server in the MCP client.",

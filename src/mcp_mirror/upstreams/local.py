@@ -160,6 +160,10 @@ class LocalUpstream:
         """Raise an error: local functions have no connections."""
         return self.listing_connection(channel)
 
+    def needs_headers(self, caller: Caller) -> bool:  # noqa: ARG002  # as `ServerUpstream`
+        """Return False: functions get no headers."""
+        return False
+
     def find_missing_header(self, caller: Caller) -> None:
         """Return None: functions need no headers."""
 

@@ -197,10 +197,10 @@ def explain_missing(upstreams: Iterable[Upstream], caller: Caller) -> str:
     down: list[str] = []
     for one in upstreams:
         is_down, header = one.status.state == "down", one.find_missing_header(caller)
-        if is_down and header is None:
-            down.append(one.policy.name)
-        elif is_down and header:
+        if is_down and header:
             sentences.append(f"Server {one.policy.name} needs the header {header} in requests.")
+        elif is_down and not one.needs_headers(caller):
+            down.append(one.policy.name)
         elif not one.listing:
             starting.append(one.policy.name)
     sentences += (

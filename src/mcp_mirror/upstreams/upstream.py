@@ -145,7 +145,7 @@ class ServerUpstream:
         Where the configured values can list no tools, a caller that sends its own gets the tools of its connection.
         """
         caller = channel.caller
-        if self.listing is None and self.find_missing_header(caller) is not None:
+        if self.listing is None and self.needs_headers(caller):
             with suppress(UpstreamError), anyio.move_on_after(_OWN_LISTING_WAIT):
                 await self.connection_for(channel)
         connection = self._listed_connection(self._choose_owner(caller))
@@ -298,17 +298,20 @@ class ServerUpstream:
         Raises:
             UpstreamError: As for `connection_for`.
         """
-        missing = self.find_missing_header(channel.caller)
-        if missing == "":
-            return await self.connection_for(channel)
-        if missing is None:
+        if not self.needs_headers(channel.caller):
             return self.listing_connection(channel)
+        if self.find_missing_header(channel.caller) is None:
+            return await self.connection_for(channel)
         self._check_scopes(channel)
         return self._shared
 
+    def needs_headers(self, caller: Caller) -> bool:
+        """Whether requests of a caller need headers whose values the upstream gets."""
+        return self._client_values.are_needed(caller)
+
     def find_missing_header(self, caller: Caller) -> str | None:
-        """Return a header that requests of a caller lack; empty if they have all, None if they need none."""
-        return self._client_values.find_missing(caller)
+        """Return a header that a caller needs and its request lacks; None without one."""
+        return self._client_values.find_missing_header(caller)
 
     async def connect(self) -> None:
         """Reconnect now if the upstream is down, and wait for the attempt."""
@@ -340,7 +343,7 @@ class ServerUpstream:
 
         `RuntimeState.catalog_for` finds the tools on the connections of the same owners.
         """
-        if self.find_missing_header(caller) is None:
+        if not self.needs_headers(caller):
             return self._connection_key(caller)
         is_of_session = caller.session is not None and self.policy.scope != "principal"
         return caller.session if is_of_session else caller.principal_key
