@@ -75,8 +75,8 @@ class ConnectionSlots:
                 scope = "of this client" if limit.name == _PER_PRINCIPAL else "to this upstream"
                 raise UpstreamError(
                     f"Upstream {upstream!r} gets no further connection: {limit} connections {scope} are in use. End "
-                    "sessions that are not needed, raise the limit, or set `scope: principal` or `scope: shared` for "
-                    "the upstream.",
+                    "sessions that are not needed, raise the limit, or set `scope: principal` for the upstream, or "
+                    "`scope: shared` if it gets no headers of clients.",
                     RefusalReason.BUSY,
                 )
             with anyio.move_on_after(_CHECK_INTERVAL):
