@@ -178,9 +178,11 @@ def compare_tool(lock: Lock, upstream: str, tool: str, definition: Definition) -
 
 def _is_same(pin: Pin, definition: Definition) -> bool:
     try:
-        # Texts that are equal for most equal definitions, and never for others, are cheaper than the digest.
-        texts = [msgspec.json.encode(one, order="deterministic") for one in (pin.definition, definition)]
-        return texts[0] == texts[1] or pin.sha256 == hash_json(definition)
+        # Equal definitions can have two texts, for 1 and 1.0. The digest, which is slow, decides only on equal values.
+        was, now = (msgspec.json.encode(one, order="deterministic") for one in (pin.definition, definition))
+        return was == now or (
+            msgspec.json.decode(was) == msgspec.json.decode(now) and pin.sha256 == hash_json(definition)
+        )
     except RecursionError:
         return False
 
