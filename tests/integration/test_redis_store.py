@@ -928,6 +928,18 @@ async def test_a_read_only_server_is_logged_once_although_reads_succeed(
         assert caplog.messages[-1] == "The store's Redis server is used again."
 
 
+async def test_reads_succeed_while_a_large_write_is_refused(own_redis: RedisProcess, tmp_path: Path) -> None:
+    own_redis.start()
+    async with opened(own_redis, tmp_path) as store:
+        await put(store, "t-1")
+        own_redis.run("REPLICAOF", "127.0.0.1", free_port())
+        for _ in range(5):
+            writing = asyncio.gather(*(refused(put(store, f"t-{number}", bytes(CHUNK))) for number in (2, 3)))
+            while not writing.done():
+                assert await asyncio.gather(*(store.read("me", "t-1") for _ in range(30))) == [b'"x"'] * 30
+            assert all("read-only" in message for message, _ in await writing)
+
+
 @pytest.mark.skipif(COMMAND is None, reason=MISSING)
 async def test_after_a_failover_one_error_is_enough_to_find_the_new_primary(tmp_path: Path) -> None:
     address, folders = tmp_path / "primary", (tmp_path / "one", tmp_path / "two")

@@ -231,11 +231,12 @@ class RedisConnection:
                     async with asyncio.timeout(_TIMEOUT) as limit:
                         if slots is self._transfers:
                             self._transfer_limits[limit] = asyncio.get_running_loop().time() + _LONGEST_TRANSFER
-                        yield
+                        try:
+                            yield
+                        finally:
+                            self._transfer_limits.pop(limit, None)
                 except (exceptions.RedisError, OSError, ValueError, RecursionError) as error:  # the last two: no reply
                     raise await self._record_error(error, outages) from None
-                finally:
-                    self._transfer_limits.pop(limit, None)
         self.is_up = True
         self._extend_transfers()
         self._report_recovery(was_write=False)
