@@ -358,6 +358,38 @@ async def test_a_server_that_stops_reading_is_restarted(
         assert "'deaf'" in answer
 
 
+async def test_calls_that_a_restart_ends_read_why_the_gateway_restarts(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    upstream = raw("deaf", timeout=30, overrides={"hear": {"timeout": 0.5}})
+    async with open_lines(configured({"deaf": upstream})) as client:
+        await client.greet()
+        await client.send('{"jsonrpc":"2.0","id":"waits","method":"tools/call","params":{"name":"say_mirrored"}}')
+        await client.send(json.dumps(
+            {"jsonrpc": "2.0", "id": "large", "method": "tools/call",
+             "params": {"name": "hear_mirrored", "arguments": {"text": "x" * 3_000_000}}}
+        ))  # fmt: skip
+        answers: dict[str, str] = {}
+        while len(answers) < 2:
+            answer = json.loads(await client.receive())
+            answers[answer["id"]] = answer["result"]["content"][0]["text"]
+        assert "'deaf' does not read its input" in answers["large"]
+        assert answers["waits"] == (
+            "Upstream 'deaf' does not read its input, so the gateway restarts it. 'say' has no answer; it may have had "
+            "effects: check them before you repeat it."
+        )
+
+
+async def test_calls_that_a_flood_ends_read_why_the_gateway_disconnects(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        answer = await client.text("storm_mirrored", {"times": 150_000})
+    assert answer.startswith("Upstream 'raw' sent more than 50,000 unsolicited messages at more than 5,000 per second")
+    assert "so the gateway closed the connection. Check the server's standard output. 'storm' has no answer;" in answer
+
+
 ODD_TOOLS: list[Any] = [
     {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
     {"name": "x_mirrored", "inputSchema": {"type": "object"}},

@@ -11,6 +11,7 @@ from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, refusal_log_line
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
 from mcp_mirror.upstreams.transports.network_errors import CUT_STREAM, LOST_SESSION, FailureKind, omit_scopes, read_mark
+from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     PausableTimeout,
@@ -36,15 +37,15 @@ class FailedRequest(msgspec.Struct, frozen=True):
     request: UpstreamRequest
     pending: PendingRequest
     timeout: PausableTimeout
-    is_blocked: bool
-    """A message of the server over its limit blocks the stream; see `PayloadBypass.is_blocked`."""
+    bypass: PayloadBypass
+    """That of the connection."""
     is_content_hidden: bool
     """The error must not contain text of the server."""
 
     @property
     def is_stuck(self) -> bool:
         """Whether the server, of a request whose timeout is over, cannot be used any more."""
-        return not self.timeout.reason and (not self.pending.is_sent or self.is_blocked)
+        return not self.timeout.reason and (not self.pending.is_sent or self.bypass.is_blocked())
 
     def explain(self, error: Exception) -> UpstreamError:
         """Return the error for the caller, whatever the cause."""
@@ -54,7 +55,7 @@ class FailedRequest(msgspec.Struct, frozen=True):
             case UpstreamError():
                 return error
             case RequestTimeoutError():
-                return UpstreamError(f"{upstream} {self._explain_timeout()}")
+                return UpstreamError(f"{upstream} {self.explain_timeout()}")
             case UnknownSessionError():
                 return SessionLostError(f"{upstream} did not know the gateway's session during {what}; {LOST_SESSION}.")
             case MisdirectedResponseError():
@@ -65,13 +66,13 @@ class FailedRequest(msgspec.Struct, frozen=True):
                 return SessionLostError(str(failure)) if is_unsent else failure
         return UpstreamError(f"{upstream} failed during {what} ({type(error).__name__}); {self.request.after_loss}.")
 
-    def _explain_timeout(self) -> str:
+    def explain_timeout(self) -> str:
         """Return what the server did instead of an answer."""
         if self.timeout.reason:
             return self.timeout.reason
         if not self.pending.is_sent:
             return "does not read its input, so the gateway restarts it."
-        if self.is_blocked:
+        if self.bypass.is_blocked():
             return "sends a message over `limits.max_message_bytes` that does not end, so the gateway restarts it."
         request = self.request
         return f"did not answer {request.what} within {self.timeout.seconds:g} s (`timeout`); {request.after_loss}."
@@ -109,6 +110,8 @@ class FailedRequest(msgspec.Struct, frozen=True):
         elif not is_closed(error):
             code, message, data = error.error.code, error.error.message, error.error.data
             return build_refusal(self.settings, what, code, message, data, is_content_hidden=self.is_content_hidden)
+        if reason := self.bypass.end_reason.removeprefix("It "):
+            return ConnectionLostError(f"Upstream {name!r} {reason} {what} has no answer; {advice}.")
         return ConnectionLostError(f"Upstream {name!r} closed the connection during {what}; {advice}.")
 
 

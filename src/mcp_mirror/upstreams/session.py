@@ -320,9 +320,9 @@ class UpstreamSession:
     ) -> UpstreamError:
         """Return the error of a failed request, and end the session if it cannot be used any more."""
         is_hidden = is_filtered(channel) or not self.policy.preview
-        failed = FailedRequest(self._settings, request, pending, timeout, self._bypass.is_blocked(), is_hidden)
+        failed = FailedRequest(self._settings, request, pending, timeout, self._bypass, is_hidden)
         if isinstance(error, RequestTimeoutError) and failed.is_stuck:
-            self._bypass.give_up()
+            self._bypass.give_up(f"It {failed.explain_timeout()}")
         elif is_closed(error):
             self.ended.set()
         return failed.explain(error)

@@ -147,7 +147,7 @@ class BodyReader:
             fields, data = self._take_event(event, identity)
             await flood.pacer.end()
             if flood.reason:
-                self._bypass.give_up()
+                self._bypass.give_up(flood.reason)
                 raise httpx2.ReadError(flood.reason)
             if data is not None or fields:
                 yield encode_event(fields, data)

@@ -94,6 +94,8 @@ class PayloadBypass:
         """Why the server cannot be reached now, a sentence: the last attempt to open a stream of the session failed."""
         self.is_stuck: bool = False
         """The server neither reads nor writes readable messages, so the transport does not wait for it to exit."""
+        self.end_reason: str = ""
+        """Why the gateway has ended the connection, a sentence about the server; empty if the gateway has not."""
         self.is_blocked: Callable[[], bool] = lambda: False
         """Returns whether a message over its limit blocks the only stream of the server."""
         self.flood: Flood = Flood()
@@ -188,9 +190,10 @@ class PayloadBypass:
             if request.outcome is None:
                 request.finish(_build_closed_error())
 
-    def give_up(self) -> None:
-        """End the connection without waiting for the server."""
+    def give_up(self, reason: str) -> None:
+        """End the connection without waiting for the server, because of a reason for `end_reason`."""
         self.is_stuck = True
+        self.end_reason = reason
         self.ended.set()
 
     def report_unknown_session(self, identity: RequestId | None) -> None:

@@ -97,7 +97,7 @@ class _StdioReader(MessageStream):
                 message = self._open(frame)
                 await flood.pacer.end()
                 if flood.reason:
-                    self._bypass.give_up()
+                    self._bypass.give_up(flood.reason)
                     raise anyio.EndOfStream  # noqa: TRY301  # one exit for every end
                 if message is not None:
                     return message
