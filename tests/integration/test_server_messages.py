@@ -404,6 +404,17 @@ async def test_server_requests_over_the_limit_get_an_error() -> None:
         assert {one.id for one in answers} == set(range(most))
 
 
+async def test_very_many_refused_server_requests_leave_turns_to_others() -> None:
+    client, refused, turns = Client(), 500, 0
+    async with dispatching(client) as setup:
+        for number in range(UpstreamBounds().max_input_requests + refused):
+            setup.receive("roots/list", id=number)
+        while setup.sink.answers.qsize() < refused:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+    assert turns > refused / 20
+
+
 async def test_server_requests_that_take_too_much_memory_get_an_error() -> None:
     client = ready()
     client.answers = anyio.Event()

@@ -25,6 +25,7 @@ from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.security.rate_limits import Limit, TokenBucket, explain_too_many_requests
 from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.system.slices import Pacer
 from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, REQUEST_COPIES, ClientBacklog
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.inflight import InflightRequest, InflightRequests
@@ -157,9 +158,12 @@ class ServerRequests:
             self._refusals.append(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
 
     async def _send_refusals(self) -> None:
+        pacer = Pacer()
         while self._refusals:
+            pacer.begin()
             await self._send(self._refusals[0])
-            self._refusals.popleft()
+            await pacer.end()
+            self._refusals.popleft()  # after the pause, in which `_refuse` starts no second task
 
     async def _start_answers(self) -> None:
         """Answer the accepted requests, each in a task, one in each pass of the event loop."""
