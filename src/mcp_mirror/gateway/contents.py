@@ -18,6 +18,7 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import RefusalReason, StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import NewBases
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import array_of, contiguous, object_of, open_array, open_object
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
@@ -58,6 +59,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
     may_show: Callable[[str], bool] = lambda _upstream: True
     """Returns whether the model may see an upstream's text. Contents of other upstreams are always stored."""
     flows: Flows = msgspec.field(default_factory=Flows)
+    _log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
 
     async def capture(self, kind: CapturedKind, result: Members, namespace: str, origin: ResourceOrigin) -> Members:
         """Return a result with notices in place of large items; `kind` is `RESOURCE` or `PROMPT`.
@@ -130,7 +132,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
         except StoreError as error:
             if not preview:
                 raise
-            _logger.warning("A %s is passed on unchanged because it could not be stored. %s", slug, error)
+            self._log.warning("A %s is passed on unchanged because it could not be stored. %s", slug, error)
             return None
         return result.notice
 

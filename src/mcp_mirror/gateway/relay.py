@@ -32,6 +32,7 @@ from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.contents import Members
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.system.event_loop import expect_growth
 from mcp_mirror.system.fair_threads import run_fairly
@@ -105,6 +106,7 @@ class Relay(msgspec.Struct):
     """The last merged lists, the newest last, as names and origins."""
     _last_pages: dict[tuple[ItemKind, str, str], PagedList] = msgspec.field(default_factory=dict)
     """The last list by kind, upstream and namespace: an upstream may list other items to other principals."""
+    _log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
 
     def offers(self, capability: str, caller: Caller, detail: str = "") -> bool:
         """Whether an upstream that the caller may see has a server capability of MCP, such as `resources`.
@@ -134,7 +136,7 @@ class Relay(msgspec.Struct):
                 pages[upstream.policy.name] = await self._list_one(kind, upstream, channel)
             except UpstreamError as error:
                 failures.append(error)
-                _logger.warning("%s", error.log_message)
+                self._log.warning("%s", error.log_message)
 
         async with anyio.create_task_group() as tasks:
             for upstream in offering:

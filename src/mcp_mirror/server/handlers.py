@@ -37,6 +37,7 @@ from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord, Event
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.announcements import Announcements
@@ -80,6 +81,7 @@ class Handlers(msgspec.Struct):
     """The envelopes of 2026-07-28 tool calls that the SDK has accepted."""
     open_direct_requests: int = 0
     """The number of requests that the direct path answers now."""
+    _log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
 
     def register(self, server: Server[Any]) -> None:
         """Register the handlers in a server of the SDK."""
@@ -240,7 +242,7 @@ class Handlers(msgspec.Struct):
         except StoreError as error:
             if cursor:
                 raise
-            _logger.warning("Resources are listed without the stored values. %s", error)
+            self._log.warning("Resources are listed without the stored values. %s", error)
             return [], None
 
     async def _list_templates(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
