@@ -1,7 +1,7 @@
 """`mcp-mirror eval`: its options, the runs with a progress bar, the table, and the exit code."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -19,16 +19,7 @@ from mcp_mirror.evals.runs import MAX_CONSECUTIVE_FAILURES, check_matrix, run_al
 
 Both = Literal["yes", "no", "both"]
 
-_FAILED: Final = 1
-_INTERRUPTED: Final = 130
-_FILE_WIDTH: Final = 250
-"""Columns of a table that is not written to a terminal."""
-_FLAGS: Final[dict[str | None, tuple[bool, ...] | None]] = {
-    None: None,
-    "yes": (True,),
-    "no": (False,),
-    "both": (True, False),
-}
+_FLAGS: Final[Mapping[Both, tuple[bool, ...]]] = {"yes": (True,), "no": (False,), "both": (True, False)}
 
 
 def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
@@ -66,8 +57,8 @@ def evaluate(  # noqa: PLR0913, PLR0917  # the options of a command line
         variants=_split(variant),
         repeats=repeats,
         seed=seed,
-        few_shot=_FLAGS[few_shot],
-        gateway=_FLAGS[gateway],
+        few_shot=_FLAGS[few_shot] if few_shot else None,
+        gateway=_FLAGS[gateway] if gateway else None,
     )
     matrix = read_matrix(cases or (), profile, model_options, changes)
     settings = check_matrix(matrix)
@@ -83,10 +74,6 @@ def _without_none(**options: Any) -> dict[str, Any]:
 
 def _split(names: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names.split(",")) if names else None
-
-
-def _print_error(line: str) -> None:
-    print(line, file=sys.stderr)  # noqa: T201  # for the operator
 
 
 def _run_missing(settings: Sequence[Setting], log: Log, jobs: int) -> list[Record]:
@@ -108,24 +95,26 @@ def _run_missing(settings: Sequence[Setting], log: Log, jobs: int) -> list[Recor
         try:
             anyio.run(run_all, settings, log, jobs, done)
         except KeyboardInterrupt:
-            _print_error("Interrupted. Continue with the same command and the same --log.")
+            end = "Interrupted. Continue with the same command and the same --log."
         else:
-            if len(log.of(keys)) < len(settings):
-                _print_error(f"mcp-mirror: stopped, because {MAX_CONSECUTIVE_FAILURES} runs in a row failed.")
-    return log.of(keys)
+            end = f"mcp-mirror: stopped, because {MAX_CONSECUTIVE_FAILURES} runs in a row failed."
+    records = log.of(keys)
+    if len(records) < len(settings):
+        print(end, file=sys.stderr)  # noqa: T201  # for the operator
+    return records
 
 
 def _print(rows: Sequence[Row], form: Format) -> None:
     if form == "table":
         console = Console()
-        (console if console.is_terminal else Console(width=_FILE_WIDTH)).print(as_table(rows))
+        (console if console.is_terminal else Console(width=250)).print(as_table(rows))
     else:
         print((as_markdown if form == "markdown" else as_json)(rows))  # noqa: T201  # the output
 
 
 def _find_exit_code(settings: Sequence[Setting], records: Sequence[Record], require: float) -> int:
-    has_void = any(record["end"] == VOID for record in records)
-    if len(records) < len(settings):
-        return _FAILED if has_void else _INTERRUPTED
-    has_enough = sum(record["success"] for record in records) >= require * len(settings)
-    return 0 if has_enough and not has_void else _FAILED
+    if any(record["end"] == VOID for record in records):
+        return 1
+    if len(records) < len(settings):  # interrupted
+        return 130
+    return 0 if sum(record["success"] for record in records) >= require * len(settings) else 1

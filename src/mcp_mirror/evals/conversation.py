@@ -4,16 +4,16 @@ Only data. This module must not know how messages are sent or which calls are co
 """
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
 from operator import add
 from typing import Any, Final, Literal
+
+import msgspec
 
 CALL_TOOL: Final = "call_tool"
 """The gateway's tool that calls a tool which is not listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(msgspec.Struct, frozen=True):
     """A tool as the model sees it."""
 
     name: str
@@ -21,8 +21,7 @@ class Tool:
     schema: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A tool call that a model wrote."""
 
     identity: str
@@ -32,15 +31,13 @@ class Call:
     """Why the call cannot be made, a text for the model; empty: it can."""
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(msgspec.Struct, frozen=True):
     """A message of the user."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A message of the model: calls or an answer; if it is neither, the message has a `problem`."""
 
     text: str = ""
@@ -51,8 +48,7 @@ class Reply:
     """Why the message is neither, a text for the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(msgspec.Struct, frozen=True):
     """An image for the model."""
 
     media_type: str
@@ -60,8 +56,7 @@ class Image:
     """Base64."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The result of a call as the model reads it."""
 
     call: Call
@@ -74,8 +69,7 @@ class Result:
 Entry = User | Reply | Result
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Tokens as counted by an endpoint."""
 
     prompt: int = 0
@@ -86,7 +80,7 @@ class Usage:
     """Requests."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*map(add, astuple(self), astuple(other)))
+        return Usage(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
     @property
     def total(self) -> int:
@@ -94,8 +88,7 @@ class Usage:
         return self.prompt + self.completion
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedCall:
+class ReceivedCall(msgspec.Struct, frozen=True):
     """A call as the upstream received and recorded it."""
 
     tool: str
@@ -103,8 +96,7 @@ class ReceivedCall:
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class MadeCall:
+class MadeCall(msgspec.Struct, frozen=True):
     """A call of the model with its result."""
 
     result: Result
@@ -133,8 +125,7 @@ often (repeated); replies that were neither call nor answer (malformed); a full 
 endpoint or a server, so that the run says nothing about the model (error)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(msgspec.Struct, frozen=True):
     """A whole conversation."""
 
     entries: tuple[Entry, ...]
@@ -143,5 +134,5 @@ class Transcript:
     answer: str = ""
     detail: str = ""
     """The error message; empty without an error."""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     seconds: float = 0.0

@@ -7,9 +7,12 @@ format is OpenAI's chat completions, which local servers support too.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, Literal
+
+import msgspec
 
 from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, Tool, User
 
@@ -38,8 +41,7 @@ _OBJECT: Final = re.compile(r"\{")
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True):
     """One way to call tools."""
 
     instructions: Callable[[Sequence[Tool]], str]
@@ -55,10 +57,7 @@ class Dialect:
 def write_messages(
     dialect: Dialect, system: str, entries: Iterable[Entry], *, with_images: bool = False
 ) -> list[Message]:
-    """Convert a conversation to messages. Adjacent user messages are joined, because many chat templates require it.
-
-    Images of results are in a user message after the results, because tool messages have only text.
-    """
+    """Convert a conversation to messages; adjacent ones of the user are joined, because many templates require it."""
     written: list[Message] = [{"role": "system", "content": system}] if system else []
     for is_result, group in groupby(entries, key=lambda entry: isinstance(entry, Result)):
         grouped = list(group)
@@ -88,15 +87,10 @@ def _text_part(text: str) -> Message:
 
 def _join_contents(contents: Sequence[str | list[Message]]) -> str | list[Message]:
     """Join texts to a text; with images, a list of all parts."""
-    texts: list[str] = []
-    parts: list[Message] = []
-    for content in contents:
-        if isinstance(content, str):
-            texts.append(content)
-            parts.append(_text_part(content))
-        else:
-            parts += content
-    return "\n\n".join(texts) if len(texts) == len(contents) else parts
+    texts = [content for content in contents if isinstance(content, str)]
+    if len(texts) == len(contents):
+        return "\n\n".join(texts)
+    return [part for one in contents for part in ([_text_part(one)] if isinstance(one, str) else one)]
 
 
 def _write(dialect: Dialect, entry: Entry) -> Message:
@@ -115,16 +109,11 @@ def _native_body(tools: Sequence[Tool]) -> Mapping[str, Any]:
 
 
 def _native_reply(reply: Reply) -> Message:
-    calls = [
-        {
-            "id": call.identity,
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
-        }
-        for call in reply.calls
-    ]
-    text = reply.text or reply.answer or None
-    return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+    message: Message = {"role": "assistant", "content": reply.text or reply.answer or None}
+    for call in reply.calls:
+        function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
+        message.setdefault("tool_calls", []).append({"id": call.identity, "type": "function", "function": function})
+    return message
 
 
 def _native_result(result: Result) -> Message:
@@ -132,10 +121,8 @@ def _native_result(result: Result) -> Message:
 
 
 def _read_native(message: Mapping[str, Any]) -> Reply:
-    text = _text_of(message)
-    if not isinstance(calls := message.get("tool_calls"), list):
-        calls = []
-    read = tuple(_read_function(one, index) for index, one in enumerate(calls))
+    text, calls = _text_of(message), message.get("tool_calls")
+    read = tuple(_read_function(one, index) for index, one in enumerate(calls if isinstance(calls, list) else ()))
     return Reply(text, read, None if read else text)
 
 
@@ -148,17 +135,12 @@ def _read_function(call: Any, index: int) -> Call:
 
 def _call(identity: str, name: str, arguments: Any) -> Call:
     """Build a call. The arguments are an object or its JSON text; missing arguments are an empty object."""
-    read = arguments
     if isinstance(arguments, str):
-        try:
-            read = json.loads(arguments or "{}", strict=False)
-        except (ValueError, RecursionError):
-            read = arguments
-    if read is None:
-        read = {}
-    if not isinstance(read, dict):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments or "{}", strict=False)
+    if not isinstance(arguments, dict | None):
         return Call(identity, name, {}, "The arguments are no JSON object. Give an object of the tool's arguments.")
-    return Call(identity, name, _replace_surrogates(read))
+    return Call(identity, name, _replace_surrogates(arguments or {}))
 
 
 def _replace_surrogates(value: Any) -> Any:
@@ -230,22 +212,14 @@ def _text_result(result: Result) -> Message:
     return {"role": "user", "content": f"{result.call.name} answered:\n{result.text}"}
 
 
-def _read_schema(message: Mapping[str, Any]) -> Reply:
-    text = _text_of(message)
-    calls = list(_calls_in(text))
-    return _reply(text, calls[:1]) if calls else Reply(text, problem=_NO_CALL)
-
-
-def _read_text(message: Mapping[str, Any]) -> Reply:
-    """Read calls anywhere in the text; a text without calls is the answer."""
+def _read_text(message: Mapping[str, Any], *, is_enforced: bool) -> Reply:
+    """Read calls anywhere in the text. With an enforced schema it has one call; else a text without is the answer."""
     text = _text_of(message)
     calls = list(_calls_in(text))
     if not calls:
-        return Reply(text, answer=text) if text.strip() else Reply(text, problem=_NO_CALL)
-    return _reply(text, calls)
-
-
-def _reply(text: str, calls: Sequence[Call]) -> Reply:
+        is_answer = not is_enforced and text.strip()
+        return Reply(text, answer=text) if is_answer else Reply(text, problem=_NO_CALL)
+    calls = calls[:1] if is_enforced else calls
     final = next((call for call in calls if call.name == FINAL), None)
     others = tuple(call for call in calls if call.name != FINAL)
     if final is None or others:
@@ -279,6 +253,10 @@ def _as_call(found: Mapping[str, Any], position: int) -> Call | None:
 
 DIALECTS: Final[Mapping[ToolsMode, Dialect]] = {
     "native": Dialect(lambda _: "", _native_body, _native_reply, _native_result, _read_native),
-    "json_schema": Dialect(_describe_tools, _schema_body, _text_reply, _text_result, _read_schema),
-    "json_text": Dialect(_describe_tools, lambda _: {}, _text_reply, _text_result, _read_text),
+    "json_schema": Dialect(
+        _describe_tools, _schema_body, _text_reply, _text_result, partial(_read_text, is_enforced=True)
+    ),
+    "json_text": Dialect(
+        _describe_tools, lambda _: {}, _text_reply, _text_result, partial(_read_text, is_enforced=False)
+    ),
 }

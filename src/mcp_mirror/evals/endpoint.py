@@ -22,7 +22,6 @@ _TEMPORARY: Final = frozenset({408, 409, 425, 429})
 _TOO_LONG: Final = frozenset({400, 413, 422})
 """Status codes of endpoints for a conversation that is too long."""
 _CONTEXT_EXCEEDED: Final = re.compile(r"context|too (?:long|large|many tokens)|maximum .*tokens", re.IGNORECASE)
-_JSON: Final = {"Content-Type": "application/json"}
 _SHOWN: Final = 300
 
 
@@ -47,11 +46,7 @@ class Endpoint:
     pauses: Sequence[float] = _PAUSES
 
     async def complete(self, messages: Sequence[Message], body: Mapping[str, Any]) -> Completion:
-        """Request one completion.
-
-        Raises:
-            EndpointError: All attempts failed; `is_context_exceeded` if the conversation is too long.
-        """
+        """Request one completion; EndpointError if all attempts failed."""
         request = {"model": self.model, "messages": list(messages), **body, **self.extra}
         for pause in (*self.pauses, None):
             try:
@@ -66,7 +61,9 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         url = f"{self.base_url.rstrip('/')}/chat/completions"
         try:
-            response = await self.client.post(url, content=json.dumps(request), headers={**_JSON, **headers})
+            response = await self.client.post(
+                url, content=json.dumps(request), headers={"Content-Type": "application/json", **headers}
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise EndpointError(
                 f"{url} cannot be reached: {type(error).__name__} {error}".strip(), retry_after=0

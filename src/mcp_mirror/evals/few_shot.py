@@ -94,7 +94,5 @@ def _choose(stored: list[T], match: re.Match[str]) -> T:
 
 def _mangle(path: str) -> str:
     """Mistype a path: swap its last two digits, or change the last digit if they are equal."""
-    head, one, two = path[:-2], path[-2], path[-1]
-    if one != two:
-        return head + two + one
-    return head + one + ("1" if two == "0" else "0")
+    one, two = path[-2], path[-1]
+    return path[:-2] + (two + one if one != two else one + ("1" if two == "0" else "0"))

@@ -7,24 +7,24 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any, Final
+
+import msgspec
 
 from mcp_mirror import OWN_TOOLS
 from mcp_mirror.evals.cases import Case, ExpectedCall, ResultOf
 from mcp_mirror.evals.conversation import MadeCall, Transcript
 from mcp_mirror.evals.pointers import JudgedPointer, bases_in_results, judge_pointer, value_at
-from mcp_mirror.paths import find_bases, slug_of
+from mcp_mirror.paths import slug_of
 from mcp_mirror.tokens import estimate_tokens
 
 _SHOWN: Final = 160
 _SPACE: Final = re.compile(r"\s+")
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """The outcome of one check."""
 
     name: str
@@ -33,8 +33,7 @@ class Check:
     """Why the check failed; empty if it passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The checks of a run, and how the model wrote paths."""
 
     checks: tuple[Check, ...]
@@ -49,8 +48,7 @@ class Verdict:
         return all(check.passed for check in self.checks)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """The data of a run that is judged."""
 
     transcript: Transcript
@@ -61,7 +59,7 @@ class Run:
     gateway: bool
     earlier: tuple[MadeCall, ...] = ()
     """Calls that were made before the prompt."""
-    earlier_bases: Mapping[str, str] = field(default_factory=dict)
+    earlier_bases: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The bases in the results of those calls that the model saw."""
 
     @property
@@ -69,19 +67,8 @@ class Run:
         """The model's calls, each with the upstream's name of its tool."""
         return tuple((self.name_of(made.named_call.name), made) for made in self.transcript.made_calls)
 
-    def known_before(self, index: int) -> dict[str, str]:
-        """The bases that the model could know before its call at this index, with the texts that contain them."""
-        return {**self.earlier_bases, **bases_in_results(self.transcript.made_calls[:index])}
 
-    def results_of(self, wanted: ResultOf) -> list[Any]:
-        """The results of a tool as recorded by its upstream, newest first."""
-        made_calls = (*self.earlier, *self.transcript.made_calls)
-        received = [call for made in made_calls for call in made.received_calls if call.tool == wanted.result_of]
-        return [call.result for call in received if _has(call.arguments, wanted.arguments)][::-1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Match:
+class _Match(msgspec.Struct, frozen=True):
     """The calls that match an expected call."""
 
     expected: ExpectedCall
@@ -113,37 +100,35 @@ def judge(case: Case, run: Run) -> Verdict:
     checks += _check_answer(case, run.transcript.answer)
     checks += [_check_file(name, wanted, run) for name, wanted in case.files.expected.items()]
     exact = [judged.form == "exact" for _, judged in pointers]
-    received = [
-        match.judged_call is not None and _is_received(run, match.judged_call, name, source)
-        for match in matches
-        for name, source in match.expected.pointers.items()
-    ]
+    sources = ((match, name, source) for match in matches for name, source in match.expected.pointers.items())
+    received = [_is_received(run, match.judged_call, name, source) for match, name, source in sources]
     return Verdict(tuple(checks), all(exact) if exact else None, all(received) if received else None)
 
 
 def _match(expected: ExpectedCall, run: Run) -> _Match:
-    attempts = tuple(
-        index
-        for index, (name, made) in enumerate(run.named_calls)
-        if name in expected.tool and _has_arguments(name, made, expected)
-    )
+    attempts: list[int] = []
+    for index, (name, made) in enumerate(run.named_calls):
+        # The arguments are those that the model wrote, or those that the tool received.
+        received = (call.arguments for call in made.received_calls if call.tool == name)
+        has_arguments = any(_has(given, expected.arguments) for given in (made.named_call.arguments, *received))
+        if name in expected.tool and has_arguments:
+            attempts.append(index)
     successes = tuple(index for index in attempts if not run.transcript.made_calls[index].result.is_error)
-    return _Match(expected, attempts, successes)
-
-
-def _has_arguments(name: str, made: MadeCall, expected: ExpectedCall) -> bool:
-    """Whether a call has the expected arguments as the model wrote them, or as its tool received them."""
-    received = (call.arguments for call in made.received_calls if call.tool == name)
-    return any(_has(arguments, expected.arguments) for arguments in (made.named_call.arguments, *received))
+    return _Match(expected, tuple(attempts), successes)
 
 
 def _has(arguments: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(key in arguments and arguments[key] == value for key, value in wanted.items())
 
 
+def _fail_if(is_failed: bool, name: str, reason: str) -> Check:  # noqa: FBT001  # reads as a condition
+    """Return a check, which has the reason only if it failed."""
+    return Check(name, not is_failed, reason if is_failed else "")
+
+
 def _check_end(transcript: Transcript) -> Check:
-    reason = "" if transcript.end == "answered" else f"ended by {transcript.end} {transcript.detail}".strip()
-    return Check("answered", not reason, reason)
+    reason = f"ended by {transcript.end} {transcript.detail}".strip()
+    return _fail_if(transcript.end != "answered", "answered", reason)
 
 
 def _title(expected: ExpectedCall) -> str:
@@ -154,18 +139,15 @@ def _title(expected: ExpectedCall) -> str:
 def _check_count(match: _Match, run: Run) -> Check:
     expected, count = match.expected, len(match.successes)
     passed = count >= expected.count if expected.allow_multiple else count == expected.count
-    if passed:
-        return Check(f"calls {_title(expected)}", passed=True)
-    failed = len(match.attempts) - count
-    last = run.transcript.made_calls[match.attempts[-1]].result if match.attempts else None
-    failure = f"; {failed} failed: {_cut(last.text)}" if last and last.is_error else ""
-    others = [
-        _cut(json.dumps(dict(made.named_call.arguments))) for name, made in run.named_calls if name in expected.tool
-    ]
-    instead = f"; called with {', '.join(others)}" if others and not match.attempts else ""
     at_least = "at least " if expected.allow_multiple else ""
-    reason = f"{count} successful calls, expected {at_least}{expected.count}{failure}{instead}"
-    return Check(f"calls {_title(expected)}", passed=False, reason=reason)
+    reason = f"{count} successful calls, expected {at_least}{expected.count}"
+    if match.attempts:
+        last = run.transcript.made_calls[match.attempts[-1]].result
+        reason += f"; {len(match.attempts) - count} failed: {_cut(last.text)}" if last.is_error else ""
+    else:
+        given = [made.named_call.arguments for name, made in run.named_calls if name in expected.tool]
+        reason += f"; called with {', '.join(_cut(json.dumps(dict(one))) for one in given)}" if given else ""
+    return _fail_if(not passed, f"calls {_title(expected)}", reason)
 
 
 def _check_order(matches: Iterable[_Match]) -> Check:
@@ -179,20 +161,18 @@ def _check_order(matches: Iterable[_Match]) -> Check:
 
 def _judge_pointers(match: _Match, run: Run) -> Iterable[tuple[str, JudgedPointer]]:
     """Yield the title and the judgement of each argument that must be a path."""
-    index, call = match.judged_call, _title(match.expected)
     for name, source in match.expected.pointers.items():
-        if index is None:
-            judged = JudgedPointer("missing", "the call was not made")
-        else:
-            judged = _judge_argument(run, index, name, source)
-        yield f"{call}.{name}", judged
+        yield f"{_title(match.expected)}.{name}", _judge_argument(run, match.judged_call, name, source)
 
 
-def _judge_argument(run: Run, index: int, name: str, source: str) -> JudgedPointer:
+def _judge_argument(run: Run, index: int | None, name: str, source: str) -> JudgedPointer:
+    if index is None:
+        return JudgedPointer("missing", "the call was not made")
     arguments = run.transcript.made_calls[index].named_call.arguments
     if name not in arguments:
         return JudgedPointer("missing", "the argument is missing")
-    return judge_pointer(arguments[name], run.known_before(index), source, name)
+    known = {**run.earlier_bases, **bases_in_results(run.transcript.made_calls[:index])}
+    return judge_pointer(arguments[name], known, source, name)
 
 
 def _check_stored(match: _Match, run: Run) -> Check:
@@ -201,27 +181,25 @@ def _check_stored(match: _Match, run: Run) -> Check:
     if not match.successes:
         return Check(name, passed=False, reason="the call did not succeed")
     made = run.transcript.made_calls[match.successes[-1]]
-    stored = bool(find_bases(made.result.text) - find_bases(str(made.call.arguments)))
-    return Check(name, stored == wanted, "" if stored == wanted else f"the result is {_cut(made.result.text)}")
+    stored = bool(bases_in_results([made]))
+    return _fail_if(stored != wanted, name, f"the result is {_cut(made.result.text)}")
 
 
 def _check_forbidden(glob: str, run: Run) -> Check:
     called = sorted({name for name, _ in run.named_calls if fnmatchcase(name, glob)})
-    return Check(f"no {glob}", not called, f"called {', '.join(called)}" if called else "")
+    return _fail_if(bool(called), f"no {glob}", f"called {', '.join(called)}")
 
 
 def _check_answer(case: Case, answer: str) -> Iterable[Check]:
-    wanted = case.answer
+    wanted, shown = case.answer, f"the answer is {_cut(answer)}"
     for texts in (*wanted.contains, *((wanted.any_of,) if wanted.any_of else ())):
-        found = any(_contains(answer, text) for text in texts)
-        yield Check(f"answer has {' or '.join(texts)}", found, "" if found else f"the answer is {_cut(answer)}")
+        is_found = any(_contains(answer, text) for text in texts)
+        yield _fail_if(not is_found, f"answer has {' or '.join(texts)}", shown)
     for text in wanted.excludes:
-        found = _contains(answer, text)
-        yield Check(f"answer has no {text}", not found, f"the answer is {_cut(answer)}" if found else "")
+        yield _fail_if(_contains(answer, text), f"answer has no {text}", shown)
     if wanted.max_tokens is not None:
         tokens = estimate_tokens(answer.encode())
-        passed = tokens <= wanted.max_tokens
-        yield Check(f"answer of {wanted.max_tokens} tokens", passed, "" if passed else f"it has {tokens}")
+        yield _fail_if(tokens > wanted.max_tokens, f"answer of {wanted.max_tokens} tokens", f"it has {tokens}")
 
 
 def _contains(answer: str, text: str) -> bool:
@@ -243,44 +221,38 @@ def _check_file(name: str, wanted: str | ResultOf, run: Run) -> Check:
     if not texts:
         return Check(title, passed=False, reason="the expected tool returned no result for it")
     # A text is compared byte for byte, any other value as JSON.
-    if any(found == text.encode() if isinstance(text, str) else _parse(found) == text for text in texts):
-        return Check(title, passed=True)
-    return Check(title, passed=False, reason=f"it contains {_cut(found.decode(errors='replace'))}")
+    is_equal = any(found == text.encode() if isinstance(text, str) else _parse(found) == text for text in texts)
+    return _fail_if(not is_equal, title, f"it contains {_cut(found.decode(errors='replace'))}")
 
 
 def _values_of(wanted: ResultOf, run: Run) -> Iterable[Any]:
-    for result in run.results_of(wanted):
-        with suppress(LookupError):
-            yield _replaced(value_at(result, wanted.at), wanted.replace)
+    """Yield the part that is wanted of each result of a tool, as its upstream recorded it, the newest first."""
+    made_calls = (*run.earlier, *run.transcript.made_calls)
+    received = [call for made in made_calls for call in made.received_calls if call.tool == wanted.result_of]
+    for call in reversed(received):
+        if _has(call.arguments, wanted.arguments):
+            with suppress(LookupError):
+                value = value_at(call.result, wanted.at)
+                for old, new in wanted.replace.items():
+                    value = value.replace(old, new) if isinstance(value, str) else value
+                yield value
 
 
-def _replaced(value: Any, replace: Mapping[str, str]) -> Any:
-    for old, new in replace.items():
-        value = value.replace(old, new) if isinstance(value, str) else value
-    return value
-
-
-def _is_received(run: Run, index: int, name: str, source: str) -> bool:
+def _is_received(run: Run, index: int | None, name: str, source: str) -> bool:
     """Whether the upstream received the value. Without records of upstreams, an accepted path counts."""
-    made = run.transcript.made_calls[index]
-    if made.result.is_error:
+    if index is None or (made := run.transcript.made_calls[index]).result.is_error:
         return False
     judged = _judge_argument(run, index, name, source)
     received = next((call.arguments[name] for call in made.received_calls if name in call.arguments), None)
-    expected = [*_expected_values(run, judged, source)]
-    if received is None or not expected:
-        return judged.path is not None
-    # One may be the JSON text of the other: the gateway converts values for arguments.
-    return any(received == value or _parse(received) == _parse(value) for value in expected)
-
-
-def _expected_values(run: Run, judged: JudgedPointer, source: str) -> Iterable[Any]:
-    """The recorded values that the upstream should have received."""
     tool, _, pointer = source.partition("/")
     below = f"/{pointer}" if pointer else ""
     if not tool and judged.path is not None:
         tool, below = slug_of(judged.path.base), str(judged.path).removeprefix(judged.path.base)
-    return _values_of(ResultOf(result_of=tool, at=below), run)
+    expected = [*_values_of(ResultOf(result_of=tool, at=below), run)]
+    if received is None or not expected:
+        return judged.path is not None
+    # One may be the JSON text of the other: the gateway converts values for arguments.
+    return any(received == value or _parse(received) == _parse(value) for value in expected)
 
 
 def _parse(value: Any) -> Any:

@@ -7,10 +7,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from mcp_mirror.errors import EndpointError, UpstreamError
 from mcp_mirror.evals.cases import Limits
@@ -29,8 +29,7 @@ _MAX_MALFORMED: Final = 3
 """Replies that are neither call nor answer that end the conversation."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationSetup:
+class ConversationSetup(msgspec.Struct, frozen=True):
     """The beginning of a conversation, and its limits."""
 
     system: str
@@ -44,20 +43,19 @@ class ConversationSetup:
     """The model sees the images of results."""
 
 
-@dataclass(slots=True)
-class _Conversation:
+class _Conversation(msgspec.Struct):
     """A running conversation."""
 
     setup: ConversationSetup
     complete: Complete
     make_call: MakeCall
     entries: list[Entry]
-    made_calls: list[MadeCall] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
+    made_calls: list[MadeCall] = msgspec.field(default_factory=list)
+    usage: Usage = msgspec.field(default_factory=Usage)
     last_prompt: int = 0
     """Prompt tokens of the last request."""
     malformed: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = msgspec.field(default_factory=Counter)
 
     async def run(self) -> End:
         """Continue until the conversation ends."""
@@ -82,7 +80,7 @@ class _Conversation:
         completion = await self.complete(messages, {**setup.dialect.body(setup.tools), **setup.sampling})
         # Each request begins with the whole previous one, so that part is cached.
         cached = min(self.last_prompt, completion.usage.prompt)
-        self.usage += replace(completion.usage, cached=cached, steps=1)
+        self.usage += msgspec.structs.replace(completion.usage, cached=cached, steps=1)
         self.last_prompt = completion.usage.prompt
         reply = setup.dialect.read(completion.message)
         self.entries.append(reply)

@@ -4,8 +4,9 @@ Pure. A model can know the paths in the results before the call.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from mcp_mirror.evals.cases import shorten
 from mcp_mirror.evals.conversation import MadeCall
@@ -26,8 +27,7 @@ from mcp_mirror.paths import (
 Form = Literal["exact", "forgiven", "wrong", "missing"]
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedPointer:
+class JudgedPointer(msgspec.Struct, frozen=True):
     """The judgement of an argument that should be a path."""
 
     form: Form

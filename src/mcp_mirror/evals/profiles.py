@@ -138,14 +138,15 @@ def find_cases(names: Sequence[str], folder: Path = Path()) -> list[Path]:
 
 def load_case(path: Path) -> Case:
     """Read a case file, and the file of examples that its `few_shot` may name; ConfigError if they are not valid."""
-    return read_case(str(path), _text_of(path), lambda name: _examples(path.parent / name))
 
+    def read_examples(name: str) -> Any:
+        file = path.parent / name
+        try:
+            return yaml.safe_load(_text_of(file))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{file}: not valid YAML: {error}") from None
 
-def _examples(path: Path) -> Any:
-    try:
-        return yaml.safe_load(_text_of(path))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    return read_case(str(path), _text_of(path), read_examples)
 
 
 def _text_of(path: Path) -> str:

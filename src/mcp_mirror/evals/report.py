@@ -3,10 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 from rich import box
 from rich.table import Table
 
@@ -27,8 +27,7 @@ _SETTING: Final = ("model", "notice", "variant", "few_shot", "gateway")
 _ALL: Final = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """Runs with the same labels."""
 
     labels: Mapping[str, Any]
@@ -134,12 +133,6 @@ _FIGURES: Final[Sequence[tuple[str, Callable[[Row], str]]]] = (
 )
 
 
-def _write_label(label: object) -> str:
-    if isinstance(label, bool):
-        return "yes" if label else "no"
-    return str(label)
-
-
 def _share(count: int, runs: int) -> str:
     return f"{count}/{runs}" if runs else "-"
 
@@ -154,23 +147,19 @@ def _list_columns(rows: Sequence[Row]) -> list[_Column]:
     """The columns that are not empty. Those of settings are left out if all rows have the same value."""
     columns: list[_Column] = []
     for label in ("case", *_SETTING):
-        cells = [_write_label(row.labels[label]) for row in rows]
+        cells = [{True: "yes", False: "no"}.get(row.labels[label], str(row.labels[label])) for row in rows]
         if label == "case" or len({*cells} - {""}) > 1:
             columns.append(_Column(label.replace("_", "-"), cells))
     for name, write in _FIGURES:
-        columns.append(_Column(name, [_cell(name, write, row) for row in rows], is_number=True))
+        # The row of a skipped case has only what the model lacks.
+        skipped = "skipped, requires {}" if name == "success" else ""
+        cells = [skipped.format(row.requires) if row.requires else write(row) for row in rows]
+        columns.append(_Column(name, cells, is_number=True))
     return [column for column in columns if any(column.cells)]
 
 
 def _list_lines(columns: Sequence[_Column]) -> Iterable[Sequence[str]]:
     return zip(*(column.cells for column in columns), strict=True)
-
-
-def _cell(name: str, write: Callable[[Row], str], row: Row) -> str:
-    """The cell of a figure; the row of a skipped case has only what the model lacks."""
-    if row.requires:
-        return f"skipped, requires {row.requires}" if name == "success" else ""
-    return write(row)
 
 
 def as_table(rows: Sequence[Row]) -> Table:

@@ -22,11 +22,7 @@ MAX_CONSECUTIVE_FAILURES: Final = 5
 
 
 def check_matrix(matrix: Matrix) -> tuple[Setting, ...]:
-    """Return the settings of all runs, and load each configuration once to check it.
-
-    Raises:
-        ConfigError: The matrix has no run, or a configuration cannot be used.
-    """
+    """Return the settings of all runs; ConfigError without any, or for an unusable configuration."""
     settings = tuple(matrix.settings())
     if not settings:
         raise ConfigError(

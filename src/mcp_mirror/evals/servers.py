@@ -9,16 +9,15 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client import ClientRequestContext, Transport
-from mcp.client.session import ElicitationFnT
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -31,10 +30,6 @@ from mcp_mirror.evals.conversation import Call, Image, MadeCall, ReceivedCall, R
 WITNESS: Final = "EVAL_WITNESS"
 """The environment variable with the file in which a server records the calls that it receives: one JSON line per call,
 with `tool`, `arguments` and `result`."""
-_LONGEST: Final = 600.0
-"""Timeout of a request to the gateway, in seconds; upstreams have their own `timeout`."""
-_MAX_OUTPUT: Final = 500
-"""Characters of a server's standard error in an error message."""
 
 
 class RunFolder:
@@ -58,7 +53,7 @@ class RunFolder:
     @property
     def server_output(self) -> str:
         """The end of the servers' standard error."""
-        return self.log.read_text(errors="replace").strip()[-_MAX_OUTPUT:]
+        return self.log.read_text(errors="replace").strip()[-500:]
 
     def prepare(self, config: Mapping[str, Any], files: Mapping[str, str]) -> Config:
         """Write and load the configuration, and write the files; ConfigError if the configuration cannot be used.
@@ -89,24 +84,16 @@ def _with_recording(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "upstreams": {**upstreams, **recording}}
 
 
-@dataclass(slots=True)
-class User:
+class User(msgspec.Struct):
     """The user, who answers each elicitation request in the same way: `accept` ticks the boxes of the form."""
 
-    answer: Elicitation = "none"
-    requests: list[str] = field(default_factory=list)
+    answer: Elicitation
+    requests: list[str] = msgspec.field(default_factory=list)
     """The messages of the requests."""
 
-    @property
-    def elicitation_callback(self) -> ElicitationFnT | None:
-        """The client's handler of elicitation requests; None if the client accepts none."""
-        return None if self.answer == "none" else self._reply
-
-    async def _reply(
-        self,
-        context: ClientRequestContext,  # noqa: ARG002  # the type of the callback has it
-        params: types.ElicitRequestParams,
-    ) -> types.ElicitResult:
+    async def reply(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Answer one request; a handler of the client."""
+        del context
         self.requests.append(params.message)
         if self.answer == "decline" or not isinstance(params, types.ElicitRequestFormParams):
             return types.ElicitResult(action="decline")
@@ -117,8 +104,7 @@ class User:
         return types.ElicitResult(action="accept", content=ticked)
 
 
-@dataclass(slots=True)
-class Servers:
+class Servers(msgspec.Struct):
     """Running servers with one list of tools."""
 
     run_folder: RunFolder
@@ -142,21 +128,15 @@ class Servers:
         return twin if (twin := name + self.suffix) in names else name
 
     async def make_call(self, call: Call) -> MadeCall:
-        """Make a call. Errors of the server are results, which the model reads.
-
-        Raises:
-            UpstreamError: The connection is lost.
-        """
+        """Make a call. Errors of the server are results for the model; UpstreamError if the connection is lost."""
         if (client := self.clients.get(call.name)) is None:
             return MadeCall(Result(call, f"There is no tool {call.name!r}.", is_error=True))
         started = time.perf_counter()
         try:
             answered = await client.call_tool(call.name, dict(call.arguments))
-        except MCPError as error:
-            if error.error.code == types.CONNECTION_CLOSED:
+        except (MCPError, ValueError) as error:  # ValueError: arguments that cannot be sent, such as NaN
+            if isinstance(error, MCPError) and error.error.code == types.CONNECTION_CLOSED:
                 raise UpstreamError(f"The connection to the server was lost in {call.name!r}: {error}") from None
-            result = Result(call, f"Error: {error}", is_error=True)
-        except ValueError as error:  # arguments that cannot be sent, such as NaN
             result = Result(call, f"Error: {error}", is_error=True)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             raise UpstreamError(f"The connection to the server was lost in {call.name!r}.") from error
@@ -182,15 +162,15 @@ def _text_of(result: types.CallToolResult) -> str:
     """The text of a result for a model: structured content if present, as in most clients, else the blocks."""
     if result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(map(_block_text, result.content))
-
-
-def _block_text(block: types.ContentBlock) -> str:
-    if isinstance(block, types.TextContent):
-        return block.text
-    if isinstance(block, types.ImageContent | types.AudioContent):
-        return f"[{block.type} {block.mime_type}, {len(block.data)} characters]"
-    return block.model_dump_json(exclude_none=True, by_alias=True)
+    texts: list[str] = []
+    for block in result.content:
+        if isinstance(block, types.TextContent):
+            texts.append(block.text)
+        elif isinstance(block, types.ImageContent | types.AudioContent):
+            texts.append(f"[{block.type} {block.mime_type}, {len(block.data)} characters]")
+        else:
+            texts.append(block.model_dump_json(exclude_none=True, by_alias=True))
+    return "\n".join(texts)
 
 
 @asynccontextmanager
@@ -203,7 +183,7 @@ async def start_servers(
         UpstreamError: A server does not start or does not list its tools; the message quotes its standard error.
     """
     command = ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config))
-    itself = UpstreamPolicy("gateway", StdioEndpoint(sys.executable, command), timeout=_LONGEST)
+    itself = UpstreamPolicy("gateway", StdioEndpoint(sys.executable, command), timeout=600.0)
     upstreams = (itself,) if gateway else config.upstreams
     user = User(elicitation)
     tools: dict[str, Tool] = {}
@@ -214,11 +194,8 @@ async def start_servers(
         try:
             for upstream in upstreams:
                 transport = await _open_transport(upstream, run_folder, log, stack)
-                client = Client(
-                    transport,
-                    read_timeout_seconds=upstream.timeout,
-                    elicitation_callback=user.elicitation_callback,
-                )
+                reply = None if elicitation == "none" else user.reply
+                client = Client(transport, read_timeout_seconds=upstream.timeout, elicitation_callback=reply)
                 await stack.enter_async_context(client)
                 instructions.append(client.instructions or "")
                 for tool in await _tools_of(client):

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
+
+import msgspec
 
 from mcp_mirror import OWN_TOOLS
 from mcp_mirror.config import NoticeStyle
@@ -19,7 +20,7 @@ from mcp_mirror.evals.few_shot import with_paths, write_example
 from mcp_mirror.evals.judge import Run, Verdict, judge
 from mcp_mirror.evals.log import Record
 from mcp_mirror.evals.loop import ConversationSetup, run_conversation
-from mcp_mirror.evals.matrix import Model, Setting
+from mcp_mirror.evals.matrix import Setting
 from mcp_mirror.evals.pointers import bases_in_results
 from mcp_mirror.evals.servers import RunFolder, Servers, start_servers
 from mcp_mirror.tokens import estimate_tokens
@@ -59,15 +60,12 @@ def _void(setting: Setting, error: MirrorError) -> Record:
 
 
 async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Record:
-    """Perform one run on running servers.
-
-    Raises:
-        UpstreamError: No server lists a tool of the case, or a call before the prompt failed.
-    """
+    """Perform one run on running servers; UpstreamError if a tool of the case is missing or an earlier call failed."""
     case, dialect = setting.case, DIALECTS[setting.model.tools]
     _check_listed(case, servers)
-    earlier = await _make_earlier_calls(case, servers)
-    paths = _first_paths(earlier.made_calls)
+    before, earlier, shown = await _make_earlier_calls(case, servers)
+    # The first path in the result of each call that has one.
+    paths = [base for made in earlier for base in sorted(bases_in_results([made]), key=made.result.text.index)[:1]]
     turns = case.few_shot if setting.few_shot else ()
     notices = await write_notices(turns, cast("NoticeStyle", setting.style)) if setting.gateway and turns else None
     example = write_example(turns, notices, servers.listed_as)
@@ -75,7 +73,7 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
     setup = ConversationSetup(
         system="\n\n".join(filter(None, (setting.model.system or SYSTEM, servers.instructions))),
         tools=servers.tools,
-        entries=(*example, *earlier.entries, User(with_paths(case.prompt, paths))),
+        entries=(*example, *before, User(with_paths(case.prompt, paths))),
         dialect=dialect,
         sampling={key: value for key, value in sampling.items() if value is not None},
         limits=case.limits,
@@ -84,8 +82,8 @@ async def run_on(servers: Servers, setting: Setting, endpoint: Endpoint) -> Reco
     transcript = await run_conversation(setup, endpoint.complete, servers.make_call)
     paths_by_name = {name: servers.run_folder.files / name for name in case.files.expected}
     files = {name: path.read_bytes() if path.is_file() else None for name, path in paths_by_name.items()}
-    run = Run(transcript, files, servers.name_of, setting.gateway, earlier.made_calls, earlier.known_bases)
-    messages = _write_messages(setting.model, transcript)
+    run = Run(transcript, files, servers.name_of, setting.gateway, tuple(earlier), bases_in_results(shown))
+    messages = write_messages(dialect, "", transcript.entries)
     costs = {
         "definitions": estimate_tokens(json.dumps([function_of(tool) for tool in servers.tools]).encode()),
         # Each message once, without definitions and instructions.
@@ -106,18 +104,8 @@ def _check_listed(case: Case, servers: Servers) -> None:
             raise UpstreamError(f"{case.file}: no server lists {expected.tool[0]!r}. {output}".strip())
 
 
-@dataclass(frozen=True, slots=True)
-class _Earlier:
-    """The conversation before the prompt."""
-
-    entries: tuple[Entry, ...]
-    made_calls: tuple[MadeCall, ...]
-    """All its calls, including those that the model does not see."""
-    known_bases: Mapping[str, str]
-    """The bases in the results that the model sees, with the texts of these results."""
-
-
-async def _make_earlier_calls(case: Case, servers: Servers) -> _Earlier:
+async def _make_earlier_calls(case: Case, servers: Servers) -> tuple[list[Entry], list[MadeCall], list[MadeCall]]:
+    """Return the conversation before the prompt, all its calls, and those that the model sees."""
     entries: list[Entry] = []
     made_calls: list[MadeCall] = []
     shown: list[MadeCall] = []
@@ -133,12 +121,7 @@ async def _make_earlier_calls(case: Case, servers: Servers) -> _Earlier:
         if turn.told:
             shown.append(made)
             entries += [Reply(calls=(call,)), made.result]
-    return _Earlier(tuple(entries), tuple(made_calls), bases_in_results(shown))
-
-
-def _first_paths(made_calls: tuple[MadeCall, ...]) -> list[str]:
-    """The first path in the result of each call that has one."""
-    return [base for made in made_calls for base in sorted(bases_in_results([made]), key=made.result.text.index)[:1]]
+    return entries, made_calls, shown
 
 
 def record(
@@ -149,6 +132,7 @@ def record(
     elicitations: int = 0,
 ) -> Record:
     """Build the record of a run for the log."""
+    messages = write_messages(DIALECTS[setting.model.tools], "", transcript.entries)
     return {
         "key": setting.key,
         **setting.labels,
@@ -165,25 +149,20 @@ def record(
         "estimated_tokens": dict(costs or {}),
         "elicitations": elicitations,
         "seconds": round(transcript.seconds, 3),
-        "checks": [asdict(check) for check in verdict.checks],
+        "checks": [msgspec.structs.asdict(check) for check in verdict.checks],
         "detail": transcript.detail,
         "answer": transcript.answer[:_KEPT],
-        "messages": [_shorten(message) for message in _write_messages(setting.model, transcript)],
-        "made": [_call_record(made) for made in transcript.made_calls],
-    }
-
-
-def _write_messages(model: Model, transcript: Transcript) -> list[dict[str, Any]]:
-    return write_messages(DIALECTS[model.tools], "", transcript.entries)
-
-
-def _call_record(made: MadeCall) -> dict[str, Any]:
-    return {
-        "tool": made.call.name,
-        "arguments": _shorten(dict(made.call.arguments)),
-        "result": made.result.text[:_KEPT],
-        "is_error": made.result.is_error,
-        "seconds": round(made.seconds, 3),
+        "messages": [_shorten(message) for message in messages],
+        "made": [
+            {
+                "tool": made.call.name,
+                "arguments": _shorten(dict(made.call.arguments)),
+                "result": made.result.text[:_KEPT],
+                "is_error": made.result.is_error,
+                "seconds": round(made.seconds, 3),
+            }
+            for made in transcript.made_calls
+        ],
     }
 
 
