@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from build_sheet import PRODUCT, SHEET, build_sheet
+from mcp.server.mcpserver.exceptions import ToolError
 from pypdf import PdfReader, PdfWriter
 
-from mcp_mirror.demo.documents import PdfError, read_text
+from mcp_mirror.demo.documents import read_text
 from mcp_mirror.demo.sds import Ingredient, extract
 
 
@@ -39,7 +40,7 @@ def test_the_sheet_is_built_reproducibly_with_the_shipped_text(tmp_path: Path) -
 def test_a_file_beside_the_caller_goes_before_the_shipped_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "safety_data_sheet.pdf").write_text("not this one")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PdfError, match="is not a PDF"):
+    with pytest.raises(ToolError, match="is not a PDF"):
         read_text("safety_data_sheet.pdf")
 
 
@@ -69,5 +70,5 @@ def test_an_unusable_file_error_names_the_cause(tmp_path: Path) -> None:
         str(save_pdf(tmp_path / "secret.pdf", "swordfish")): "is encrypted with a password",
     }
     for path, message in cases.items():
-        with pytest.raises(PdfError, match=message):
+        with pytest.raises(ToolError, match=message):
             read_text(path)

@@ -113,11 +113,7 @@ def parse_smiles(smiles: str) -> Chem.Mol:
 
 
 def embed(mol: Chem.Mol) -> Floats:
-    """Return the positions (atoms x 3, angstrom) of the one conformer that the fixed seed gives.
-
-    Raises:
-        MoleculeError: The molecule has no geometry that satisfies its bonds.
-    """
+    """Return the positions (atoms x 3, angstrom) of the conformer of the fixed seed; MoleculeError without one."""
     parameters: Any = rdDistGeom.ETKDGv3()
     parameters.randomSeed = SEED
     if rdDistGeom.EmbedMolecule(mol, parameters) < 0:
@@ -232,16 +228,6 @@ def radial_table(element: str, charge: int) -> Floats:
     return table * (electrons / integral) if electrons else table * 0.0
 
 
-def check_fits(positions: Floats) -> None:
-    """Check that all atoms are at least MARGIN away from the walls of the box; MoleculeError for a longer molecule."""
-    room = POINTS * VOXEL - 2.0 * MARGIN
-    length = 2.0 * float(np.abs(positions).max())
-    if length > room:
-        raise MoleculeError(
-            f"The molecule is {length:.1f} angstrom long and the grid has room for {room:.1f}. Give a smaller molecule."
-        )
-
-
 def add_atom(grid: Floats, position: Floats, table: Floats) -> None:
     """Add one atom's radial density to the voxels within its cutoff, by linear interpolation of the table."""
     nearest = np.rint(position / VOXEL + (POINTS - 1) / 2.0).astype(int)
@@ -253,12 +239,12 @@ def add_atom(grid: Floats, position: Floats, table: Floats) -> None:
 
 
 def density_grid(structure: Structure) -> Floats:
-    """Return the density of the structure, shape (128, 128, 128), in electrons per cubic angstrom.
-
-    Raises:
-        MoleculeError: The molecule does not fit into the box, or an atom's charge has no density.
-    """
-    check_fits(structure.positions)
+    """Return the density, shape (128, 128, 128), in electrons per cubic angstrom; MoleculeError without one."""
+    room, length = POINTS * VOXEL - 2.0 * MARGIN, 2.0 * float(np.abs(structure.positions).max())
+    if length > room:
+        raise MoleculeError(
+            f"The molecule is {length:.1f} angstrom long and the grid has room for {room:.1f}. Give a smaller molecule."
+        )
     grid = np.zeros((POINTS, POINTS, POINTS))
     for element, charge, position in zip(structure.elements, structure.charges, structure.positions, strict=True):
         try:

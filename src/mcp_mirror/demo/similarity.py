@@ -77,11 +77,7 @@ class GridError(ValueError):
 
 
 def to_grid(raw_grid: object) -> Floats:
-    """Return nested lists of numbers as an array, shape (n, n, n) with 8 <= n <= 128.
-
-    Raises:
-        GridError: Not nested lists of numbers, not a cube, too large or small, not finite, or without electrons.
-    """
+    """Return nested lists of numbers as an array, shape (n, n, n) with 8 <= n <= 128; GridError for other values."""
     wanted = (
         f"raw_grid must be the {POINTS}x{POINTS}x{POINTS} nested list of numbers that generate_molecule_grid returns"
     )
