@@ -603,7 +603,11 @@ def test_a_default_name_is_preferred_and_the_others_are_reported(user_folder: Pa
     Path("mcp-mirror.yaml").touch()
     found = find_config(None, {})
     assert found.path == Path("mcp-mirror.yaml")
-    assert found.others == (user_folder / "mcp-mirror.yaml", user_folder / "cursor.yaml")
+    others = f"{user_folder / 'mcp-mirror.yaml'}, {user_folder / 'cursor.yaml'}"
+    assert (
+        found.notice
+        == f"Reading mcp-mirror.yaml. Also found: {others}. Choose with --config FILE or $MCP_MIRROR_CONFIG."
+    )
 
 
 @pytest.fixture(scope="module")

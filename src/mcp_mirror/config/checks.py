@@ -1,10 +1,9 @@
 """The rules between several keys of a configuration."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
-from itertools import chain
 from typing import Final, NamedTuple
 
 from mcp_mirror.config.shape import list_keys
@@ -22,7 +21,6 @@ STDIO_KEYS, HTTP_KEYS = (
 )
 """The optional keys of upstreams with `command` and of those with `url`."""
 _TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
-_UNSEEN: Final = "no principal sees this"
 _OF_GATEWAY: Final = re.compile(r"authorization|proxy-authorization|cookie|host|dpop|mcp-.*", re.IGNORECASE)
 """Headers of requests to the gateway itself, which upstreams never get: MCP forbids to pass tokens on."""
 _OF_TRANSPORT: Final = re.compile(
@@ -54,33 +52,33 @@ def check_upstream(name: str, mapping: YamlMapping, findings: Findings) -> None:
         findings.report(transport.location, f"with '{kind}' expected {fitting}; or leave it out")
 
 
-class _Problem(NamedTuple):
-    """A contradiction, or a setting without effect."""
+class _Problems(NamedTuple):
+    """Takes contradictions and settings without effect, each with the keys that lead to the value."""
 
-    path: Path
-    message: str
-    is_warning: bool = False
+    root: YamlMapping
+    findings: Findings
+
+    def report(self, message: str, *path: str) -> None:
+        """Add a contradiction, with which the gateway does not start."""
+        self.findings.report(find_node(self.root, path).location, message)
+
+    def warn(self, message: str, *path: str) -> None:
+        """Add a setting without effect."""
+        self.findings.warn(find_node(self.root, path).location, message)
 
 
 def check_config(config: Config, root: YamlMapping, names: set[str], findings: Findings) -> None:
-    """Report contradictions between keys, and warn of settings without effect.
-
-    `names` has all upstreams, including disabled ones.
-    """
-    problems = (
-        _check_store(config),
-        _check_sections(config, root),
-        _check_auth(config.auth, root),
-        _check_upstreams(config),
-        _check_dashboard(config),
-        _check_flows(config, names),
-    )
-    for path, message, is_warning in chain.from_iterable(problems):
-        report = findings.warn if is_warning else findings.report
-        report(find_node(root, path).location, message)
+    """Report contradictions and settings without effect; `names` has all upstreams, including disabled ones."""
+    problems = _Problems(root, findings)
+    _check_store(config, problems)
+    _check_sections(config, problems)
+    _check_auth(config.auth, problems)
+    _check_upstreams(config, problems)
+    _check_dashboard(config, problems)
+    _check_flows(config, names, problems)
 
 
-def _check_store(config: Config) -> Iterator[_Problem]:
+def _check_store(config: Config, problems: _Problems) -> None:
     """Check that each key of the store fits its kind, and that replicas have what they share."""
     store, server = config.store, config.server
     is_remote = config.auth.is_required or server.allowed_hosts  # on stdio a client has one gateway
@@ -89,58 +87,55 @@ def _check_store(config: Config) -> Iterator[_Problem]:
             "gateways that share this store need the same 'server.state_keys': otherwise a call that required input "
             "fails if its client continues it at another gateway, or after a restart"
         )
-        yield _Problem(("store", "kind"), message, is_warning=True)
+        problems.warn(message, "store", "kind")
     if store.blobs is not None and store.kind != "redis":
-        message = "wanted 'kind: redis' beside it: a bucket contains only the large values"
-        yield _Problem(("store", "blobs"), message)
+        problems.report("wanted 'kind: redis' beside it: a bucket contains only the large values", "store", "blobs")
     if store.encryption is not None and store.kind == "memory":
         message = "values in memory are not encrypted; this applies to the kinds disk and redis"
-        yield _Problem(("store", "encryption"), message, is_warning=True)
+        problems.warn(message, "store", "encryption")
     if store.url is not None and store.kind is None:
-        yield _Problem(("store", "url"), "wanted 'kind: redis' beside it: without it values are not in Redis")
+        problems.report("wanted 'kind: redis' beside it: without it values are not in Redis", "store", "url")
     if store.url is not None and store.kind in ("disk", "memory"):
         message = f"with 'kind: {store.kind}' the address has no effect; write 'kind: redis', or remove it"
-        yield _Problem(("store", "url"), message, is_warning=True)
+        problems.warn(message, "store", "url")
 
 
-def _check_sections(config: Config, root: YamlMapping) -> Iterator[_Problem]:
+def _check_sections(config: Config, problems: _Problems) -> None:
     """Check the sections with one rule each."""
     mirror, audit = config.mirror, config.audit
     if not mirror.suffix and mirror.expose_originals:
         message = "without a suffix twins have the originals' names; set 'suffix', or remove this"
-        yield _Problem(("mirror", "expose_originals"), message)
+        problems.report(message, "mirror", "expose_originals")
     if audit.required and audit.path is None:
-        yield _Problem(("audit", "required"), "wanted 'path' beside it: without it nothing is recorded")
+        problems.report("wanted 'path' beside it: without it nothing is recorded", "audit", "required")
     if config.has_call_quotas and (config.is_transparent or not config.events.enabled):
         reason = "a gateway that stores no values" if config.is_transparent else "'events.enabled: false'"
         message = f"'calls_per_day' and 'calls_per_month' need the event log, which {reason} does not have"
-        yield _Problem(("limits",), f"{message}; remove them, or log events")
-    if "code" in root.members and find_spec("pydantic_monty") is None:
-        message = "scripts need an extra: pip install '.[code]' in the checkout; or remove this section"
-        yield _Problem(("code",), message)
+        problems.report(f"{message}; remove them, or log events", "limits")
+    if "code" in problems.root.members and find_spec("pydantic_monty") is None:
+        problems.report("scripts need an extra: pip install '.[code]' in the checkout; or remove this section", "code")
 
 
-def _check_auth(auth: AuthPolicy, root: YamlMapping) -> Iterator[_Problem]:
+def _check_auth(auth: AuthPolicy, problems: _Problems) -> None:
     """Check who is admitted over HTTP."""
-    if "auth" in root.members and not auth.is_required:
+    if "auth" in problems.root.members and not auth.is_required:
         message = "expected 'tokens' or 'issuers': without them every request is accepted"
-        yield _Problem(("auth",), f"{message}; if you want that, omit 'auth'")
+        problems.report(f"{message}; if you want that, omit 'auth'", "auth")
     if len({token.digest for token in auth.tokens}) < len(auth.tokens):
-        yield _Problem(("auth", "tokens"), "expected a different token for each principal, got one for two")
+        problems.report("expected a different token for each principal, got one for two", "auth", "tokens")
     for token in auth.tokens:
         missing = [scope for scope in auth.scopes if token.scopes is not None and scope not in token.scopes]
         if missing:
             message = f"the token lacks the scope {missing[0]!r} of 'auth.scopes', so every request with it is refused"
-            yield _Problem(("auth", "tokens", token.name), message, is_warning=True)
-    yield from (_Problem(("auth", "issuers"), message) for message in _find_issuer_problems(auth))
+            problems.warn(message, "auth", "tokens", token.name)
+    for message in _find_issuer_problems(auth):
+        problems.report(message, "auth", "issuers")
     known = [token.name for token in auth.tokens]
     for limits in () if auth.issuers else auth.principals:
         if limits.name not in known:
             near = get_close_matches(limits.name, known, 1)
             message = f"no token in 'auth.tokens' has this name{f'; did you mean {near[0]!r}?' if near else ''}"
-            yield _Problem(
-                ("auth", "principals", limits.name), f"these limits have no effect: {message}", is_warning=True
-            )
+            problems.warn(f"these limits have no effect: {message}", "auth", "principals", limits.name)
 
 
 def _find_issuer_problems(auth: AuthPolicy) -> Iterator[str]:
@@ -157,21 +152,22 @@ def _find_issuer_problems(auth: AuthPolicy) -> Iterator[str]:
             yield "expected an https URL in 'jwks', an http URL on loopback, or a file"
 
 
-def _check_upstreams(config: Config) -> Iterator[_Problem]:
+def _check_upstreams(config: Config, problems: _Problems) -> None:
     """Check the access keys of upstreams."""
     for upstream in config.upstreams:
         endpoint, path = upstream.endpoint, ("upstreams", upstream.name)
         if isinstance(endpoint, HttpEndpoint) and endpoint.oauth:
             for message in _find_oauth_problems(endpoint.oauth, endpoint.headers):
-                yield _Problem((*path, "auth"), message)
-        yield from _check_client_values(upstream, path)
-        yield from _check_scopes(config.auth, (*path, "required_scopes"), upstream.required_scopes, _UNSEEN)
+                problems.report(message, *path, "auth")
+        _check_client_values(upstream, path, problems)
+        required: dict[Path, Sequence[str]] = {(*path, "required_scopes"): upstream.required_scopes}
         for glob, each in upstream.overrides:
-            of_tools = (*path, "overrides", glob, "required_scopes")
-            yield from _check_scopes(config.auth, of_tools, each.required_scopes or (), _UNSEEN)
+            required[*path, "overrides", glob, "required_scopes"] = each.required_scopes or ()
+        for at, scopes in required.items():
+            _check_scopes(config.auth, at, scopes, "no principal sees this", problems)
 
 
-def _check_client_values(upstream: UpstreamPolicy, path: Path) -> Iterator[_Problem]:
+def _check_client_values(upstream: UpstreamPolicy, path: Path, problems: _Problems) -> None:
     """Check the headers of clients whose values an upstream gets."""
     endpoint, values = upstream.endpoint, upstream.client_values
     is_http = isinstance(endpoint, HttpEndpoint)
@@ -180,38 +176,36 @@ def _check_client_values(upstream: UpstreamPolicy, path: Path) -> Iterator[_Prob
     for name, header in values.items():
         if _OF_GATEWAY.fullmatch(header):
             message = "expected a header of its own, such as X-Crm-Authorization: this one is for the gateway"
-            yield _Problem((*key, name), message)
+            problems.report(message, *key, name)
         if is_http and _OF_TRANSPORT.fullmatch(name):
-            yield _Problem((*key, name), "expected another header: the gateway itself writes this one")
+            problems.report("expected another header: the gateway itself writes this one", *key, name)
     if is_http and len(names) < len(values):
-        yield _Problem(key, "expected each header once; case does not matter")
+        problems.report("expected each header once; case does not matter", *key)
     if values and upstream.scope == "shared":
-        yield _Problem((*path, "scope"), f"clients with values of their own ({key[-1]!r}) never share a connection")
+        problems.report(f"clients with values of their own ({key[-1]!r}) never share a connection", *path, "scope")
     if isinstance(endpoint, HttpEndpoint) and values and endpoint.oauth and "authorization" not in names:
-        yield _Problem(key, "expected Authorization among them: 'auth' signs in for lists, and never for a client")
+        problems.report("expected Authorization among them: 'auth' signs in for lists, and never for a client", *key)
 
 
-def _check_scopes(auth: AuthPolicy, path: Path, scopes: tuple[str, ...], effect: str) -> Iterator[_Problem]:
+def _check_scopes(auth: AuthPolicy, path: Path, scopes: Sequence[str], effect: str, problems: _Problems) -> None:
     """Check that something enforces required scopes, and that a principal can have them."""
     granted = {scope for token in auth.tokens for scope in (auth.scopes if token.scopes is None else token.scopes)}
     missing = [scope for scope in scopes if scope not in granted and not auth.issuers]
     if scopes and not auth.is_required:
-        yield _Problem(path, "expected 'auth' with tokens or issuers: without it no request has scopes")
+        problems.report("expected 'auth' with tokens or issuers: without it no request has scopes", *path)
     elif missing:
-        message = f"no token in 'auth.tokens' has the scope {missing[0]!r}, so {effect}"
-        yield _Problem(path, message, is_warning=True)
+        problems.warn(f"no token in 'auth.tokens' has the scope {missing[0]!r}, so {effect}", *path)
 
 
-def _check_dashboard(config: Config) -> Iterator[_Problem]:
+def _check_dashboard(config: Config, problems: _Problems) -> None:
     """Check who is an operator."""
     scopes, path = config.dashboard.operator_scopes, ("dashboard", "operator_scopes")
-    yield from _check_scopes(config.auth, path, scopes, "no one is an operator")
+    _check_scopes(config.auth, path, scopes, "no one is an operator", problems)
     if scopes and set(scopes) <= set(config.auth.scopes):
-        message = "'auth.scopes' requires these scopes of every token, so everyone is an operator"
-        yield _Problem(path, message, is_warning=True)
+        problems.warn("'auth.scopes' requires these scopes of every token, so everyone is an operator", *path)
     if config.dashboard.operators_read_values and not scopes:
         message = "without 'operator_scopes' the gateway has no operators, so this has no effect"
-        yield _Problem(("dashboard", "operators_read_values"), message, is_warning=True)
+        problems.warn(message, "dashboard", "operators_read_values")
 
 
 def _find_oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iterator[str]:
@@ -227,7 +221,7 @@ def _find_oauth_problems(oauth: OAuthPolicy, headers: Mapping[str, str]) -> Iter
         yield "expected 'grant: client_credentials' with 'private_key'"
 
 
-def _check_flows(config: Config, names: set[str]) -> Iterator[_Problem]:
+def _check_flows(config: Config, names: set[str], problems: _Problems) -> None:
     """Check the levels and names in labels and flow rules."""
     places: dict[Path, PlacePolicy] = {
         ("flows", "model"): config.flows.model,
@@ -236,13 +230,16 @@ def _check_flows(config: Config, names: set[str]) -> Iterator[_Problem]:
     }
     levels = config.flows.levels
     if len(set(levels)) < len(levels):
-        yield _Problem(("flows", "levels"), "expected each level once")
+        problems.report("expected each level once", "flows", "levels")
     for path, place in places.items():
         for key, level in (("labels", place.confidentiality), ("accepts", place.accepts.confidentiality)):
             if level is not None and level not in levels:
-                message = f"expected one of 'flows.levels': {', '.join(levels)}"
-                yield _Problem((*path, key, "confidentiality"), message)
-    yield from _find_wrong_names(_list_rule_names(config, places), places, names)
+                expected = f"expected one of 'flows.levels': {', '.join(levels)}"
+                problems.report(expected, *path, key, "confidentiality")
+    zones = sorted({place.zone for place in places.values() if place.zone})
+    for path, side in _list_rule_names(config, places):
+        if message := _explain_wrong_name(side, zones, names):
+            problems.report(message, *path)
 
 
 def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterator[tuple[Path, str]]:
@@ -255,27 +252,20 @@ def _list_rule_names(config: Config, places: dict[Path, PlacePolicy]) -> Iterato
             yield (*path, "accepts", "sources", str(index)), source
 
 
-def _find_wrong_names(
-    sides: Iterable[tuple[Path, str]], places: dict[Path, PlacePolicy], names: set[str]
-) -> Iterator[_Problem]:
-    """Yield names of two places, and those without one: a rule with a mistyped name would apply to nothing."""
-    known = {*names, *WORDS, *WORDS.values()}
-    zones = {place.zone for place in places.values() if place.zone}
-    for path, side in sides:
-        if side.startswith(ZONE):
-            zone = side.removeprefix(ZONE)
-            if zone not in {DEFAULT_ZONE, *zones, *names}:
-                listed = ", ".join(f"{ZONE}{name}" for name in sorted(zones))
-                expected = f"one of {listed}" if zones else "a place with a 'zone'"
-                yield _Problem(path, f"unknown zone '{zone}'; expected {expected}")
-        elif side in WORDS and side in names:
-            upstream, other = _write_unambiguously(side), WORDS[side]
-            message = f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
-            yield _Problem(path, message)
-        elif side not in known and not _GLOB & set(side):
-            words = {name if word in names else word for word, name in WORDS.items()}
-            listed = ", ".join(sorted({*words, *map(_write_unambiguously, names)}))
-            yield _Problem(path, f"unknown upstream '{side}'; expected one of {listed}, or a glob")
+def _explain_wrong_name(side: str, zones: Sequence[str], names: set[str]) -> str:
+    """Return why a name is that of two places or of none, with which a rule would apply to nothing; else nothing."""
+    if side.startswith(ZONE):
+        zone = side.removeprefix(ZONE)
+        expected = f"one of {', '.join(f'{ZONE}{name}' for name in zones)}" if zones else "a place with a 'zone'"
+        return "" if zone in {DEFAULT_ZONE, *zones, *names} else f"unknown zone '{zone}'; expected {expected}"
+    if side in WORDS and side in names:
+        upstream, other = _write_unambiguously(side), WORDS[side]
+        return f"'{side}' is an upstream and a reserved word; write '{upstream}' for the upstream, or '{other}'"
+    if side in {*names, *WORDS, *WORDS.values()} or _GLOB & set(side):
+        return ""
+    words = {name if word in names else word for word, name in WORDS.items()}
+    listed = ", ".join(sorted({*words, *map(_write_unambiguously, names)}))
+    return f"unknown upstream '{side}'; expected one of {listed}, or a glob"
 
 
 def _write_unambiguously(name: str) -> str:

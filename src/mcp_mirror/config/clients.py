@@ -11,7 +11,7 @@ from typing import Final
 
 from mcp_mirror.config.checks import HTTP_KEYS, STDIO_KEYS
 from mcp_mirror.config.scalars import kind_name
-from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping
+from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlMapping
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 
 CLIENT_BLOCKS: Final[Mapping[str, str]] = {
@@ -21,8 +21,6 @@ CLIENT_BLOCKS: Final[Mapping[str, str]] = {
     "mcp_servers": "Codex",
 }
 """Top-level keys of clients' servers, with the clients."""
-
-_INPUTS: Final = "the gateway cannot ask a person; set environment variables and write ${VAR}"
 
 RENAMED: Final[Mapping[str, str]] = {
     "type": "transport",
@@ -84,14 +82,16 @@ def gather_upstreams(root: YamlMapping, findings: Findings) -> tuple[Mapping[str
     for block in CLIENT_BLOCKS:
         entries = _read_entries(root.members.get(block), findings)
         for name, node in entries.items():
-            chosen = _choose_upstream_name(name, node.location, findings)
+            chosen = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+            if chosen != name and UPSTREAM_NAME.fullmatch(chosen):
+                findings.warn(node.location, f"the name of the upstream becomes '{chosen}'; {_NAMES}")
             if chosen in gathered:
                 line = gathered[chosen].location.line
                 why = "" if chosen == name else f": both become '{chosen}', because {_NAMES}"
                 findings.report(node.location, f"line {line} has an upstream of the same name{why}; rename one")
             gathered.setdefault(chosen, _translate(node, findings))
     if inputs := root.members.get("inputs"):
-        findings.warn(inputs.location, _INPUTS)
+        findings.warn(inputs.location, "the gateway cannot ask a person; set environment variables and write ${VAR}")
     moved = {"upstreams", "inputs", "$schema", *CLIENT_BLOCKS}
     sections = {key: node for key, node in root.members.items() if key not in moved and not key.startswith("x-")}
     return sections, YamlMapping(root.members.get("upstreams", root).location, gathered)
@@ -106,13 +106,6 @@ def _read_entries(block: Node | None, findings: Findings) -> dict[str, Node]:
             return {}
     findings.report(block.location, f"expected a mapping from names to servers, got {kind_name(block)}")
     return {}
-
-
-def _choose_upstream_name(name: str, location: YamlLocation, findings: Findings) -> str:
-    usable = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    if usable != name and UPSTREAM_NAME.fullmatch(usable):
-        findings.warn(location, f"the name of the upstream becomes '{usable}'; {_NAMES}")
-    return usable
 
 
 def _translate(server: Node, findings: Findings) -> Node:

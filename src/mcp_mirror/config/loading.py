@@ -11,11 +11,11 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec.structs import replace
 from platformdirs import user_config_path, user_data_path
 
@@ -53,19 +53,12 @@ GivenStore = str | Mapping[str, Any] | StorePolicy | None
 """A kind of store, the content of `store`, or settings; None: the store of the configuration."""
 
 
-class FoundConfig(msgspec.Struct, frozen=True):
-    """The configuration file to read, and other files that the user may have meant."""
+class FoundConfig(NamedTuple):
+    """The configuration file to read."""
 
     path: Path
-    others: tuple[Path, ...] = ()
-
-    @property
-    def notice(self) -> str | None:
-        """A line for the operator: which file is read and how to choose another; None where there is only one."""
-        if not self.others:
-            return None
-        others = ", ".join(map(str, self.others))
-        return f"Reading {self.path}. Also found: {others}. Choose with --config FILE or ${CONFIG_VARIABLE}."
+    notice: str | None = None
+    """A line for the operator: which of several files is read, and how to choose another."""
 
 
 def find_config(explicit: Path | None, environ: Mapping[str, str], current: Path = Path()) -> FoundConfig:
@@ -82,7 +75,9 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], current: Path
         return FoundConfig(Path(expand_home(str(explicit))))
     folder, found = user_config_path("mcp-mirror"), list_configs(environ, current)
     if len(found) == 1 or (found and found[0].name == CONFIG_NAME):
-        return FoundConfig(found[0], tuple(found[1:]))
+        others = ", ".join(map(str, found[1:]))
+        choice = f"Also found: {others}. Choose with --config FILE or ${CONFIG_VARIABLE}."
+        return FoundConfig(found[0], f"Reading {found[0]}. {choice}" if others else None)
     if found:
         names = ", ".join(path.name for path in found)
         raise ConfigError(
@@ -157,19 +152,14 @@ def read_config(
     return _read_config(read_yaml(text, findings), findings, environ)
 
 
-def _find_current_folder() -> Path:
-    """Return the current folder, or `.` if it was removed: only relative paths need it."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path()
-
-
 def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], path: Path | None = None) -> Config:
     """Return the configuration in a tree, which was read from the file `path` if there is one."""
     if not isinstance(root, YamlMapping):
         findings.fail(root.location, f"expected a mapping with 'upstreams:' at the top, got {kind_name(root)}")
-    folder = path.absolute().parent if path else _find_current_folder()
+    folder = path.absolute().parent if path else Path()
+    if not path:
+        with suppress(FileNotFoundError):  # the current folder was removed; only relative paths need it
+            folder = Path.cwd()
     variables = Variables({"PYTHON": sys.executable} | dict(environ))
     sections, gathered = gather_upstreams(root, findings)
     on: dict[str, Node] = {}
@@ -324,11 +314,7 @@ def _has_password(url: str) -> bool:
 
 
 def read_given(upstreams: GivenUpstreams, store: GivenStore, environ: Mapping[str, str]) -> Config:
-    """Return the configuration of a program. Without a kind of store, values are stored in memory.
-
-    Raises:
-        ConfigError: The configuration cannot be used.
-    """
+    """Return the configuration of a program, in memory without a kind of store; ConfigError if it is unusable."""
     config = _read_upstreams(upstreams, environ)
     chosen = _read_store(store, config.store, environ)
     return replace(config, store=replace(chosen, kind=chosen.kind or "memory"))

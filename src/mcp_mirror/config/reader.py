@@ -30,10 +30,8 @@ from mcp_mirror.settings.declarations import (
 from mcp_mirror.settings.policies import Config
 
 _LONGEST_KEY: Final = 32
-_MOST_PLACES: Final = 3
-"""Places of a key in other sections that a message names."""
-_MOST_KEYS: Final = 3
-"""Keys of a section that a message names."""
+_MOST_NAMED: Final = 3
+"""Keys of a section, or places of a key in other sections, that a message names."""
 _ADDRESS: Final = "--http HOST:PORT"
 _OPTIONS: Final[Mapping[str, str]] = {
     "host": _ADDRESS, "port": _ADDRESS, "listen": _ADDRESS, "http": _ADDRESS,
@@ -128,7 +126,11 @@ class Reader(msgspec.Struct, frozen=True):
             if key in names:
                 yield key, node
                 continue
-            self.findings.report(_hide_long_key(node.location), f"unknown key; {_advise(key, (*names, *blocks))}")
+            at = node.location
+            # A long or unusual key may be a misplaced secret.
+            if not (key.replace("-", "_").isidentifier() and len(key) <= _LONGEST_KEY):
+                at = YamlLocation(at.line, at.path[:-1])
+            self.findings.report(at, f"unknown key; {_advise(key, (*names, *blocks))}")
 
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, mapping: YamlMapping) -> Any:
         """Construct an object of the values that were read."""
@@ -189,12 +191,12 @@ def _advise(key: str, names: Sequence[str]) -> str:
     near = [same] if same in names else get_close_matches(key, names, 1)
     if not near and key in _OPTIONS:
         return f"it is an option of the command: mcp-mirror serve {_OPTIONS[key]}"
-    named = " or ".join(f"'{similar}'" for similar in near or find_places(key)[:_MOST_PLACES])
+    named = " or ".join(f"'{similar}'" for similar in near or find_places(key)[:_MOST_NAMED])
     return f"did you mean {named}?" if named else f"expected one of {', '.join(names)}"
 
 
 def _describe_mapping(keys: Iterable[str]) -> str:
-    *first, last = tuple(dict.fromkeys(keys))[:_MOST_KEYS]
+    *first, last = tuple(dict.fromkeys(keys))[:_MOST_NAMED]
     return f"a mapping with keys such as {', '.join(first)} and {last}" if first else f"a mapping with the key {last}"
 
 
@@ -225,13 +227,6 @@ def _suggest_option(node: Node, options: Sequence[str]) -> str:
     word = node.text.lower()
     near = get_close_matches(word, options, 1) or [option for option in options if word in option.split("-")]
     return f"'{node.text}'; did you mean '{near[0]}'?" if near else ""
-
-
-def _hide_long_key(location: YamlLocation) -> YamlLocation:
-    """Return a location for a message, without a long or unusual key: it may be a misplaced secret."""
-    name = location.path[-1]
-    is_shown = name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_KEY
-    return location if is_shown else YamlLocation(location.line, location.path[:-1])
 
 
 def _hide_key(node: Node) -> YamlLocation:

@@ -25,9 +25,7 @@ _EXACT: Final = 1 << 53
 """Above this, a float does not represent every whole number."""
 _PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*|[0-9]+[A-Za-z]+")
 """Texts that YAML reads as text without quotes."""
-_REMOTE: Final = ("https://", "http://")
 
-_KIND_NAMES: Final[Mapping[str, str]] = {"nothing": "nothing", "boolean": "true or false"}
 _NUMBER_NAMES: Final = (
     (r"[+-]?\.(inf|nan)", "infinity or not a number"),
     (r"-.*", "a negative number"),
@@ -47,7 +45,7 @@ def kind_name(node: Node) -> str:
             return "a list" if node.nodes else "an empty list"
     if node.kind == "number":
         return next(name for pattern, name in _NUMBER_NAMES if re.fullmatch(pattern, node.text, re.IGNORECASE))
-    return _KIND_NAMES.get(node.kind, "text" if node.text else "empty text")
+    return {"nothing": "nothing", "boolean": "true or false"}.get(node.kind, "text" if node.text else "empty text")
 
 
 def find_scalar_kind(value: Value) -> Kind | None:
@@ -102,7 +100,7 @@ def expand_home(path: str) -> str:
 
 
 def _resolve(text: str, resolution: Resolution, folder: Path) -> str:
-    if not resolution or (resolution == "file or URL" and text.startswith(_REMOTE)):
+    if not resolution or (resolution == "file or URL" and text.startswith(("https://", "http://"))):
         return text
     return expand_home(text) if resolution == "home" else os.path.normpath(folder / expand_home(text))
 
