@@ -5,7 +5,7 @@ page itself: other origins are rejected, and changes need a header that no form 
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import chain
 from time import time
@@ -46,9 +46,6 @@ _MAX_QUERY: Final = 16_384
 """Characters of a query string."""
 _MAX_OPEN: Final = 16
 """Open requests of one principal."""
-_DAYS: Final = 90
-_MAX_STEPS: Final = 10_000
-_MAX_CONTEXT: Final = 10_000_000
 
 Endpoint = Callable[["DashboardRequest"], Awaitable[Response | Mapping[str, Any]]]
 """Returns a response, or an object for JSON."""
@@ -176,20 +173,17 @@ async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> 
     return (viewer.namespace, *sorted(known - {viewer.namespace}))
 
 
-def _describe_principals(namespaces: Sequence[str]) -> list[dict[str, str]]:
-    return [{"id": namespace, "name": describe_principal(namespace)} for namespace in namespaces]
-
-
 async def _read_session(request: DashboardRequest) -> Mapping[str, Any]:
     """The viewer, the principals that the viewer may select, and the use of the store."""
     services, viewer = request.services, request.viewer
     names = await list_known_namespaces(services, viewer)
+    described = await anyio.to_thread.run_sync(lambda: [(name, describe_principal(name)) for name in names])
     stats = await services.store.stats(viewer.namespace)
     return {
         "principal": viewer.namespace,
         "is_operator": viewer.is_operator,
         "reads_others": viewer.reads_others,
-        "principals": await anyio.to_thread.run_sync(_describe_principals, names),
+        "principals": [{"id": namespace, "name": name} for namespace, name in described],
         "version": version("mcp-mirror"),
         "values": stats.values,
         "now": time(),
@@ -280,7 +274,7 @@ async def _read_lineage(request: DashboardRequest) -> Mapping[str, Any]:
 
 async def _read_savings(request: DashboardRequest) -> Mapping[str, Any]:
     services = request.services
-    days = max(request.number("days", 7, _DAYS), 1)
+    days = max(request.number("days", 7, 90), 1)
     names = await request.list_namespaces()
     since = (time() // DAY - days + 1) * DAY
     sums: dict[str, Any] = {}
@@ -292,8 +286,8 @@ async def _read_savings(request: DashboardRequest) -> Mapping[str, Any]:
     prices = merge_prices(services.config.dashboard.prices)
     assumed = Assumptions(
         find_price(prices, request.text("model")),
-        request.number("later_steps", LATER_STEPS, _MAX_STEPS),
-        request.number("step_context", STEP_CONTEXT, _MAX_CONTEXT),
+        request.number("later_steps", LATER_STEPS, 10_000),
+        request.number("step_context", STEP_CONTEXT, 10_000_000),
     )
     return {
         **await anyio.to_thread.run_sync(build_savings, sums, assumed),

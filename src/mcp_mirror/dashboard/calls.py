@@ -28,7 +28,6 @@ _FACTS: Final = (
     "id", "at", "milliseconds", "tool", "upstream", "outcome", "reason", "bytes", "sent", "kept_out", "path", "parent",
 )  # fmt: skip
 """The members of a call that contain nothing of values: every viewer of the call sees them."""
-_HIDDEN: Final = "The call belongs to another principal, so its arguments are not shown."
 
 
 class CallFilter(msgspec.Struct, frozen=True):
@@ -113,7 +112,8 @@ class Calls(msgspec.Struct, frozen=True):
         if self.viewer.may_read(call.namespace):
             return {**facts, "inputs": event.inputs, "arguments": event.arguments, "why": event.why}
         bases = [path.partition("/")[0] for path in event.inputs]
-        return {**facts, "inputs": bases, "arguments": "", "why": (), "hidden": _HIDDEN}
+        hidden = "The call belongs to another principal, so its arguments are not shown."
+        return {**facts, "inputs": bases, "arguments": "", "why": (), "hidden": hidden}
 
     async def _walk(self, older: Mapping[str, str], newer: Mapping[str, str]) -> AsyncIterator[FoundCall]:
         """The calls of all namespaces, the newest first, between the cursors of each namespace."""

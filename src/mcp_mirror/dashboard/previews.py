@@ -42,7 +42,6 @@ _MAX_LINK: Final = 2_000
 """Characters of a key that is linked."""
 MAX_IMAGE_BYTES: Final = 20 << 20
 """The largest image that the page shows, decoded."""
-_NO_ARGUMENTS: Final = b"{}"
 
 
 class PartQuery(msgspec.Struct, frozen=True):
@@ -54,11 +53,7 @@ class PartQuery(msgspec.Struct, frozen=True):
     """The number of rows, lines or entries."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Mapping[str, Any]:
-        """Return the part, as an object for JSON: `view` is `table`, `text` or `tree`.
-
-        Raises:
-            ToolError: The offset is past the end, or the time limit is reached.
-        """
+        """Return the part for JSON: `view` is `table`, `text` or `tree`. ToolError past the end or the time limit."""
         span = trim(blob)
         match kind_at(blob, span.start):
             case "array":
@@ -99,7 +94,8 @@ class PartQuery(msgspec.Struct, frozen=True):
         lines: list[str] = []
         size = 0
         for line in islice(_split_lines(pieces, is_over), self.offset - first, total - first):
-            lines.append(_cut_line(line))
+            text = str(line[: 4 * _MAX_LINE], "utf-8", "replace").removesuffix("\r")
+            lines.append(text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…")
             size += min(len(line), _MAX_LINE)
             if len(lines) == self.limit or size > _MAX_TEXT:
                 break
@@ -126,24 +122,17 @@ def _split_lines(pieces: Iterable[TextPiece], is_over: IsOver) -> Iterator[bytes
     yield begun
 
 
-def _cut_line(line: bytes) -> str:
-    text = str(line[: 4 * _MAX_LINE], "utf-8", "replace").removesuffix("\r")
-    return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…"
-
-
 def _build_table(blob: Buffer, rows: Sequence[Span]) -> Mapping[str, Any]:
-    """The columns and cells of objects; columns are the keys in order of first appearance."""
+    """The columns and cells of objects; columns are the keys in order of first appearance, a cell a kind and a text."""
     read: list[dict[str, Span]] = [dict(members(blob, row)) for row in rows]
     keys = list(dict.fromkeys(key for row in read for key in row))
     columns = keys[:_MAX_COLUMNS]
-    cells = [[_describe_cell(blob, row.get(key)) for key in columns] for row in read]
+    rows_of_cells = [
+        [(kind_at(blob, row[key].start), _read_cell(blob, row[key])) if key in row else None for key in columns]
+        for row in read
+    ]
     hidden = len(keys) > len(columns)
-    return {"columns": [_clean(key[:_MAX_KEY]) for key in columns], "rows": cells, "hidden_columns": hidden}
-
-
-def _describe_cell(blob: Buffer, span: Span | None) -> tuple[str, str] | None:
-    """The kind and the beginning of a value; None if the row does not have it."""
-    return None if span is None else (kind_at(blob, span.start), _read_cell(blob, span))
+    return {"columns": [_clean(key[:_MAX_KEY]) for key in columns], "rows": rows_of_cells, "hidden_columns": hidden}
 
 
 def _list_entries(blob: Buffer, entries: Iterable[tuple[str, Span]]) -> Iterator[Mapping[str, Any]]:
@@ -162,12 +151,12 @@ def _list_entries(blob: Buffer, entries: Iterable[tuple[str, Span]]) -> Iterator
 def _read_cell(blob: Buffer, span: Span) -> str:
     """The beginning of a value: of a text its characters, of any other value its JSON."""
     if kind_at(blob, span.start) == "text":
-        text = text_start(blob, span, 6 * _MAX_CELL)
-        is_cut = len(text) > _MAX_CELL or span.length > 6 * _MAX_CELL
+        size = 6 * _MAX_CELL
+        text = text_start(blob, span, size)
     else:
-        text = str(bytes(blob[span.start : min(span.stop, span.start + 4 * _MAX_CELL)]), "utf-8", "replace")
-        is_cut = len(text) > _MAX_CELL or span.length > 4 * _MAX_CELL
-    return _clean(text[:_MAX_CELL]) + ("…" if is_cut else "")
+        size = 4 * _MAX_CELL
+        text = str(bytes(blob[span.start : min(span.stop, span.start + size)]), "utf-8", "replace")
+    return _clean(text[:_MAX_CELL]) + ("…" if len(text) > _MAX_CELL or span.length > size else "")
 
 
 def _clean(text: str) -> str:
@@ -195,7 +184,5 @@ def rebuild_notice(known: Descriptor, blob: Buffer, mirror: MirrorPolicy, estima
     if known.tokens <= mirror.inline_budget and known.preview and known.kind != "binary":  # the model read it whole
         shown = msgspec.json.decode(blob, type=str) if known.kind == "text" else str(blob, "utf-8")
     value = Draft(blob, known.kind, known.tokens, known.members, preview=known.preview)
-    stored = NoticeInput(
-        value, Captured(shown=shown), FixedBases(known.base, ""), known.provenance.tool, _NO_ARGUMENTS, estimate
-    )
-    return write_notice(stored, mirror.notice)
+    bases, tool = FixedBases(known.base, ""), known.provenance.tool
+    return write_notice(NoticeInput(value, Captured(shown=shown), bases, tool, b"{}", estimate), mirror.notice)

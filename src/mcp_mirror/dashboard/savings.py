@@ -43,7 +43,6 @@ MAX_ROWS: Final = 50
 """Rows of one table."""
 
 _MILLION: Final = 1_000_000
-_OTHERS: Final = "(others)"
 _Counts = tuple[int, ...]
 """The members of `Sums`."""
 _Group = dict[tuple[str, bool], _Counts]
@@ -148,4 +147,4 @@ def _rank_rows(group: _Group, assumed: Assumptions) -> list[dict[str, Any]]:
         return rows
     rest = rows[MAX_ROWS - 1 :]
     joined = {key: sum(row[key] for row in rest) for key in rest[0] if key != "name"}
-    return [*rows[: MAX_ROWS - 1], {"name": _OTHERS, **joined}]
+    return [*rows[: MAX_ROWS - 1], {"name": "(others)", **joined}]

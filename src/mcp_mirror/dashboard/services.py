@@ -18,8 +18,6 @@ from mcp_mirror.workers.queries import QueryRunner
 
 KEY: Final = "mcp_mirror.viewer"
 """The entry of an ASGI scope with the viewer of the request."""
-_MAX_NAME: Final = 120
-"""Bytes of a principal's name that the page shows."""
 
 
 class DashboardServices(msgspec.Struct, frozen=True):
@@ -60,4 +58,4 @@ def describe_principal(namespace: str) -> str:
         return "local user"
     name = name_principal(namespace)
     issuer = "token" if name == namespace else json.loads(namespace)[0]
-    return strip_invisible(name if issuer == "token" else f"{name} ({issuer})", _MAX_NAME)
+    return strip_invisible(name if issuer == "token" else f"{name} ({issuer})", 120)

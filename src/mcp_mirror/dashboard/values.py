@@ -6,6 +6,7 @@ Foreign, unknown and deleted paths give the same error. Each read of a value wri
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio.to_thread
@@ -85,13 +86,8 @@ class ValueFilter(msgspec.Struct, frozen=True):
             return False
         if not self.search:
             return True
-        texts = (
-            value.base,
-            value.provenance.tool,
-            value.provenance.upstream,
-            value.media_type or "",
-            *value.labels.values(),
-        )
+        source = value.provenance
+        texts = (value.base, source.tool, source.upstream, value.media_type or "", *value.labels.values())
         wanted = self.search.casefold()
         return any(wanted in text.casefold() for text in texts)
 
@@ -113,7 +109,9 @@ class Values(msgspec.Struct, frozen=True):
         `after` is the `next` of the previous page, which the last one does not have; ToolError if its value has been
         deleted. `searched` is the number of values that were compared with the filter.
         """
-        if after is None and (exact := await self._find_exact(wanted.search)):
+        path = read_path(wanted.search) if after is None and wanted.search else None
+        exact = await self.services.store.describe(self.namespace, path.base) if path else None
+        if isinstance(exact, Descriptor):  # the search is the whole path of a value
             return {"values": [self._describe(exact)], "next": None, "searched": 1}
         shown: list[Descriptor] = []
         searched = 0
@@ -146,12 +144,6 @@ class Values(msgspec.Struct, frozen=True):
             for value in found:
                 after = value.base
                 yield value
-
-    async def _find_exact(self, search: str) -> Descriptor | None:
-        """The value that a search names by its whole path."""
-        path = read_path(search) if search else None
-        known = await self.services.store.describe(self.namespace, path.base) if path else None
-        return known if isinstance(known, Descriptor) else None
 
     async def describe(self, text: str) -> Mapping[str, Any]:
         """Return the facts of a value; with its shape if the viewer may read it."""
@@ -197,11 +189,7 @@ class Values(msgspec.Struct, frozen=True):
             raise ToolError("The notice of this value cannot be written. Open the value instead.") from None
 
     async def open_download(self, text: str) -> tuple[str, Iterator[bytes]]:
-        """Return a safe file name and the bytes of a value: text as UTF-8, media decoded, other values as JSON.
-
-        Raises:
-            ToolError: Also if the media cannot be decoded.
-        """
+        """Return a safe file name and the bytes of a value, media decoded; ToolError if they cannot be."""
         found = await self._find(text)
         return _name_file(found), await _open_file(found)
 
@@ -221,8 +209,7 @@ class Values(msgspec.Struct, frozen=True):
             raise ForbiddenError(_UNWRITTEN)
         if not await self.services.store.delete(self.namespace, path.base):
             raise await unknown_path_error(self.services.store, self.namespace, path.base)
-        record = self._record("call", "forgotten", path.base, 0)
-        self.services.audit.write(record)
+        self.services.audit.write(self._record("call", "forgotten", path.base, 0))
         self.services.on_change(self.namespace)
         return path.base
 
@@ -304,10 +291,8 @@ class Values(msgspec.Struct, frozen=True):
             self.services.audit.write(self._record("refusal", "not your value", known.base, known.size, known))
             return
         guard = FlowGuard(self.services.read_flows(), self.viewer.namespace, AUDIT_NAME, self.services.audit)
-        try:
+        with suppress(FlowError):
             guard.admit({known.base: known}, MODEL)
-        except FlowError:
-            return
 
     def _record(self, event: Any, outcome: str, path: str, size: int, known: Descriptor | None = None) -> AuditRecord:
         flows = self.services.read_flows()
