@@ -51,10 +51,6 @@ _CALL_LIMITS: Final = ("calls_per_minute", "calls_per_day", "calls_per_month")
 """Keys of `limits` that a reload applies, beside those of upstreams."""
 
 
-def _listing_of(config: Config) -> tuple[str, int]:
-    return config.mirror.listing, config.mirror.listing_budget
-
-
 def _keep_stored_limits(
     wanted: Iterable[PrincipalLimits], started: Iterable[PrincipalLimits]
 ) -> Iterator[PrincipalLimits]:
@@ -124,7 +120,8 @@ class Application(msgspec.Struct, frozen=True):
         for kind in ("tools", "resources", "prompts"):
             self.notifier.list_changed(kind, None)
         self.notifier.pins_changed()
-        if after.own_tools.keys() != before.own_tools.keys() or _listing_of(config) != _listing_of(before.config):
+        listings = {(one.mirror.listing, one.mirror.listing_budget) for one in (config, before.config)}
+        if after.own_tools.keys() != before.own_tools.keys() or len(listings) > 1:
             self.notifier.own_tools_changed()
         if not self.is_local:  # clients on standard streams send no tokens
             self.server.apply_auth(after.config.auth)

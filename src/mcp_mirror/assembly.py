@@ -82,11 +82,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def open_resources(config: Config, signals: Signals, *, awaits_client: bool) -> AsyncIterator[Resources]:
-    """Open the resources of a gateway for the duration of the context.
-
-    Raises:
-        MirrorError: The store or the audit log cannot be used.
-    """
+    """Open the resources of a gateway for the context; MirrorError if the store or the audit log cannot be used."""
     observe = signals.metrics.record_store_operation if signals.metrics else None
     with ChildWatchdog() as child_watchdog, open_audit_file(config) as audit:
         async with (
@@ -126,7 +122,9 @@ async def _open_writers(config: Config, store: Store) -> AsyncIterator[tuple[Usa
 
     They write at the same time, because a store that does not answer costs each of them seconds.
     """
-    usage_counter, recorder = UsageCounter(store), _build_recorder(config, store)
+    is_logging = config.events.enabled and not config.is_transparent
+    recorder = EventRecorder(store.events, config.events, time.time) if is_logging else None
+    usage_counter = UsageCounter(store)
     try:
         yield usage_counter, recorder
     finally:
@@ -135,12 +133,6 @@ async def _open_writers(config: Config, store: Store) -> AsyncIterator[tuple[Usa
                 tasks.start_soon(usage_counter.close)
                 if recorder is not None:
                     tasks.start_soon(recorder.close)
-
-
-def _build_recorder(config: Config, store: Store) -> EventRecorder | None:
-    """Return the recorder of calls; None if calls are not logged."""
-    is_enabled = config.events.enabled and not config.is_transparent
-    return EventRecorder(store.events, config.events, time.time) if is_enabled else None
 
 
 def build_sessions(config: Config, resources: Resources, signals: Signals, on_end: Callable[[str], None]) -> Sessions:
@@ -166,26 +158,23 @@ def build_upstreams(
     functions: LocalFunctions | None,
 ) -> UpstreamRegistry:
     """Return the upstreams, which do not run yet, and the functions of the program that runs the gateway."""
+    listing_cache = None
+    # The cache is on disk: a configuration may allow no files, or only encrypted ones.
+    if not (config.is_transparent or config.store.kind == "memory" or config.store.encryption):
+        folder = Path(config.store.path) if config.store.path else user_cache_path("mcp-mirror")
+        listing_cache = ListingCache(folder / LISTINGS)
     dependencies = UpstreamDependencies(
         spool=resources.spool,
         child_watchdog=resources.child_watchdog,
         client_info=types.Implementation(name=config.server.name, version=version("mcp-mirror")),
         inspect_tools=resources.schema_workers.inspect_tools,
         open_list=resources.scanner.open_list,
-        listing_cache=_create_listing_cache(config),
+        listing_cache=listing_cache,
         listeners=listeners,
         slots=ConnectionSlots(config.limits.traffic.connections_per_principal, sessions, config.server.session_idle),
         answer_timeout=config.server.answer_timeout,
     )
     return UpstreamRegistry(config.upstreams, dependencies, functions)
-
-
-def _create_listing_cache(config: Config) -> ListingCache | None:
-    """Return the cache of listings on disk; None if the configuration allows no files or only encrypted ones."""
-    if config.is_transparent or config.store.kind == "memory" or config.store.encryption:
-        return None
-    folder = Path(config.store.path) if config.store.path else user_cache_path("mcp-mirror")
-    return ListingCache(folder / LISTINGS)
 
 
 def build_services(
@@ -214,14 +203,21 @@ def build_stage_dependencies(
     config: Config, resources: Resources, services: Services, signals: Signals, *, is_stdio: bool
 ) -> StageDependencies:
     """Return the objects that stages share."""
+    traffic = config.limits.traffic
+    queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
+    bound = Limit("calls_per_principal", traffic.calls_per_principal)
+    quotas = None
+    if resources.recorder is not None:  # a reload may add quotas, so the calls are always counted
+        quotas = CallQuotas(resources.store.events, resources.recorder, time.time)
+        resources.tasks.start_soon(quotas.run)
     return StageDependencies(
         services=services,
         clock=time.monotonic,
-        limiter=_build_limiter(config),
+        limiter=PrincipalLimiter(bound, find_rate(config), queue, time.monotonic),
         budgets=ContextBudgets(time.monotonic),
         used_consents=UsedConsents(),
         recorder=resources.recorder,
-        quotas=_build_quotas(resources),
+        quotas=quotas,
         telemetry=_build_telemetry_stage(signals, services.path_hasher, is_stdio=is_stdio),
     )
 
@@ -230,23 +226,6 @@ def find_rate(config: Config) -> Limit | None:
     """Return the rate limit of each principal; None without one."""
     most = config.limits.traffic.rate(has_auth=config.auth.is_required)
     return Limit("calls_per_minute", most) if most else None
-
-
-def _build_limiter(config: Config) -> PrincipalLimiter:
-    """Return the rate and concurrency limits of principals."""
-    traffic = config.limits.traffic
-    queue = Queue(Limit("queued_calls", traffic.queued_calls), traffic.queue_timeout)
-    bound = Limit("calls_per_principal", traffic.calls_per_principal)
-    return PrincipalLimiter(bound, find_rate(config), queue, time.monotonic)
-
-
-def _build_quotas(resources: Resources) -> CallQuotas | None:
-    """Return the counts of calls for quotas, which a reload may add; None without an event log."""
-    if resources.recorder is None:
-        return None
-    quotas = CallQuotas(resources.store.events, resources.recorder, time.time)
-    resources.tasks.start_soon(quotas.run)
-    return quotas
 
 
 def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdio: bool) -> TelemetryStage | None:

@@ -46,8 +46,6 @@ def name_namespaces(namespaces: Iterable[str]) -> dict[str, str]:
     return {namespace: name if counts[name] == 1 else namespace for namespace, name in names.items()}
 
 
-_INVALID_REQUEST: Final = -32600
-
 CAPABILITY_OF: Final[Mapping[str, str]] = MappingProxyType(
     {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 )
@@ -146,11 +144,7 @@ class ClientChannel(Protocol):
         """Send a notification, or drop it if the client does not want it or cannot receive it."""
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a request to the client and return its result.
-
-        Raises:
-            RefusedError: The client returned an error or accepts no requests.
-        """
+        """Send a request to the client and return its result; RefusedError if it returned an error or accepts none."""
 
 
 class NullChannel(msgspec.Struct, frozen=True):
@@ -168,4 +162,4 @@ class NullChannel(msgspec.Struct, frozen=True):
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Raise an error; see `ClientChannel.request`."""
         del params
-        raise RefusedError(f"The client accepts no {method} request now.", _INVALID_REQUEST)
+        raise RefusedError(f"The client accepts no {method} request now.", -32600)  # an invalid request

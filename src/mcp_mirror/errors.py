@@ -141,12 +141,7 @@ class BusyError(MirrorError):
     """A rate or concurrency limit is reached; the message names the limit."""
 
     def __init__(self, message: str, retry_after: float) -> None:
-        """Create the error.
-
-        Args:
-            message: A sentence that names the limit.
-            retry_after: Seconds after which a retry may succeed.
-        """
+        """Create the error: `message` is a sentence that names the limit; a retry may succeed after these seconds."""
         self.retry_after: int = max(1, ceil(retry_after))
         """Whole seconds, 1 or more."""
         super().__init__(f"{message} Try again in {self.retry_after} s.", RefusalReason.BUSY)
@@ -185,13 +180,9 @@ def walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 def summarize_traceback(error: BaseException) -> str:
     """A summary of error and traceback for logs: class and code locations, no message, since it may repeat a value."""
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][-_MAX_FRAMES:]
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][-8:]
     places = ", ".join(f"{PurePath(code.co_filename).name}:{line} {code.co_name}" for code, line in reversed(frames))
     return f"{type(error).__name__} at {places or 'no known location'}"
-
-
-_MAX_FRAMES = 8
-"""Frames in a summary."""
 
 
 def drop_tracebacks(error: BaseException) -> None:
