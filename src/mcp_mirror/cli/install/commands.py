@@ -29,17 +29,12 @@ _AllOption = Annotated[bool, typer.Option("--all", help="Every client that is fo
 
 
 def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
-    client: Annotated[
-        str | None, typer.Argument(metavar="[CLIENT|FILE]", help=f"{_CLIENT} Default: ask.", show_default=False)
-    ] = None,
+    client: Annotated[str | None, typer.Argument(metavar="[CLIENT|FILE]", help=f"{_CLIENT} Default: ask.")] = None,
     merge: Annotated[
         bool,
         typer.Option("--merge/--in-place", help="Move the servers into one gateway, or wrap each server in its place."),
     ] = False,
-    server: Annotated[
-        list[str] | None,
-        typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME", show_default=False),
-    ] = None,
+    server: Annotated[list[str] | None, typer.Option(help="Wrap only this server. Repeatable.", metavar="NAME")] = None,
     every: _AllOption = False,
     yes: _YesOption = False,
     memory: Annotated[
@@ -47,7 +42,6 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
         typer.Option(
             "--memory/--no-memory",
             help="Add the memory tools as one more server. Default: ask with the list of clients, otherwise not.",
-            show_default=False,
         ),
     ] = None,
     config: Annotated[
@@ -57,7 +51,6 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
             "-c",
             help="With --merge, the new configuration for the servers. Default: CLIENT.yaml in the user's "
             "configuration folder; with a path as CLIENT, mcp-mirror.yaml beside that file.",
-            show_default=False,
         ),
     ] = None,
     dry_run: _DryRunOption = False,
@@ -283,7 +276,7 @@ def _print_diff(plan: Plan) -> None:
 
 
 def uninstall(
-    client: Annotated[str | None, typer.Argument(metavar="[CLIENT|FILE]", help=_CLIENT, show_default=False)] = None,
+    client: Annotated[str | None, typer.Argument(metavar="[CLIENT|FILE]", help=_CLIENT)] = None,
     every: _AllOption = False,
     yes: _YesOption = False,
     dry_run: _DryRunOption = False,

@@ -29,8 +29,6 @@ from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.redaction import HIDDEN, Redactor
 from mcp_mirror.security.sanitize import sanitize_to_lines
 
-_AT_ONCE: Final = 4
-_MAX_LINES: Final = 20
 _MAX_OUTPUT: Final = 1 << 14
 """Bytes of a server's last standard error that are searched for lines."""
 _OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
@@ -43,9 +41,6 @@ _FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
 """The beginning of a problem or a warning that `check` prints."""
 _SHOWN_WORD: Final = re.compile(r"(?!.*://)(?:[-\w@.:,+/]+|(?:/|[A-Za-z]:\\)[^=]*)")
 """A word of a command that `doctor` prints: an option, a name or a path."""
-_SLOW_START: Final = (
-    "A first start may install it, as with npx: raise `--timeout`, or run the server's own command by hand."
-)
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -91,7 +86,7 @@ def doctor(
 
 async def _start_all(servers: Sequence[ServerStart], timeout: float, running: set[int]) -> list[_Outcome]:  # noqa: ASYNC109
     """Start servers, a few at once, and return an outcome for each."""
-    limiter = anyio.CapacityLimiter(_AT_ONCE)
+    limiter = anyio.CapacityLimiter(4)
     outcomes: list[_Outcome] = []
 
     async def follow(server: ServerStart) -> None:
@@ -158,7 +153,10 @@ async def _start(server: ServerStart, timeout: float, running: set[int]) -> _Out
                 is_gateway = server.entry.is_gateway
                 found = await (_check_gateway(server) if is_gateway else _list_tools(server, errors, running))
         except TimeoutError:
-            found = _Outcome([f"it did not list its tools within {timeout:.0f} s. {_SLOW_START}"])
+            advice = (
+                "A first start may install it, as with npx: raise `--timeout`, or run the server's own command by hand."
+            )
+            found = _Outcome([f"it did not list its tools within {timeout:.0f} s. {advice}"])
         lines = _read_last_lines(errors, server.redactor)
     if found.problems:
         *others, last = found.problems
@@ -250,4 +248,4 @@ def _find_output(lines: Sequence[str], problem: str) -> list[str]:
         if kept[-count:] == kept[-2 * count : -count]:
             kept = kept[:-count]
             break
-    return kept[-_MAX_LINES:]
+    return kept[-20:]

@@ -29,15 +29,12 @@ _HEADERS: Final = ("headers", "http_headers", "env_http_headers", "bearer_token_
 TRANSPORT: Final = "transport"
 _TYPES: Final = ("type", "transportType", TRANSPORT)
 _SIGN_IN: Final = ("oauth", "oauthClient", "auth", "authProviderType", "headersHelper", "scopes")
-_WEB_SOCKET: Final = ("ws", "wss", "websocket")
 _SSE: Final = "sse"
 _PROGRAMS: Final = frozenset({"mcp-mirror", "mcp_mirror"})
 _SUBCOMMANDS: Final = frozenset({"serve", "wrap", "memory"})
-_ASKED: Final = "${input:"
 _INPUT: Final = (
     "the client asks a person for ${input:...}; write ${env:NAME} in its place, set that variable, then install again"
 )
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _HEADER_NAME: Final = re.compile(r"[^=:\s]+")
 """As `wrap --header-env` reads it."""
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -141,10 +138,7 @@ class OwnCommand(NamedTuple):
 
 
 def read_own_command(entry: Any) -> OwnCommand:
-    """Return the command of mcp-mirror that an entry starts.
-
-    It recognizes any form, such as `uvx mcp-mirror@latest serve` and `python -m mcp_mirror serve`.
-    """
+    """Return the command of mcp-mirror in an entry, in any form such as `uvx mcp-mirror@latest serve`."""
     words = read_words(entry)
     for place, (program, word) in enumerate(pairwise(words), 1):
         name = re.split(r"[@=\[]", PurePath(program.replace("\\", "/")).name)[0].removesuffix(".exe")
@@ -256,13 +250,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | None:
     kind = _read_type(entry)
-    if kind in _WEB_SOCKET or str(_first(entry, _URLS) or "").startswith(("ws://", "wss://")):
+    if kind in ("ws", "wss", "websocket") or str(_first(entry, _URLS) or "").startswith(("ws://", "wss://")):
         return "it uses WebSocket, which mcp-mirror does not support"
     if kind in shape.builtin_types or entry.get("source") == "extension":
         return "it is part of the client"
     if entry.get("disabled") is True or entry.get("enabled") is False or entry.get("isActive") is False:
         return "it is disabled; enable it in the client, then install again"
-    return _INPUT if _contains(entry, _ASKED) else None
+    return _INPUT if _contains(entry, "${input:") else None
 
 
 def _read_type(entry: Mapping[str, Any]) -> str:
@@ -332,7 +326,7 @@ def _find_remote_reason(
         return "the client signs in to it; wrap it with --server, then `mcp-mirror login`"
     parts = urlsplit(server.url)
     has_credentials = server.headers or server.variables or parts.query or parts.username
-    if has_credentials or parts.hostname in _LOOPBACK:
+    if has_credentials or parts.hostname in {"127.0.0.1", "localhost", "::1"}:
         return None
     return "it has no credentials here, so the client may sign in to it; wrap it with --server"
 
@@ -350,7 +344,8 @@ def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntrySha
         words += ["--header-env", f"{name}={variable}"]
     for name, value in server.variables.items():
         words += ["--header", f"{name}: {value}"]
-    return _replace_keys(entry, server, shape, shape.write_command(words), secrets)
+    env = {**(entry.get(shape.env) or {}), **secrets}
+    return _replace_keys(entry, server, shape, shape.write_command(words), env)
 
 
 def _replace_keys(
@@ -358,10 +353,9 @@ def _replace_keys(
     server: RemoteServer,
     shape: EntryShape,
     command: Mapping[str, Any],
-    secrets: Mapping[str, str],
+    env: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the entry with the command in place of the address and the headers."""
-    env = {**(entry.get(shape.env) or {}), **secrets}
     wrapped: dict[str, Any] = {}
     for key, value in entry.items():
         if key in _URLS:

@@ -17,8 +17,6 @@ from mcp_mirror.system.files import UNFINISHED_NAMES, atomic_write
 
 BACKUP_SUFFIX: Final = ".before-mcp-mirror"
 """Suffix of the backup of a client's file."""
-_PRIVATE: Final = 0o600
-"""Clients store secrets of servers in their files, and `install` copies them."""
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.part")
 """The name of an unfinished file of `atomic_write`."""
 _ABANDONED: Final = 10.0
@@ -55,28 +53,19 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically, keep its permissions, follow links, and remove what killed processes left beside it.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Write a file atomically, through links, and remove what killed processes left; ConfigError if that fails."""
     try:
         path = Path(os.path.realpath(path))
         with suppress(FileNotFoundError):
             path.stat()  # an error if links form a circle
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, (data,), _PRIVATE, keep_mode=True)
-        _remove_abandoned(path.parent)
+        atomic_write(path, (data,), 0o600, keep_mode=True)  # private: clients store secrets of servers in their files
+        for part in path.parent.glob(UNFINISHED_NAMES):
+            with suppress(OSError):  # such as that of another user
+                if _UNFINISHED.fullmatch(part.name) and time.time() - part.lstat().st_mtime > _ABANDONED:
+                    part.unlink()  # it contains a copy of a client's file too
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Check the path and its permissions.") from None
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the unfinished files of killed processes: they contain a copy of a client's file, with its secrets."""
-    for path in folder.glob(UNFINISHED_NAMES):
-        with suppress(OSError):  # such as that of another user
-            if _UNFINISHED.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _ABANDONED:
-                path.unlink()
 
 
 def find_program() -> list[str]:

@@ -96,10 +96,7 @@ def find_changed(target: Target) -> list[str]:
 
 
 def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> tuple[Document, dict[Location, str]]:
-    """Return the document with the edits of several entries, and why some of these could not be edited.
-
-    Edits are made together if possible, because each parses the whole file again.
-    """
+    """Return the document with the edits of entries, if possible all at once, and why some could not be edited."""
     failures: dict[Location, str] = {}
     try:
         return document.edit(chain(*edits.values())), failures
@@ -145,19 +142,17 @@ def _restore(target: Target, document: Document) -> Document:
         raise ConfigError(next(iter(failures.values())))
     found = _by_key(target.list_entries(document))
     wrapped = {key: entry for key, entry in found.items() if entry.is_wrapped}
-    edits = {entry.at: _unwrap(entry, old.get(key), backup) for key, entry in wrapped.items()}
+    edits: dict[Location, list[Edit]] = {}
+    for key, entry in wrapped.items():
+        if backup is not None and _is_wrap_of(old.get(key), entry):
+            edits[entry.at] = [Restore(entry.at, backup, old[key].at)]
+        else:
+            edits[entry.at] = entry.unwrap()
     document, failures = _edit_each(document, edits)
     for entry in wrapped.values():
         if entry.at in failures:
             document = document.edit(entry.unwrap())
     return document
-
-
-def _unwrap(entry: Entry, old: Entry | None, backup: Document | None) -> list[Edit]:
-    """Return the edit that restores an entry from the backup; without one, the edits that unwrap it."""
-    if old is not None and backup is not None and _is_wrap_of(old, entry):
-        return [Restore(entry.at, backup, old.at)]
-    return entry.unwrap()
 
 
 def _is_wrap_of(old: Entry | None, entry: Entry) -> bool:

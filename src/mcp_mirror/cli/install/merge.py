@@ -32,15 +32,10 @@ _BLOCKS: Final = ("mcpServers", "servers")
 _HEAD: Final = "# Servers moved from {file}. You can add settings of the gateway.\n\n"
 _PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
-_FOLDERS: Final = ("cwd", "working_directory")
 
 
 def find_mergeable(word: str) -> Target:
-    """Return the file whose servers `--merge` moves, by the name of a client or by its path.
-
-    Raises:
-        ConfigError: There is neither such a client nor such a file, or the client can only be named by its file.
-    """
+    """Return the file whose servers `--merge` moves, by its path or the name of a client in `MERGED`."""
     machine = current_machine()
     client = next((client for client in CLIENTS if client.name == word), None)
     if client is None:
@@ -162,15 +157,14 @@ def _check(document: Document, block: str, target: Target) -> None:
         if problem := document.find_problem((block, name)):
             raise ConfigError(f"Server {name!r} in {target.file} cannot be moved: {problem}. Fix it first.")
         settings = flatten(entry)
-        folders = [str(settings[key]) for key in _FOLDERS if settings.get(key)] if isinstance(settings, dict) else []
-        for folder in folders:
+        for key in ("cwd", "working_directory") if isinstance(settings, dict) else ():
+            folder = str(settings.get(key) or "~")
             if folder[0] not in "~$" and not os.path.isabs(folder):  # noqa: PTH117  # any text
                 raise ConfigError(f"The folder {folder!r} of server {name!r} is relative. Write the absolute path.")
 
 
 def _default_config(target: Target) -> Path:
-    is_known = target.client.name in MERGED and target.place is target.client.places[0]
-    if is_known:
+    if target.client.name in MERGED and target.place is target.client.places[0]:
         return user_config_path("mcp-mirror") / f"{target.client.name}.yaml"
     return target.file.with_name(CONFIG_NAME)
 

@@ -72,20 +72,13 @@ class ServerStart(msgspec.Struct, frozen=True):
         return list(dict.fromkeys((*own, *self._find_references(others))))
 
     def load_gateway(self) -> tuple[Path, Config]:
-        """Return the file of the configuration that an entry with `mcp-mirror serve` reads, and its content.
-
-        Raises:
-            ConfigError: The configuration was not found, or is unusable.
-        """
+        """Return the configuration that an entry with `mcp-mirror serve` reads, and its file; else ConfigError."""
         named, folder = find_config_option(self.words), self.folder
         path = folder / find_config(Path(named) if named else None, self.environment, folder).path
         return path, load_config(path, self.environment)
 
     def expand(self, words: list[str]) -> list[str]:
-        """Return texts with `${VAR}` and the other forms of clients replaced, where the client does so.
-
-        A variable that is not set stays as it is: the client may know it.
-        """
+        """Return texts with `${VAR}` and other forms replaced where the client does so; unset variables stay."""
         client = self.target.client
         if not client.expands_variables:
             return words

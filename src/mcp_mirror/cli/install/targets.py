@@ -42,11 +42,7 @@ class Target(msgspec.Struct, frozen=True):
         return parse_document(read_bytes(self.file), self.file)
 
     def list_entries(self, document: Document | None = None) -> list[Entry]:
-        """Return the servers of the file, or of another version of it, in their order.
-
-        Raises:
-            ConfigError: The file cannot be read or parsed, or a key that must contain servers has another value.
-        """
+        """Return the servers of the file, or of another version of it; ConfigError if it is unusable."""
         known = document or self.read()
         entries: list[Entry] = []
         for at in _find_blocks(known.value, self.place):
@@ -92,11 +88,7 @@ def find_chosen(word: str | None, machine: Machine) -> list[Target]:
 
 
 def find_named(word: str, machine: Machine) -> list[Target]:
-    """Return the files that a client's name or a path means; of a client, those of the user.
-
-    Raises:
-        ConfigError: There is neither such a client nor such a file, or the client has no file here.
-    """
+    """Return the files that a client's name or a path means, of a client those of the user; ConfigError without any."""
     client = next((client for client in CLIENTS if client.name == word), None)
     if client is None:
         return [_find_file(word, machine)]

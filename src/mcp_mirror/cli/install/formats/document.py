@@ -87,11 +87,7 @@ class Document(ABC):
         """Return why the value at a location cannot be edited, such as a repeated key; None if it can."""
 
     def edit(self, edits: Iterable[Edit]) -> Self:
-        """Return the document with the edits, which do not overlap.
-
-        Raises:
-            ConfigError: The result is not what the edits mean, because the text has an unusual form.
-        """
+        """Return the document with edits, which do not overlap; ConfigError if its form is too unusual for them."""
         edits = tuple(edits)
         if not edits:
             return self

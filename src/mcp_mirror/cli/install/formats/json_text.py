@@ -10,18 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
-from mcp_mirror.cli.install.formats.document import (
-    Add,
-    Document,
-    DropFirst,
-    Edit,
-    Location,
-    Prepend,
-    Put,
-    Remove,
-    Restore,
-    splice,
-)
+from mcp_mirror.cli.install.formats import document
+from mcp_mirror.cli.install.formats.document import Document, Edit, Location, splice
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
 from mcp_mirror.types import Member, Span
 
@@ -30,8 +20,6 @@ _COMMENT: Final = re.compile(_STRING + rb"|//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
 _TRAILING_COMMA: Final = re.compile(_STRING + rb"|,(?=[ \t\r\n]*+[}\]])", re.DOTALL)
 _VISIBLE: Final = re.compile(rb"[^ \t\r\n]")
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
-_UNIT: Final = b"  "
-"""The indentation of a level where the file shows none."""
 
 Splice = tuple[int, int, bytes]
 """Start and stop of the replaced bytes, and the new bytes."""
@@ -77,22 +65,21 @@ class JsonDocument(Document):
 
     def _splice(self, edit: Edit) -> Splice:  # noqa: C901, PLR0911  # one case for each kind
         match edit:
-            case Put(at, value):
-                span = self._find(at)
-                return span.start, span.stop, self._render(value, span)
-            case Restore(at, source, source_at):
+            case document.Put(at, value):
+                return self._put(self._find(at), value)
+            case document.Restore(at, source, source_at):
                 assert isinstance(source, JsonDocument)  # noqa: S101  # the same file, earlier
                 span = self._find(at)
                 return span.start, span.stop, source.read_text(source_at)
-            case Add(at, key, value, str(after)):
+            case document.Add(at, key, value, str(after)):
                 return self._add(self._find(at), key, value, after)
-            case Add(at, key, value):
+            case document.Add(at, key, value):
                 return self._add_first(self._find(at), key, value)
-            case Remove(at):
+            case document.Remove(at):
                 return self._remove(self._find(at[:-1]), at[-1])
-            case Prepend(at, new):
+            case document.Prepend(at, new):
                 return self._prepend(self._find(at), new)
-            case DropFirst(at, count):
+            case document.DropFirst(at, count):
                 span = self._find(at)
                 known = list(items(self._json, span))
                 if count >= len(known):
@@ -125,12 +112,11 @@ class JsonDocument(Document):
         before = self._text[:position]
         return before[len(before.rstrip(b" \t\r\n")) :]
 
-    def _render(self, value: Any, span: Span) -> bytes:
-        """Render a value in place of another, with one line for each member if the other has several lines."""
+    def _put(self, span: Span, value: Any) -> Splice:
+        """Replace a value, with one line for each member if the old one has several lines."""
         inner, outer = self._space_at(span.start + 1), self._space_before(span.stop - 1)
-        if not isinstance(value, dict) or b"\n" not in inner:
-            return _dump(value)
-        return _dump_lines(value, inner, outer)
+        has_lines = isinstance(value, dict) and b"\n" in inner
+        return span.start, span.stop, _dump_lines(value, inner, outer) if has_lines else _dump(value)
 
     def _add(self, span: Span, key: str, value: Any, after: str) -> Splice:
         offset, member = next(known for known in self._list_members(span) if known[1].key == after)
@@ -144,8 +130,8 @@ class JsonDocument(Document):
         if b"\n" not in lead:
             return start, start, lead + _dump(name) + b": " + _dump(value) + (b"," if lead else b", ")
         inner = self._space_at(first.start + 1)
-        if not (inner.startswith(lead) and len(inner) > len(lead)):
-            inner = lead + (b"\t" if lead.endswith(b"\t") else _UNIT)
+        if not (inner.startswith(lead) and len(inner) > len(lead)):  # the first member is on one line
+            inner = lead + (b"\t" if lead.endswith(b"\t") else b"  ")
         return start, start, lead + _dump(name) + b": " + _dump_lines(value, inner, lead) + b","
 
     def _remove(self, span: Span, key: str | int) -> Splice:

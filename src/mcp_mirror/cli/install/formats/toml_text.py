@@ -11,19 +11,8 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable
 
-from mcp_mirror.cli.install.formats.document import (
-    UNSAFE,
-    Add,
-    Document,
-    DropFirst,
-    Edit,
-    Location,
-    Prepend,
-    Put,
-    Remove,
-    Restore,
-    look_up,
-)
+from mcp_mirror.cli.install.formats import document
+from mcp_mirror.cli.install.formats.document import UNSAFE, Document, Edit, Location, look_up
 from mcp_mirror.errors import ConfigError
 
 _HEADER: Final = re.compile(r"^[ \t]*\[[^\r\n]*", re.MULTILINE)
@@ -59,8 +48,11 @@ class TomlDocument(Document):
         text, new_tables = self._text, ""
         try:
             for edit in edits:
-                if isinstance(edit, Add) and edit.after is None:
-                    new_tables += "\n" + _render_table((*edit.at, edit.key), edit.value)
+                if isinstance(edit, document.Add) and edit.after is None:
+                    table = {edit.key: edit.value}
+                    for step in reversed(edit.at):
+                        table = {str(step): table}
+                    new_tables += "\n" + tomlkit.dumps(table)
                 else:
                     text = _apply(text, edit)
         except (TOMLKitError, LookupError, TypeError, AttributeError):
@@ -91,12 +83,12 @@ def _locate(text: str, at: Location) -> tuple[int, int]:
 
 def _apply(text: str, edit: Edit) -> str:
     """Return the text with an edit, of which `tomlkit` does not get the comments and tables that it would move."""
-    if isinstance(edit, Remove) and (place := _find_tables(text, edit.at).get(edit.at)):
+    if isinstance(edit, document.Remove) and (place := _find_tables(text, edit.at).get(edit.at)):
         empty = _EMPTY_LINE.search(text, 0, place.start)
         return text[: empty.start() if empty else place.start] + text[place.end :]
-    if isinstance(edit, Restore) and (restored := _restore_tables(text, edit)):
+    if isinstance(edit, document.Restore) and (restored := _restore_tables(text, edit)):
         return restored
-    if isinstance(edit, Put) and isinstance(edit.value, dict):
+    if isinstance(edit, document.Put) and isinstance(edit.value, dict):
         text, comments = _cut_comments(text, edit.at)
         return _paste_comments(_edit_tables(text, edit), edit.at, comments)
     return _edit_tables(text, edit)
@@ -107,18 +99,18 @@ def _edit_tables(text: str, edit: Edit) -> str:
     start, stop = _locate(text, edit.at)
     root = tomlkit.parse(text[start:stop])
     match edit:
-        case Put(at, value):
+        case document.Put(at, value):
             _put(root, at, value)
-        case Restore(at, source, source_at):
+        case document.Restore(at, source, source_at):
             assert isinstance(source, TomlDocument)  # noqa: S101  # the same file, earlier
             _restore(root, at, source.read_table(source_at))
-        case Add(at, key, value, str(after)):
+        case document.Add(at, key, value, str(after)):
             _add(_walk(root, at), key, value, after)
-        case Remove(at):
+        case document.Remove(at):
             del _walk(root, at[:-1])[at[-1]]
-        case Prepend(at, new):
+        case document.Prepend(at, new):
             _walk(root, at[:-1])[at[-1]] = tomlkit.value(_prepend(_walk(root, at).as_string(), new))
-        case DropFirst(at, count):
+        case document.DropFirst(at, count):
             array = _walk(root, at)
             for _ in range(count):
                 del array[0]
@@ -141,17 +133,13 @@ def _find_tables(text: str, at: Location) -> dict[Location, _TableSpan]:
     for header in _HEADER.finditer(text):
         keys = _read_header(header[0])
         if keys == at or (found and keys[: len(at)] == at):
-            found[keys] = _measure_table(text, header)
+            following = _HEADER.search(text, header.end())
+            stop = following.start() if following else len(text)
+            rest = _COMMENTS.search(text, header.end(), stop)
+            found[keys] = _TableSpan(header.start(), rest.start() if rest else stop, stop)
         elif found:
             break
     return found
-
-
-def _measure_table(text: str, header: re.Match[str]) -> _TableSpan:
-    following = _HEADER.search(text, header.end())
-    stop = following.start() if following else len(text)
-    rest = _COMMENTS.search(text, header.end(), stop)
-    return _TableSpan(header.start(), rest.start() if rest else stop, stop)
 
 
 def _cut_comments(text: str, at: Location) -> tuple[str, _Comments]:
@@ -176,7 +164,7 @@ def _paste_comments(text: str, at: Location, comments: _Comments) -> str:
     return text
 
 
-def _restore_tables(text: str, edit: Restore) -> str:
+def _restore_tables(text: str, edit: document.Restore) -> str:
     """Return the text with a table and the tables below it as in the source; empty if they do not follow each other."""
     assert isinstance(edit.source, TomlDocument)  # noqa: S101  # the same file, earlier
     tables, old = [*_find_tables(text, edit.at).values()], edit.source.read_tables(edit.source_at)
@@ -211,7 +199,8 @@ def _put(root: Any, at: Location, value: Any) -> None:
     if not isinstance(value, dict):
         _walk(root, at[:-1])[at[-1]] = value
         return
-    _replace_members(_walk(root, at), {key: tomlkit.item(_inline(member)) for key, member in value.items()})
+    members = {key: _inline(member) if isinstance(member, dict) else member for key, member in value.items()}
+    _replace_members(_walk(root, at), {key: tomlkit.item(member) for key, member in members.items()})
 
 
 def _add(table: Any, key: str, value: Any, after: str) -> None:
@@ -223,9 +212,7 @@ def _add(table: Any, key: str, value: Any, after: str) -> None:
     trivia.trail = f"\n{trivia.indent}{key} = {tomlkit.item(value).as_string()}{trivia.trail}"
 
 
-def _inline(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
+def _inline(value: Mapping[str, Any]) -> InlineTable:
     table = tomlkit.inline_table()
     table.update(value)
     return table
@@ -246,13 +233,6 @@ def _replace_members(table: Any, members: Mapping[str, Any]) -> None:
     for key, member in members.items():
         if key not in table or table[key].unwrap() != member.unwrap():
             table[key] = copy.deepcopy(member)
-
-
-def _render_table(at: Location, value: Any) -> str:
-    """Return the text of a table with its header."""
-    for step in reversed(at):
-        value = {str(step): value}
-    return tomlkit.dumps(value)
 
 
 def _prepend(text: str, new: tuple[str, ...]) -> str:

@@ -8,25 +8,13 @@ from typing import Any, ClassVar, Final
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from mcp_mirror.cli.install.formats.document import (
-    UNSAFE,
-    Add,
-    Document,
-    DropFirst,
-    Edit,
-    Location,
-    Prepend,
-    Put,
-    Remove,
-    Restore,
-    splice,
-)
+from mcp_mirror.cli.install.formats import document
+from mcp_mirror.cli.install.formats.document import UNSAFE, Document, Edit, Location, splice
 from mcp_mirror.errors import ConfigError
 
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """Characters that JSON may contain in strings and YAML must not."""
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 Splice = tuple[int, int, str]
@@ -74,39 +62,38 @@ class YamlDocument(Document):
         return None if is_plain else "it uses YAML anchors, aliases, merge keys, tags or a key twice"
 
     def _is_plain(self, node: Node) -> bool:
-        if self._text[node.start_mark.index : node.start_mark.index + 1] in ("&", "!"):
-            return False
+        """Whether a node and those below it have no anchors and tags, and are where the text names them."""
+        start = node.start_mark.index
+        children: list[tuple[int, Node]] = []
         if isinstance(node, SequenceNode):
-            return all(
-                child.start_mark.index >= node.start_mark.index and self._is_plain(child) for child in node.value
-            )
-        if isinstance(node, MappingNode):
+            children = [(start, child) for child in node.value]
+        elif isinstance(node, MappingNode):
             keys = _keys(node)
-            is_unique = len(set(keys)) == len(keys) and "<<" not in keys
-            return is_unique and all(
-                child.start_mark.index >= key.end_mark.index and self._is_plain(child) for key, child in node.value
-            )
-        return True
+            if len(set(keys)) < len(keys) or "<<" in keys:
+                return False
+            children = [(key.end_mark.index, child) for key, child in node.value]
+        is_marked = self._text[start : start + 1] in ("&", "!")
+        return not is_marked and all(child.start_mark.index >= at and self._is_plain(child) for at, child in children)
 
     def _write(self, edits: Iterable[Edit]) -> bytes:
         return splice(self._text, map(self._splice, edits)).encode()
 
     def _splice(self, edit: Edit) -> Splice:  # noqa: PLR0911  # one case for each kind
         match edit:
-            case Put(at, value):
+            case document.Put(at, value):
                 return self._put(at, value)
-            case Restore(at, source, source_at):
+            case document.Restore(at, source, source_at):
                 assert isinstance(source, YamlDocument)  # noqa: S101  # the same file, earlier
                 return self._restore(self._find(at), *source.read_text(source_at))
-            case Add(at, key, value, str(after)):
+            case document.Add(at, key, value, str(after)):
                 return self._add(self._find(at), key, value, after)
-            case Add(at, key, value):
+            case document.Add(at, key, value):
                 return self._add_first(self._find(at), key, value)
-            case Remove(at):
+            case document.Remove(at):
                 return self._remove(at)
-            case Prepend(at, new):
+            case document.Prepend(at, new):
                 return self._prepend(self._find(at), new)
-            case DropFirst(at, count):
+            case document.DropFirst(at, count):
                 return self._drop(at, count)
 
     def _find(self, at: Location) -> Any:
@@ -189,11 +176,11 @@ class YamlDocument(Document):
         if not node.flow_style:
             lead = self._newline + " " * node.start_mark.column
             return start, start, "".join(f"- {_render(item)}{lead}" for item in new)
-        lead = self._space_at(start + 1)
         if not node.value:
             return start + 1, start + 1, ", ".join(map(_render, new))
-        text = "".join(f"{lead}{_render(item)},{'' if lead else ' '}" for item in new)
-        return start + 1, start + 1, text
+        inside = self._text[start + 1 : node.value[0].start_mark.index]
+        lead = inside[: len(inside) - len(inside.lstrip(" \t\r\n"))]
+        return start + 1, start + 1, "".join(f"{lead}{_render(item)},{'' if lead else ' '}" for item in new)
 
     def _drop(self, at: Location, count: int) -> Splice:
         node = self._find(at)
@@ -211,10 +198,6 @@ class YamlDocument(Document):
                 yield child.start_mark.index
             else:
                 yield self._text.rindex("-", 0, child.start_mark.index)
-
-    def _space_at(self, position: int) -> str:
-        match = _SPACE.match(self._text, position)
-        return match[0] if match else ""
 
     def _render_block(self, value: Any, column: int) -> str:
         lines = (f"{_render(key)}: {_render(member)}" for key, member in value.items())
