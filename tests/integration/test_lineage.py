@@ -1,10 +1,11 @@
 """The graph of calls and values, from events and descriptors; and sums of usage."""
 
+from functools import reduce
 from typing import Any
 
 import pytest
 
-from mcp_mirror.cli.usage import group_sums, sum_up
+from mcp_mirror.cli.usage import group_sums
 from mcp_mirror.observability.events import CallEvent
 from mcp_mirror.observability.lineage import CallNode, Graph, ValueNode, build_graph
 from mcp_mirror.stores.event_log import Sums
@@ -137,7 +138,7 @@ def test_usage_is_summed_by_group(by: Any, calls: dict[str, int]) -> None:
     found = group_sums(USAGE, by)
     assert {name: one.calls for name, one in found.items()} == calls
     assert [*found] == [*calls]
-    assert sum_up(found) == Sums(15, sent=5)
+    assert reduce(Sums.plus, found.values()) == Sums(15, sent=5)
 
 
 def test_a_principal_has_its_name_if_no_other_has_it() -> None:

@@ -17,7 +17,6 @@ from mcp_mirror.cli.console import can_show_progress, describe_progress, open_co
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_until_signal
 from mcp_mirror.core.accepted_types import types_at
-from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import read_reply
@@ -70,42 +69,15 @@ def call(
         mute_upstream_warnings()
     members = _read_object(arguments)
     given = dict(_split_argument(text) for text in arg or ())
-    done = run_until_signal(_call_tool(loaded, tool, members, given))
-    answer = read_reply(done.reply)
-    texts = [_write_block(block) for block in answer.content]
-    if not texts and answer.text:
-        texts = [answer.text]
-    for text in texts:
-        # A terminal gets no characters that control it, which an upstream may send.
-        print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
-    print_problems(done.warnings, "warning")
-    print_problems(done.problems)
-    if not done.is_known:
-        print_note("mcp-mirror: `mcp-mirror check` lists all tools.")
-    if loaded.store.kind in (None, "memory"):
-        if done.path:
-            print_note(_VALUE_LOST)
-        elif answer.is_error and find_bases(" ".join((arguments, *given.values()))):
-            print_note(_VALUE_ELSEWHERE)
-    raise typer.Exit(1 if answer.is_error else 0)
+    is_error = run_until_signal(_call_tool(loaded, tool, members, given))
+    raise typer.Exit(1 if is_error else 0)
 
 
-class _Done(msgspec.Struct, frozen=True):
-    """The end of the call."""
+async def _call_tool(loaded: Config, tool: str, members: Mapping[str, msgspec.Raw], given: Mapping[str, str]) -> bool:
+    """Start the gateway, wait for the tool, call it, and print the result; return whether that is an error.
 
-    reply: ToolResult
-    path: str | None
-    """The memory path of a stored result."""
-    is_known: bool
-    """Whether a tool of this name is served."""
-    problems: list[str]
-    """Why upstreams are down, one of which may have the tool."""
-    warnings: list[str]
-    """The differences of the tool from the lock file."""
-
-
-async def _call_tool(loaded: Config, tool: str, members: Mapping[str, msgspec.Raw], given: Mapping[str, str]) -> _Done:
-    """Start the gateway, wait for the tool, and call it; `given` has arguments that its schema decides how to read."""
+    `given` has arguments that the tool's schema decides how to read.
+    """
     console, status = open_console(is_stderr=True), _Status(tool)
     channel = _ProgressChannel(
         Caller(LOCAL, client_headers=None), wants_progress=can_show_progress(console), status=status
@@ -118,12 +90,23 @@ async def _call_tool(loaded: Config, tool: str, members: Mapping[str, msgspec.Ra
             wanted = wanted or tool
             is_known = _has_tool(application, wanted)
             problems = [] if is_known else explain_all_down(application)
-            warnings = _find_changes(application, wanted)
             read = read_arguments(given, _find_schema(application, tool))
-            request = application.gateway.new_call(channel, tool, msgspec.json.encode({**members, **read}))
+            arguments = msgspec.json.encode({**members, **read})
+            request = application.gateway.new_call(channel, tool, arguments)
             status.state = "running"
-            reply = await application.gateway.state.answer(request)
-            return _Done(reply, request.trace.path, is_known, problems, warnings)
+            answer = read_reply(await application.gateway.state.answer(request))
+        for text in [_write_block(block) for block in answer.content] or filter(None, [answer.text]):
+            # A terminal gets no characters that control it, which an upstream may send.
+            print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
+        print_problems(_find_changes(application, wanted), "warning")
+        print_problems(problems)
+        if not is_known:
+            print_note("mcp-mirror: `mcp-mirror check` lists all tools.")
+        if loaded.store.kind in (None, "memory") and request.trace.path:
+            print_note(_VALUE_LOST)
+        elif loaded.store.kind in (None, "memory") and answer.is_error and find_bases(arguments.decode()):
+            print_note(_VALUE_ELSEWHERE)
+        return answer.is_error
 
 
 class _Status(msgspec.Struct):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import typer
@@ -16,20 +16,17 @@ from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.cli.console import IS_GATEWAY, new_table, open_console, print_problems, print_table, show_progress
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import load_quietly, mute_upstream_warnings, run_until_signal
+from mcp_mirror.cli.run import load, mute_upstream_warnings, run_until_signal
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.sanitize import sanitize, strip_invisible
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.slices import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
+from mcp_mirror.upstreams.listing import Listing
 from mcp_mirror.upstreams.registry import Upstream
-
-_MAX_SERVER: Final = 200
-"""Bytes of a server's name and version."""
-_TWIN: Final = 2
-"""The column of the twins."""
 
 
 def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
@@ -41,7 +38,11 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
 
     Example: mcp-mirror check
     """
-    loaded = _with_store_of_stdio(load_quietly(config, verbose))
+    loaded = load(config, verbose, is_quiet=True)
+    store = loaded.store
+    if not store.kind and not loaded.is_transparent and (store.path or store.encryption):
+        # The configuration has keys of the store that a gateway on stdio opens.
+        loaded = replace(loaded, store=replace(store, kind="disk"))
     if not verbose:
         mute_upstream_warnings()
 
@@ -60,20 +61,13 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
     raise typer.Exit(1 if problems else 0)
 
 
-def _with_store_of_stdio(config: Config) -> Config:
-    """Return the configuration with the store of a gateway on stdio, if the configuration has keys of that store."""
-    if config.store.kind or config.is_transparent or not (config.store.path or config.store.encryption):
-        return config
-    return replace(config, store=replace(config.store, kind="disk"))
-
-
 def connect_once(config: Path) -> list[str]:
     """Connect to every upstream of a configuration, as `check` does; return why upstreams are down, an item for each.
 
     It prints each upstream when it has connected or failed, and fills the cache of listings. It raises typer.Exit after
     Ctrl-C, and if the gateway cannot start.
     """
-    loaded = load_quietly(config)
+    loaded = load(config, is_quiet=True)
     mute_upstream_warnings()
 
     async def run() -> list[str]:
@@ -100,8 +94,12 @@ async def follow_start(application: Application) -> None:
 
     async def follow(upstream: Upstream) -> None:
         await upstream.settled.wait()
-        waiting.remove(upstream.policy.name)
-        console.print(_describe_state(upstream, perf_counter() - began), highlight=False, markup=False)
+        name, state, listing = upstream.policy.name, str(upstream.status.state), upstream.listing
+        waiting.remove(name)
+        if listing and state == "ready":
+            server = strip_invisible(listing.server, 200)
+            state = f"ready, {server}, protocol {listing.protocol_version}, {format_count(len(listing.tools), 'tool')}"
+        console.print(f"{name}: {state}, after {perf_counter() - began:.1f} s", highlight=False, markup=False)
 
     def describe() -> str:
         seconds = perf_counter() - began
@@ -111,15 +109,6 @@ async def follow_start(application: Application) -> None:
         async with anyio.create_task_group() as tasks:
             for upstream in application.upstreams:
                 tasks.start_soon(follow, upstream)
-
-
-def _describe_state(upstream: Upstream, seconds: float) -> str:
-    listing, name = upstream.listing, upstream.policy.name
-    if listing is None or upstream.status.state != "ready":
-        return f"{name}: {upstream.status.state}, after {seconds:.1f} s"
-    server = strip_invisible(listing.server, _MAX_SERVER)
-    facts = f"{server}, protocol {listing.protocol_version}, {format_count(len(listing.tools), 'tool')}"
-    return f"{name}: ready, {facts}, after {seconds:.1f} s"
 
 
 def print_tools(application: Application) -> None:
@@ -141,7 +130,7 @@ def print_tools(application: Application) -> None:
         table.add_row(finding.change.upstream, sanitize(str(finding.change.tool)), "(quarantined)", "", "")
     for name, cost in own_tools.items():
         table.add_row("(mcp-mirror)", "", name, f"{cost:,}", "")
-    print_table(table, title=_TWIN)
+    print_table(table, title=2)  # the column of the twins
     console = open_console()
     original = sum(originals.values())
     console.print(f"twins cost {sum(twins.values()):,} tokens, the original tools {original:,}", highlight=False)
@@ -156,23 +145,23 @@ def print_client_headers(config: Config) -> None:
     """Print which headers the requests of clients need."""
     for upstream in config.upstreams:
         if headers := ", ".join(upstream.client_values.values()):
-            print(
-                f"{upstream.name}: over HTTP each request needs the header {headers}; on stdio configured values apply"
-            )
+            needed = f"over HTTP each request needs the header {headers}; on stdio configured values apply"
+            print(f"{upstream.name}: {needed}")
 
 
 def find_problems(application: Application) -> list[str]:
     """Return a sentence for each problem of the upstreams and of their tools."""
     catalog = application.gateway.state.catalog
-    down = explain_all_down(application)
-    listed = [problem for one in application.upstreams if one.listing for problem in one.listing.problems]
-    unused = [problem for one in application.upstreams for problem in _find_unused_names(one)]
+    listings = [(one.policy, one.listing) for one in application.upstreams if one.listing]
+    listed = [problem for _, listing in listings for problem in listing.problems]
+    unused = [problem for policy, listing in listings for problem in _find_unused_names(policy, listing)]
     gateways = [
-        f"{one.policy.name}: {IS_GATEWAY}"
-        for one in application.upstreams
-        if one.listing and any(tool.name == RETRIEVE for tool in one.listing.inspected)
+        f"{policy.name}: {IS_GATEWAY}"
+        for policy, listing in listings
+        if any(tool.name == RETRIEVE for tool in listing.inspected)
     ]
-    return [*down, *listed, *unused, *gateways, *catalog.problems, *map(describe_finding, catalog.findings)]
+    findings = map(describe_finding, catalog.findings)
+    return [*explain_all_down(application), *listed, *unused, *gateways, *catalog.problems, *findings]
 
 
 def _count_original_tokens(application: Application, expect: Callable[[Buffer], int]) -> Mapping[tuple[str, str], int]:
@@ -199,14 +188,12 @@ def explain_all_down(application: Application) -> list[str]:
     return explained
 
 
-def _find_unused_names(upstream: Upstream) -> Iterator[str]:
+def _find_unused_names(policy: UpstreamPolicy, listing: Listing) -> Iterator[str]:
     """Yield a problem for each tool name in the configuration that the upstream does not have.
 
     A glob without a match may anticipate future tools, unless it restricts tools to some principals.
     """
-    if upstream.listing is None:
-        return
-    policy, tools = upstream.policy, [str(tool.get("name")) for tool in upstream.listing.tools]
+    tools = [str(tool.get("name")) for tool in listing.tools]
     scoped = {glob for glob, each in policy.overrides if each.required_scopes}
     for glob in dict.fromkeys((*policy.allow, *policy.deny, *(glob for glob, _ in policy.overrides))):
         is_meant = glob in scoped or not set("*?[") & set(glob)

@@ -17,15 +17,9 @@ IS_GATEWAY: Final = (
     "it directly."
 )
 """The problem of an upstream that is a gateway."""
-_WIDTH: Final = 250
-"""Columns of output that is not printed to a terminal; its tables may be wider."""
-_MAX_WIDTH: Final = 1 << 16
-"""Columns in which a table is measured."""
 _INDENT: Final = "    "
 _NO_BREAK: Final = "\u00a0"
 """A space at which a line is not wrapped."""
-_REFRESHES: Final = 4
-"""Updates of the lines in a second."""
 
 
 class _Console(Console):
@@ -37,7 +31,7 @@ class _Console(Console):
 def open_console(*, is_stderr: bool = False) -> Console:
     """Return a console; where its output goes into a file or a pipe, it is wide enough not to cut tables."""
     console = _Console(stderr=is_stderr, soft_wrap=True)
-    return console if console.is_terminal else _Console(stderr=is_stderr, soft_wrap=True, width=_WIDTH)
+    return console if console.is_terminal else _Console(stderr=is_stderr, soft_wrap=True, width=250)
 
 
 def new_table(texts: Iterable[str], numbers: Iterable[str] = ()) -> Table:
@@ -72,7 +66,7 @@ def print_table(table: Table, title: int = 0) -> None:
 
 def _measure(table: Table, console: Console) -> int:
     """Return the width of a table whose cells are not wrapped."""
-    return console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
+    return console.measure(table, options=console.options.update(max_width=1 << 16)).maximum
 
 
 def _list_paragraphs(table: Table, names: list[str], title: int, width: int) -> Iterator[str]:
@@ -116,8 +110,7 @@ def show_progress(console: Console, describe: Callable[[], str]) -> AbstractCont
     def write_lines() -> Text:
         return Text(describe(), no_wrap=True, overflow="ellipsis")
 
-    options: dict[str, Any] = {"transient": True, "refresh_per_second": _REFRESHES, "redirect_stdout": False}
-    return Live(get_renderable=write_lines, console=console, **options)
+    return Live(get_renderable=write_lines, console=console, transient=True, redirect_stdout=False)
 
 
 def describe_progress(notification: Mapping[str, Any]) -> str:

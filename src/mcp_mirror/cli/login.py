@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
-from mcp_mirror.cli.run import load_quietly, print_note, run_until_signal
+from mcp_mirror.cli.run import load, print_note, run_until_signal
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.security.redaction import Redactor
@@ -43,7 +43,6 @@ _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
 _SIGN_IN_TIMEOUT: Final = 600.0
 """Seconds that a user may take to sign in."""
-_CONNECT_TIMEOUT: Final = 20.0
 
 _CONTINUED: Final = "mcp-mirror continues in the terminal and prints the result there. You can close this window."
 _DENIED: Final = "You are not signed in: the authorization server reports an error. The terminal shows the next step."
@@ -101,7 +100,7 @@ def login(
     if not verbose:
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    upstreams = _describe_wrapped(upstream, url) if url else load_quietly(config, verbose).upstreams
+    upstreams = _describe_wrapped(upstream, url) if url else load(config, verbose, is_quiet=True).upstreams
     policy = next((one for one in upstreams if one.name == upstream), None)
     if policy is None:
         names = ", ".join(one.name for one in upstreams) or "none"
@@ -134,18 +133,13 @@ async def sign_in(upstream: UpstreamPolicy, scopes: tuple[str, ...], show: Show)
 
     `show` gets the URL of the page. A MirrorError says why the upstream has no sign-in, or why it failed.
     """
-    endpoint = upstream.endpoint
-    oauth = endpoint.oauth if isinstance(endpoint, HttpEndpoint) else None
+    endpoint, named = upstream.endpoint, f"Upstream {upstream.name!r}"
     if not isinstance(endpoint, HttpEndpoint):
-        raise MirrorError(
-            f"Upstream {upstream.name!r} is a program, which has no sign-in. Give it credentials in `env`."
-        )
-    if oauth is None:
-        raise MirrorError(f"Upstream {upstream.name!r} has no sign-in. Configure `auth: {{oauth: {{}}}}` for it.")
+        raise MirrorError(f"{named} is a program, which has no sign-in. Give it credentials in `env`.")
+    if (oauth := endpoint.oauth) is None:
+        raise MirrorError(f"{named} has no sign-in. Configure `auth: {{oauth: {{}}}}` for it.")
     if oauth.grant != "authorization_code":
-        raise MirrorError(
-            f"Upstream {upstream.name!r} signs in by itself (`grant: {oauth.grant}`). Run `mcp-mirror check` to try it."
-        )
+        raise MirrorError(f"{named} signs in by itself (`grant: {oauth.grant}`). Run `mcp-mirror check` to try it.")
     requested = replace(endpoint, oauth=replace(oauth, scopes=tuple(dict.fromkeys((*oauth.scopes, *scopes)))))
     async with _open_redirect(oauth.redirect_port) as (url, redirect):
         authorizer = Authorizer(upstream.name, requested, Redactor(endpoint), BrowserSignIn(url, show, redirect.wait))
@@ -172,13 +166,10 @@ async def _sign_in(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None
 
 
 async def _probe(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Response]:
-    """Return a request without a token and its 401 response, which names the authorization server.
-
-    If the server accepts every request, the response is made up and names none.
-    """
+    """Return a request without a token and its 401 response; a made-up one if the server accepts every request."""
     headers = {**endpoint.headers, **_HEADERS}
     guarded = SSRFGuardTransport(AddressPolicy.from_urls(endpoint.url, admits_private=endpoint.allow_private))
-    async with httpx2.AsyncClient(transport=guarded, timeout=_CONNECT_TIMEOUT, follow_redirects=False) as client:
+    async with httpx2.AsyncClient(transport=guarded, timeout=20.0, follow_redirects=False) as client:
         for message in _PROBES:
             request = client.build_request("POST", endpoint.url, content=json.dumps(message), headers=headers)
             response = await client.send(request, stream=True)
@@ -217,9 +208,7 @@ class _Redirect(msgspec.Struct):
         await self.event.wait()
         if "code" not in self.parameters:
             code = read_error_code(self.parameters["error"])
-            reported = f"an error ({code})" if code else "an error"
-            if code == "access_denied":
-                reported = "that access was denied"
+            reported = {"": "an error", "access_denied": "that access was denied"}.get(code, f"an error ({code})")
             raise MirrorError(f"the authorization server reports {reported}")
         return AuthorizationCodeResult(
             code=self.parameters["code"], state=self.parameters.get("state"), iss=self.parameters.get("iss")

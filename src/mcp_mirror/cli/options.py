@@ -24,12 +24,11 @@ ConfigOption = Annotated[
         "-c",
         help="The configuration, YAML or JSON. Default: $MCP_MIRROR_CONFIG, ./mcp-mirror.yaml, or the file in the "
         "user's configuration folder that `install --merge` wrote.",
-        show_default=False,
     ),
 ]
 ClientArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[CLIENT|FILE]", help="A client's name or file. Default: every client.", show_default=False),
+    typer.Argument(metavar="[CLIENT|FILE]", help="A client's name or file. Default: every client."),
 ]
 StoreOption = Annotated[
     Path | None,
@@ -39,7 +38,6 @@ StoreOption = Annotated[
         help="The folder of stored values, which all gateways with the same folder share. Default: the user's data "
         "folder.",
         metavar="FOLDER",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

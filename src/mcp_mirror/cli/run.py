@@ -29,10 +29,6 @@ MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
-_LAST_START: Final = 1.0
-"""Seconds that a process which ends at a signal waits for a child that is starting, so that the watchdog knows it."""
-_INTERNAL_ERROR: Final = -32603
-"""Of JSON-RPC."""
 _WAITING: Final = (
     "mcp-mirror waits for an MCP client on standard input; Ctrl-C stops it. Clients start it themselves: see "
     "`mcp-mirror install`."
@@ -50,18 +46,13 @@ With the interpreter's 5 ms, a pass of the loop that makes several system calls 
 """
 
 
-def load(path: Path | None, verbosity: int = 0) -> Config:
-    """Find and read the configuration, set up logging with it, and print its warnings."""
-    loaded = load_quietly(path, verbosity)
-    print_warnings(loaded)
-    return loaded
-
-
-def load_quietly(path: Path | None, verbosity: int = 0) -> Config:
-    """Do the same as `load`, without its warnings."""
+def load(path: Path | None, verbosity: int = 0, *, is_quiet: bool = False) -> Config:
+    """Find and read the configuration, set up logging with it, and print its warnings unless `is_quiet`."""
     configure_logging(verbosity)
     loaded = load_config(find_file(path), os.environ)
     configure_logging(verbosity, loaded)
+    if not is_quiet:
+        print_warnings(loaded)
     return loaded
 
 
@@ -171,7 +162,7 @@ async def _stop_on_signals(
         async for number in signals:
             stopped.append(number)
             if leave is not None:
-                with anyio.move_on_after(_LAST_START):
+                with anyio.move_on_after(1.0):  # so that the watchdog knows a child that is starting
                     await hold_starts()
                 leave()
                 os._exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -188,7 +179,11 @@ def exit_with_error(error: BaseException, print_error: Callable[[str], None] = p
     """Print an error and exit: of an unexpected one only where it was raised, since its message may show values."""
     cause = unwrap_error_group(error)
     if isinstance(cause, SystemExit | BrokenPipeError):  # the reader of the output closed its end (`| head`)
-        _discard_output()
+        # The interpreter would report what is still buffered when it exits.
+        null = os.open(os.devnull, os.O_WRONLY)
+        with suppress(OSError, ValueError):  # no file descriptor: nothing to discard
+            os.dup2(null, sys.stdout.fileno())
+        os.close(null)
         raise typer.Exit(1) from None
     if not isinstance(cause, MirrorError):
         print_error(f"mcp-mirror: the gateway failed with an unexpected error: {summarize_traceback(cause)}.")
@@ -214,31 +209,14 @@ def answering_client(*, has_client: bool = True) -> Iterator[None]:
 
 
 def answer_client(reason: str) -> None:
-    """Answer each request of the client on stdio with an error, until the client leaves.
-
-    Without an answer, the client would report only that the connection was closed.
-    """
+    """Answer requests on stdio with an error until the client leaves: it would report only a closed connection."""
     if sys.stdin is None or reads_terminal():
         return
+    error = {"code": -32603, "message": reason}  # an internal error of JSON-RPC
     with suppress(KeyboardInterrupt, OSError, ValueError):  # the client left, or a stream is closed
         for line in sys.stdin.buffer:
-            if (request_id := _read_request_id(line)) is not None:
-                error = {"code": _INTERNAL_ERROR, "message": reason}
-                print(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}), flush=True)
-
-
-def _read_request_id(line: bytes) -> Any:
-    """Return the id of a JSON-RPC request; None for other messages."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message.get("id") if isinstance(message, dict) and "method" in message else None
-
-
-def _discard_output() -> None:
-    """Discard what is still buffered for standard output: the interpreter would report it when it exits."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    with suppress(OSError, ValueError):  # no file descriptor: nothing to discard
-        os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+            message = None
+            with suppress(ValueError, RecursionError):
+                message = json.loads(line)
+            if isinstance(message, dict) and "method" in message and message.get("id") is not None:
+                print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)

@@ -137,11 +137,7 @@ class _Reloading(msgspec.Struct):
 
 @contextmanager
 def _receive_hangups() -> Iterator[AsyncIterator[signal.Signals] | None]:
-    """Receive SIGHUP, also while the gateway starts: by default it ends a process.
-
-    Yields:
-        The signals; None on systems without them.
-    """
+    """Receive SIGHUP, also while the gateway starts: by default it ends a process. None on systems without it."""
     if sys.platform == "win32":
         yield None
         return

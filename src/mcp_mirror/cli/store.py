@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mcp_mirror.cli.run import load_quietly, print_note, run_until_signal
+from mcp_mirror.cli.run import load, print_note, run_until_signal
 from mcp_mirror.config import list_configs
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
@@ -19,12 +19,9 @@ from mcp_mirror.stores.opening import open_persistent_store
 
 
 def load_store_config(path: Path | None, store: Path | None, verbosity: int = 0) -> Config:
-    """Return the configuration of a command that reads stored values; exit if it is unusable.
-
-    A folder `store` replaces the configuration.
-    """
+    """Return the configuration of a command that reads stored values; a folder `store` replaces it."""
     if store is None and (path is not None or list_configs(os.environ)):
-        return load_quietly(path, verbosity)
+        return load(path, verbosity, is_quiet=True)
     configure_logging(verbosity)
     if store is None:
         print_note("mcp-mirror: no configuration was found; using the values of wrapped servers.")

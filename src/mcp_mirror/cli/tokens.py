@@ -14,18 +14,14 @@ from mcp_mirror.tokens.exact import count_tokens
 
 
 def count_files(
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Text files; default: standard input.", show_default=False)
-    ] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Text files; default: standard input.")] = None,
     provider: Annotated[
         TokenProvider, typer.Option(help=f"The provider of the tokenizer: {', '.join(PROVIDERS)}.", metavar="NAME")
     ] = "default",
     exact: Annotated[
         bool, typer.Option("--exact", help="Count with the provider's tokenizer, which must be installed.")
     ] = False,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="A tokenizer.json to count with, for --exact.", show_default=False)
-    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json to count with, for --exact.")] = None,
 ) -> None:
     """Print how many tokens texts cost a model.
 
@@ -33,9 +29,8 @@ def count_files(
 
     Example: mcp-mirror tokens --provider anthropic README.md
     """
-    counts = [(str(path), _count(_read(path), provider, tokenizer, exact=exact)) for path in files or ()]
-    if not files:
-        counts.append(("", _count(sys.stdin.buffer.read(), provider, tokenizer, exact=exact)))
+    texts = [(str(path), _read(path)) for path in files] if files else [("", sys.stdin.buffer.read())]
+    counts = [(name, _count(text, provider, tokenizer, exact=exact)) for name, text in texts]
     if len(counts) > 1:
         counts.append(("total", sum(count for _, count in counts)))
     width = max(len(f"{count:,}") for _, count in counts)

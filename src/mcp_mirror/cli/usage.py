@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Annotated, Final, Literal, get_args
@@ -37,11 +37,6 @@ def group_sums(usage: Mapping[str, Mapping[SumKey, Sums]], by: Grouping) -> dict
     if by == "day":
         return dict(sorted(found.items()))
     return dict(sorted(found.items(), key=lambda item: (-item[1].calls, item[0])))
-
-
-def sum_up(sums: Mapping[str, Sums]) -> Sums:
-    """Return the sums over all groups."""
-    return reduce(Sums.plus, sums.values(), Sums())
 
 
 _COLUMNS: Final = ("calls", "errors", "refused", "bytes", "tokens sent", "tokens kept out", "mean ms")
@@ -79,7 +74,12 @@ def usage(
 
     async def run(opened: Store) -> None:
         log = opened.events
-        chosen = _choose(sorted(await log.namespaces()), namespace)
+        names = name_namespaces(sorted(await log.namespaces()))
+        chosen = [one for one, name in names.items() if namespace in {"", one, name}]
+        if namespace and not chosen:
+            raise MirrorError(
+                f"The event log has no calls of {namespace!r}. `mcp-mirror usage --since 90d` prints all principals."
+            )
         found = group_sums({name: await log.sums(name, first) for name in chosen}, by)
         if as_:
             print(json.dumps([{by: name} | msgspec.structs.asdict(one) for name, one in found.items()], indent=2))
@@ -92,25 +92,12 @@ def usage(
     read_store(loaded, run)
 
 
-def _choose(namespaces: Sequence[str], given: str) -> Sequence[str]:
-    """Return the namespaces that an option names; all without the option."""
-    if not given:
-        return namespaces
-    names = name_namespaces(namespaces)
-    chosen = [one for one in namespaces if given in {one, names[one]}]
-    if not chosen:
-        raise MirrorError(
-            f"The event log has no calls of {given!r}. `mcp-mirror usage --since 90d` prints all principals."
-        )
-    return chosen
-
-
 def _build_table(found: dict[str, Sums], by: Grouping) -> Table:
     table = new_table((by,), _COLUMNS)
     for name, one in found.items():
         table.add_row(sanitize_to_lines(name), *_format_row(one))
     if len(found) > 1:
-        table.add_row("total", *_format_row(sum_up(found)))
+        table.add_row("total", *_format_row(reduce(Sums.plus, found.values())))
     return table
 
 

@@ -47,7 +47,6 @@ values_app: typer.Typer = typer.Typer(
 _DIRECTIONS: Final[Mapping[str, Direction]] = {"made by": "up", "used by": "down"}
 _MAX_OTHERS: Final = 20
 """Other namespaces that a message names."""
-_STANDARD_OUTPUT: Final = "-"
 _SHOWN: Final = 2000
 """Bytes of a value that `show` prints."""
 
@@ -173,7 +172,7 @@ def export(
 
     async def run(values: _StoredValues) -> None:
         pieces = encode_file(await values.find(path), from_base64=False)
-        if str(file) == _STANDARD_OUTPUT:
+        if str(file) == "-":
             sys.stdout.buffer.writelines(pieces)
             return
         size = _write(file, pieces, force=force)
@@ -245,7 +244,11 @@ def clear(
         if found and not yes:
             size = format_bytes(sum(value.size for _, value in found))
             whose = format_count(len(owners), "namespace") if of_all else values.namespace
-            _confirm_deletion(f"{format_count(len(found), 'value')}, {size}, of {whose}")
+            what = f"{format_count(len(found), 'value')}, {size}, of {whose}"
+            if not reads_terminal():
+                raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
+            if not typer.confirm(f"Delete {what}?", err=True):
+                raise MirrorError("Nothing was deleted.")
         deleted = [await values.store.delete(owner, value.base) for owner, value in found]
         others = "" if of_all or found else await values.name_others()
         print_note(f"Deleted {format_count(sum(deleted), 'value')}.{others}")
@@ -267,13 +270,6 @@ def _run(
         await work(_StoredValues(store, named[0] if is_principal else namespace))
 
     read_store(load_store_config(*chosen), run)
-
-
-def _confirm_deletion(what: str) -> None:
-    if not reads_terminal():
-        raise MirrorError(f"`values clear` would delete {what}. Confirm with --yes.")
-    if not typer.confirm(f"Delete {what}?", err=True):
-        raise MirrorError("Nothing was deleted.")
 
 
 def _build_table(found: Iterable[Descriptor]) -> Table:

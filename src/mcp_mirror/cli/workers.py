@@ -123,11 +123,7 @@ class Supervisor:
         print_line: Callable[[str], None],
         print_warning: Callable[[str], None],
     ) -> None:
-        """Prepare the workers.
-
-        Each worker has one of the listening sockets, which all have one address. `run_worker` serves in the new
-        process, and returns the exit code.
-        """
+        """Prepare a worker for each socket, all of one address; `run_worker` serves, and returns the exit code."""
         self._listening, self._run_worker = listening, run_worker
         self._print_line, self._print_warning = print_line, print_warning
         self._inboxes = tuple(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in listening)

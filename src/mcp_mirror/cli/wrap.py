@@ -18,25 +18,20 @@ _SetOption = Annotated[
         help="Another key of the configuration, such as mirror.answer_budget=40000, or a key of the server, such as "
         "max_request_bytes=32MiB. Repeatable.",
         metavar="KEY=VALUE",
-        show_default=False,
     ),
 ]
 
 
 def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the parameters
     command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- COMMAND [ARGS]...", help="The server's own command, unchanged.", show_default=False),
+        list[str] | None, typer.Argument(metavar="-- COMMAND [ARGS]...", help="The server's own command, unchanged.")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="The address of a remote server, instead of a command.", show_default=False)
-    ] = None,
+    url: Annotated[str | None, typer.Option(help="The address of a remote server, instead of a command.")] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(
             help="A header for the remote server, such as 'Authorization: Bearer ${TOKEN}'. Repeatable.",
             metavar="'NAME: VALUE'",
-            show_default=False,
         ),
     ] = None,
     header_env: Annotated[
@@ -45,21 +40,18 @@ def wrap(  # noqa: PLR0913, PLR0917  # typer reads the options from the paramete
             help="A header whose value is an environment variable, such as Authorization=TOKEN. Repeatable. Use it in "
             "files of clients that replace ${VAR} in arguments themselves.",
             metavar="NAME=VARIABLE",
-            show_default=False,
         ),
     ] = None,
     sse: Annotated[
         bool | None,
         typer.Option(
-            help="Whether the remote server uses the HTTP+SSE transport. Default: if the path of --url ends with /sse.",
-            show_default=False,
+            help="Whether the remote server uses the HTTP+SSE transport. Default: if the path of --url ends with /sse."
         ),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            help="The server's name in messages and in the origin of values. Default: the name of its program or host.",
-            show_default=False,
+            help="The server's name in messages and in the origin of values. Default: the name of its program or host."
         ),
     ] = None,
     suffix: Annotated[str, typer.Option(help="Added to the name of each tool, such as _mirrored.")] = "",

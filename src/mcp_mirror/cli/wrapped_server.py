@@ -44,8 +44,6 @@ _CONTAINER_VALUES: Final = frozenset({
 _COMMON_SCRIPTS: Final = frozenset({"index", "main", "__main__", "server", "cli", "app", "start", "run", "stdio"})
 """Names of scripts that do not tell servers apart; the nearest folder with another name does."""
 _COMMON_FOLDERS: Final = frozenset({"dist", "build", "out", "src", "lib", "bin", "cjs", "esm"})
-_UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_MAX_NAME: Final = 64
 _TARGET_OPTIONS: Final = {"url": "--url", "headers": "--header", "transport": "--sse", "auth": "--url"}
 """By a key of a server's section, the option that it comes from; the other keys come from the command."""
 _STARTUP_WAIT: Final = 25
@@ -283,4 +281,4 @@ def _find_operands(words: Sequence[str], options: Collection[str]) -> Iterator[s
 
 
 def _usable(name: str) -> str:
-    return _UNUSABLE.sub("_", name)[:_MAX_NAME] or "server"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:64] or "server"
