@@ -5,7 +5,7 @@ A text is dropped only if it repeats the value.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -75,15 +75,6 @@ class CaptureRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
 
 
-class _Shown(NamedTuple):
-    """What the model reads of a result in place of a preview."""
-
-    text: str | None
-    """The value within the inline budget; None: it is larger, or the result is an error."""
-    has_other_texts: bool
-    """The text includes the texts that differ from the value, if there are any."""
-
-
 def capture(
     result: Mapping[str, Buffer],
     rules: CaptureRules,
@@ -111,17 +102,18 @@ def capture(
     value = build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
     companion = build_companion(place, parsed, result, reader)
-    shown = _Shown(None, has_other_texts=False)
-    if not is_error:
-        shown = _choose_shown(parsed, value, rules, estimate, other_texts)
+    shown = None if is_error else _choose_text(parsed, value, rules, estimate, other_texts)
+    has_other_texts = shown is not None  # if there are any
+    if shown is None and other_texts.texts and not is_error:
+        shown = _choose_text(parsed, value, rules, estimate, _NO_TEXTS)
     passed: tuple[Buffer, ...] = ()
     if rules.passes_unchanged:
-        passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown.text is not None))
+        passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None))
     has_unseen_blocks = len(passed) + len(parsed.texts) < len(parsed.blocks)
-    is_text_hidden = bool(other_texts.texts) and not shown.has_other_texts and rules.preview and not is_error
-    is_quoted = is_text_hidden and shown.text is None and not has_unseen_blocks
+    is_text_hidden = bool(other_texts.texts) and not has_other_texts and rules.preview and not is_error
+    is_quoted = is_text_hidden and shown is None and not has_unseen_blocks
     # A path would cost too much beside a small companion that is shown whole.
-    is_small = shown.has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
+    is_small = has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     has_more = has_unseen_blocks or (bool(other_texts.texts) and not is_small)
     is_beside = companion is not None and parsed.value is not None
     if not rules.preview:
@@ -131,14 +123,14 @@ def capture(
         companion=companion,
         is_named=is_beside and has_more,
         is_text_hidden=is_text_hidden,
-        is_paraphrased=shown.has_other_texts and other_texts.are_paraphrase,
+        is_paraphrased=has_other_texts and other_texts.are_paraphrase,
         main_text_keys=parsed.main_text_keys,
         quoted_texts=quote_short_texts(other_texts.texts, estimate) if is_quoted else (),
         other_members=build_other_members(result, place, parsed, value),
-        shown=shown.text,
+        shown=shown,
         passed=passed,
         other_blocks=_count_other_blocks(parsed.blocks, passed),
-        in_order=_order_blocks(parsed, passed) if shown.text is not None else (),
+        in_order=_order_blocks(parsed, passed) if shown is not None else (),
         media=tuple(_list_media(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=is_beside,
         is_error=is_error,
@@ -236,29 +228,16 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
     return True
 
 
-def _choose_shown(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, other_texts: OtherTexts
-) -> _Shown:
-    """The value with the texts beside it, else only the value, as the budget allows."""
-    whole = _choose_text(parsed, value, rules, estimate, other_texts)
-    if whole is not None or not other_texts.texts:
-        return _Shown(whole, has_other_texts=whole is not None)
-    return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_other_texts=False)
-
-
 def _has_object_value(parsed: ParsedResult, other_texts: OtherTexts, reader: ResultReader) -> bool:
     """Whether the value is an object, and the result not a text with a few facts about it."""
     if parsed.value is not None and not (parsed.is_text or parsed.main_text_keys):
-        is_text = other_texts.are_paraphrase and _has_only_scalars(parsed.value)
+        members = (open_object(parsed.value) or {}).values()
+        is_text = other_texts.are_paraphrase and all(bytes(raw[:1]) not in (b"{", b"[") for raw in members)
         return not is_text and _FILLED_OBJECT.match(parsed.value) is not None
     if not (parsed.is_text or parsed.main_text_keys):
         return False
     text = parsed.texts[0] if parsed.value is None or parsed.main_text_keys else parsed.value
     return _FILLED_OBJECT.match(parse_json_text(text, reader) or b"") is not None
-
-
-def _has_only_scalars(value: Buffer) -> bool:
-    return all(bytes(raw[:1]) not in (b"{", b"[") for raw in (open_object(value) or {}).values())
 
 
 def _choose_text(

@@ -89,16 +89,8 @@ class ArrayScan(msgspec.Struct, frozen=True):
         return ArrayScan(Span(self.span.start + by, self.span.length), self.length, self.indices, self.offsets)
 
 
-class _Opening(NamedTuple):
-    """The beginning of the large part of a text."""
-
-    start: int
-    depth: int
-    """Levels of nesting around it."""
-
-
-def _find_large_part(blob: Buffer) -> _Opening | None:
-    """The large string that the head of a text does not end, or else the outermost such array."""
+def _find_large_part(blob: Buffer) -> tuple[int, int] | None:
+    """The start and the depth of the large string that the head of a text does not end, or else of such an array."""
     opened: list[int] = []
     for match in _TOKEN.finditer(blob, 0, min(len(blob), _HEAD)):
         token = match[0]
@@ -106,13 +98,13 @@ def _find_large_part(blob: Buffer) -> _Opening | None:
             opened.append(match.start())
         elif token == b'"':
             if not _STRING.match(blob, match.start(), match.start() + _SMALL_STRING):
-                return _Opening(match.start(), len(opened))
+                return match.start(), len(opened)
             break
         elif token in (b"]", b"}"):
             if not opened:
                 return None
             opened.pop()
-    return next((_Opening(at, depth) for depth, at in enumerate(opened) if blob[at] == ord("[")), None)
+    return next(((at, depth) for depth, at in enumerate(opened) if blob[at] == ord("[")), None)
 
 
 def scan_array(blob: Buffer, start: int, depth: int = 0, check: Callable[[], None] = lambda: None) -> ArrayScan | None:
@@ -298,12 +290,13 @@ def scan_text(blob: Buffer) -> ScannedText | None:
     """Scan the large array or string of a text; None if it has none of at least half of its size."""
     if (found := _find_large_part(blob)) is None:
         return None
-    if blob[found.start] != ord('"'):
-        array_scan = scan_array(blob, *found)
+    start, depth = found
+    if blob[start] != ord('"'):
+        array_scan = scan_array(blob, start, depth)
         if array_scan is None or not _is_most(array_scan.span, blob):
             return None
         return ScannedText(blob, array_scan.span, _replace(blob, array_scan.span, b"[]"), array_scan)
-    hidden = _find_string(blob, found.start)
+    hidden = _find_string(blob, start)
     if hidden is None or not _is_most(hidden, blob):
         return None
     try:
