@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.captured import EXCERPT_BYTES, BlockCount, Captured, ErrorExcerpt, MediaPart
+from mcp_mirror.core.captured import EXCERPT_BYTES, Captured, ErrorExcerpt, MediaPart
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.drafts import ResultReader, build_companion, build_value, parse_json_text, parse_json_texts
 from mcp_mirror.core.main_parts import quote_short_texts
@@ -48,8 +48,6 @@ _MAX_TEXT_BYTES: Final = 8
 """Bytes for each token of its budget up to which a text is compared with structured content by its words."""
 _MAX_REPETITIONS: Final = 8
 """How often structured content may repeat the words of a text that is one of its members."""
-_MAX_REMEMBERED: Final = 1 << 17
-"""Bytes of a text whose tokens are remembered during a capture."""
 _FILLED_OBJECT: Final = re.compile(rb"\s*\{\s*+[^}]")
 """The beginning of an object with members; a model writes an empty one with fewer tokens than its path."""
 _NO_TEXTS: Final = OtherTexts(())
@@ -87,8 +85,7 @@ def capture(
     """
     if _is_short_text(result, rules, estimate):
         return Captured()
-    estimate, scans = _remember(estimate), scans or Scans()
-    reader = ResultReader(estimate, scans)
+    reader = ResultReader(estimate, scans or Scans())
     rules = rules if rules.preview else rules.store_all()
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
@@ -155,21 +152,6 @@ def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules, estimate: 
     text = bytes(block.get("text", b""))
     is_text = bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in MAY_BEGIN_JSON
     return is_text and _are_within_budget((text,), budget, estimate)
-
-
-def _remember(estimate: Estimate) -> Estimate:
-    """Return an estimate that measures each small text once: the steps of a capture ask for the same texts."""
-    known: dict[bytes, int] = {}
-
-    def measure(text: Buffer) -> int:
-        if len(text) > _MAX_REMEMBERED:
-            return estimate(text)
-        key = bytes(text)
-        if key not in known:
-            known[key] = estimate(key)
-        return known[key]
-
-    return measure
 
 
 def _find_other_texts(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
@@ -290,10 +272,10 @@ def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool)
             yield block.raw
 
 
-def _count_other_blocks(blocks: Sequence[ParsedBlock], passed: Sequence[Buffer]) -> BlockCount:
+def _count_other_blocks(blocks: Sequence[ParsedBlock], passed: Sequence[Buffer]) -> tuple[int, int]:
     shown = {id(raw) for raw in passed}
     are_passed = [id(block.raw) in shown for block in blocks if _is_other(block)]
-    return BlockCount(sum(are_passed), len(are_passed))
+    return sum(are_passed), len(are_passed)
 
 
 def _is_other(block: ParsedBlock) -> bool:

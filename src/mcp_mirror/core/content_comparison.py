@@ -59,11 +59,7 @@ UNKNOWN: Final = "unknown"
 
 
 def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> str:
-    """Compare content blocks, and the JSON strings of the text blocks among them, with a JSON value.
-
-    Returns:
-        `SAME`, `ITEMS`, `LEAVES`, `BLOCKS`, `DIFFERS` or `UNKNOWN`.
-    """
+    """How content blocks, and the texts (JSON strings) among them, relate to a value: a constant of this module."""
     if are_equal(value, content) and bytes(value[:1]) == b"[" and len(value) > len("[]"):
         return BLOCKS
     if not texts:
