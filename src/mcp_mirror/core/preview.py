@@ -18,7 +18,6 @@ from mcp_mirror.core.main_parts import (
     MAX_LISTED_TEXT,
     MAX_NESTED_BYTES,
     Level,
-    MainArray,
     MainPart,
     Part,
     Records,
@@ -140,11 +139,7 @@ def describe_part(blob: Buffer, part: MainPart, room: TokenBudget, path: str = "
     named = strip_invisible("/".join(map(escape_token, part.keys)), MAX_FIELD_NAME)
     match part:
         case Part():
-            length = f", array[{count_items(blob, part.span)}]" if len(part.keys) > 1 else ""
-            rows = sample_items(blob, part.span)
-            line = _add_fields(f'fields of "{named}"{length}, with first values: ', rows, room)
-        case MainArray():
-            line = _describe_main_array(blob, part, named, room)
+            line = _describe_array(blob, part, named, room)
         case Records():
             beginning = f"Its {part.size:,} members are objects; fields with first values: "
             if part.keys:
@@ -166,13 +161,18 @@ def _add_fields(beginning: str, rows: Sequence[Buffer], room: TokenBudget) -> st
     return beginning + fields if fields else ""
 
 
-def _describe_main_array(blob: Buffer, array: MainArray, named: str, room: TokenBudget) -> str:
-    """The columns of an array with first values, else its first row or its first texts."""
-    room.take(f'columns of "{named}", with first values: ')
+def _describe_array(blob: Buffer, array: Part, named: str, room: TokenBudget) -> str:
+    """The fields or the columns of an array with first values, else its first row or its first texts."""
+    kind = kind_at(blob, next(items(blob, array.span), array.span).start)
+    if kind == "object":
+        length = f", array[{count_items(blob, array.span)}]" if len(array.keys) > 1 else ""
+        return _add_fields(f'fields of "{named}"{length}, with first values: ', sample_items(blob, array.span), room)
+    beginning = f'columns of "{named}", with first values: '
     if array.names:
         rows = [_name_cells(array.names, row) for row in sample_items(blob, array.span)]
-        beginning, shown = f'columns of "{named}", with first values', _describe_rows(rows, room)
-    elif kind_at(blob, next(items(blob, array.span), array.span).start) == "text":
+        return _add_fields(beginning, rows, room)
+    room.take(beginning)
+    if kind == "text":
         beginning, shown = f'first of "{named}"', ", ".join(_list_first_items(blob, array.span, room))
     else:
         beginning, shown = f'first row of "{named}"', _list_first_cells(blob, array.span, room)
