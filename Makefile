@@ -313,7 +313,7 @@ PURE  := errors types callers paths library/tool_formats $(addprefix observabili
          $(addprefix payload/,json_rpc json_bounds framing json_spans json_strings scans) \
          $(addprefix security/,flows pins sanitize) \
          $(addprefix core/,__init__ accepted_types amounts argument_faults budgets capture captured catalog content_comparison conversion drafts embedded_json fault_search main_parts listed_members media merged_lists naming \
-           notice notice_keys number_tables outlines parsed_result pipe_tables preview python_literals related_words repeated_texts replies resolve result_processing schema schema_references schema_repair similar_names text_edges text_format text_outlines tool_index \
+           notice notice_keys number_tables outlines parsed_result pipe_tables preview python_literals repeated_texts replies resolve result_processing schema schema_references schema_repair similar_names text_edges text_format text_outlines tool_index \
            tool_inspection validation validation_cost value_sizes) \
          $(addprefix tokens/,__init__ lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs ledger pruning) \

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.amounts import format_bytes, format_time
-from mcp_mirror.core.captured import BlockCount, Captured, ErrorExcerpt, MediaPart
+from mcp_mirror.core.captured import Captured, ErrorExcerpt, MediaPart
 from mcp_mirror.core.notice import write_notice
 from mcp_mirror.core.notice_keys import NoticeInput
 from mcp_mirror.paths import FixedBases, MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
@@ -71,7 +71,7 @@ PROPERTIES: dict[str, Any] = {
     "is_text_hidden": True,
     "main_text_keys": ("a",),
     "media": MEDIA,
-    "other_blocks": BlockCount(1, 2),
+    "other_blocks": (1, 2),
     "quoted_texts": ('"words"',),
     "room": 5,
     "tool": "other",

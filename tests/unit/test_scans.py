@@ -22,7 +22,6 @@ from mcp_mirror.core.result_processing import (
 from mcp_mirror.errors import WireError
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import count_items, members, trim
-from mcp_mirror.payload.json_strings import measure_text
 from mcp_mirror.payload.scans import ArrayScan, Scans, scan_array, scan_text
 from mcp_mirror.types import Buffer, Span
 
@@ -334,50 +333,6 @@ def test_a_scan_of_any_string_agrees_with_its_parse(units: list[bytes], phase: i
         return
     assert scan is not None
     assert text[scan.hidden.start : scan.hidden.stop] == bytes(known) == literal
-
-
-BEGINNINGS = (b"", b"[", b" {", b"\\n\\t{", b"\\u007b", b"\\", b"\\u12", b"{" * 5)
-
-
-@given(
-    st.sampled_from(BEGINNINGS),
-    st.lists(st.sampled_from(UNITS), min_size=1),
-    st.integers(0, 12),
-    st.sampled_from((b"", *BROKEN_UNITS)),
-)
-def test_a_scan_keeps_texts_that_may_be_json_and_measures_others(
-    beginning: bytes, units: list[bytes], phase: int, broken: bytes
-) -> None:
-    unit = b"".join(units)
-    half = unit * (300_000 // len(unit) + 1)
-    literal = b'"%b%b%b%b%b."' % (beginning, b"." * phase, half, broken, half)
-    text = b'{"text":%b}' % literal
-    scan = scan_text(text, lambda skeleton: b"".join if skeleton == b'{"text":""}' else None)
-    try:
-        decoded = msgspec.json.decode(literal, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        assert scan is None
-        return
-    assert scan is not None
-    if decoded.lstrip(" \t\n")[:1] in ("{", "["):
-        assert (scan.decoded, scan.text_size) == (decoded.encode(), None)
-    else:
-        assert (scan.decoded, scan.text_size) == (None, measure_text(text, scan.hidden))
-
-
-def fail(_: object) -> Any:
-    raise AssertionError("no text is to be decoded")
-
-
-def test_a_text_before_the_last_part_of_a_result_is_not_decoded() -> None:
-    text = json.dumps(long_array())
-    assert scan_text(f'{{"a":{text},"b":{long_array()}}}'.encode(), lambda _: fail) is None
-
-
-def test_a_text_of_more_than_32_mb_is_only_checked() -> None:
-    scan = scan_text(b'{"text":"' + b"\\n" * (1 << 24) + b'"}', lambda _: fail)
-    assert scan is not None
-    assert (scan.decoded, scan.text_size) == (None, None)
 
 
 OBJECT = '"structuredContent":{"rows":[]},"content":[{"type":"text","text":@}]'

@@ -5,11 +5,11 @@ A text is dropped only if it repeats the value.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.captured import EXCERPT_BYTES, BlockCount, Captured, ErrorExcerpt, MediaPart
+from mcp_mirror.core.captured import EXCERPT_BYTES, Captured, ErrorExcerpt, MediaPart
 from mcp_mirror.core.content_comparison import DIFFERS, SAME
 from mcp_mirror.core.drafts import ResultReader, build_companion, build_value, parse_json_text, parse_json_texts
 from mcp_mirror.core.main_parts import quote_short_texts
@@ -48,8 +48,6 @@ _MAX_TEXT_BYTES: Final = 8
 """Bytes for each token of its budget up to which a text is compared with structured content by its words."""
 _MAX_REPETITIONS: Final = 8
 """How often structured content may repeat the words of a text that is one of its members."""
-_MAX_REMEMBERED: Final = 1 << 17
-"""Bytes of a text whose tokens are remembered during a capture."""
 _FILLED_OBJECT: Final = re.compile(rb"\s*\{\s*+[^}]")
 """The beginning of an object with members; a model writes an empty one with fewer tokens than its path."""
 _NO_TEXTS: Final = OtherTexts(())
@@ -75,15 +73,6 @@ class CaptureRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, mode="always", inline_budget=0, error_budget=0, passes_unchanged=False)
 
 
-class _Shown(NamedTuple):
-    """What the model reads of a result in place of a preview."""
-
-    text: str | None
-    """The value within the inline budget; None: it is larger, or the result is an error."""
-    has_other_texts: bool
-    """The text includes the texts that differ from the value, if there are any."""
-
-
 def capture(
     result: Mapping[str, Buffer],
     rules: CaptureRules,
@@ -96,8 +85,7 @@ def capture(
     """
     if _is_short_text(result, rules, estimate):
         return Captured()
-    estimate, scans = _remember(estimate), scans or Scans()
-    reader = ResultReader(estimate, scans)
+    reader = ResultReader(estimate, scans or Scans())
     rules = rules if rules.preview else rules.store_all()
     is_error = bytes(result.get("isError", b"false")) == b"true"
     parsed = parse_result(result, reader.scans, is_wrapped=rules.is_wrapped)
@@ -111,17 +99,18 @@ def capture(
     value = build_value(parsed, json_texts, reader)
     place = find_content_place(parsed, json_texts)
     companion = build_companion(place, parsed, result, reader)
-    shown = _Shown(None, has_other_texts=False)
-    if not is_error:
-        shown = _choose_shown(parsed, value, rules, estimate, other_texts)
+    shown = None if is_error else _choose_text(parsed, value, rules, estimate, other_texts)
+    has_other_texts = shown is not None  # if there are any
+    if shown is None and other_texts.texts and not is_error:
+        shown = _choose_text(parsed, value, rules, estimate, _NO_TEXTS)
     passed: tuple[Buffer, ...] = ()
     if rules.passes_unchanged:
-        passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown.text is not None))
+        passed = tuple(_select_blocks_to_pass(parsed.blocks, is_all_shown=shown is not None))
     has_unseen_blocks = len(passed) + len(parsed.texts) < len(parsed.blocks)
-    is_text_hidden = bool(other_texts.texts) and not shown.has_other_texts and rules.preview and not is_error
-    is_quoted = is_text_hidden and shown.text is None and not has_unseen_blocks
+    is_text_hidden = bool(other_texts.texts) and not has_other_texts and rules.preview and not is_error
+    is_quoted = is_text_hidden and shown is None and not has_unseen_blocks
     # A path would cost too much beside a small companion that is shown whole.
-    is_small = shown.has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
+    is_small = has_other_texts and companion is not None and companion.tokens < PASS_THROUGH_TOKENS
     has_more = has_unseen_blocks or (bool(other_texts.texts) and not is_small)
     is_beside = companion is not None and parsed.value is not None
     if not rules.preview:
@@ -131,14 +120,14 @@ def capture(
         companion=companion,
         is_named=is_beside and has_more,
         is_text_hidden=is_text_hidden,
-        is_paraphrased=shown.has_other_texts and other_texts.are_paraphrase,
+        is_paraphrased=has_other_texts and other_texts.are_paraphrase,
         main_text_keys=parsed.main_text_keys,
         quoted_texts=quote_short_texts(other_texts.texts, estimate) if is_quoted else (),
         other_members=build_other_members(result, place, parsed, value),
-        shown=shown.text,
+        shown=shown,
         passed=passed,
         other_blocks=_count_other_blocks(parsed.blocks, passed),
-        in_order=_order_blocks(parsed, passed) if shown.text is not None else (),
+        in_order=_order_blocks(parsed, passed) if shown is not None else (),
         media=tuple(_list_media(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=is_beside,
         is_error=is_error,
@@ -163,21 +152,6 @@ def _is_short_text(result: Mapping[str, Buffer], rules: CaptureRules, estimate: 
     text = bytes(block.get("text", b""))
     is_text = bytes(block.get("type", b"")) == b'"text"' and text[:1] == b'"' and text[1:2] not in MAY_BEGIN_JSON
     return is_text and _are_within_budget((text,), budget, estimate)
-
-
-def _remember(estimate: Estimate) -> Estimate:
-    """Return an estimate that measures each small text once: the steps of a capture ask for the same texts."""
-    known: dict[bytes, int] = {}
-
-    def measure(text: Buffer) -> int:
-        if len(text) > _MAX_REMEMBERED:
-            return estimate(text)
-        key = bytes(text)
-        if key not in known:
-            known[key] = estimate(key)
-        return known[key]
-
-    return measure
 
 
 def _find_other_texts(parsed: ParsedResult, rules: CaptureRules) -> OtherTexts:
@@ -236,29 +210,16 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
     return True
 
 
-def _choose_shown(
-    parsed: ParsedResult, value: Draft, rules: CaptureRules, estimate: Estimate, other_texts: OtherTexts
-) -> _Shown:
-    """The value with the texts beside it, else only the value, as the budget allows."""
-    whole = _choose_text(parsed, value, rules, estimate, other_texts)
-    if whole is not None or not other_texts.texts:
-        return _Shown(whole, has_other_texts=whole is not None)
-    return _Shown(_choose_text(parsed, value, rules, estimate, _NO_TEXTS), has_other_texts=False)
-
-
 def _has_object_value(parsed: ParsedResult, other_texts: OtherTexts, reader: ResultReader) -> bool:
     """Whether the value is an object, and the result not a text with a few facts about it."""
     if parsed.value is not None and not (parsed.is_text or parsed.main_text_keys):
-        is_text = other_texts.are_paraphrase and _has_only_scalars(parsed.value)
+        members = (open_object(parsed.value) or {}).values()
+        is_text = other_texts.are_paraphrase and all(bytes(raw[:1]) not in (b"{", b"[") for raw in members)
         return not is_text and _FILLED_OBJECT.match(parsed.value) is not None
     if not (parsed.is_text or parsed.main_text_keys):
         return False
     text = parsed.texts[0] if parsed.value is None or parsed.main_text_keys else parsed.value
     return _FILLED_OBJECT.match(parse_json_text(text, reader) or b"") is not None
-
-
-def _has_only_scalars(value: Buffer) -> bool:
-    return all(bytes(raw[:1]) not in (b"{", b"[") for raw in (open_object(value) or {}).values())
 
 
 def _choose_text(
@@ -311,10 +272,10 @@ def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool)
             yield block.raw
 
 
-def _count_other_blocks(blocks: Sequence[ParsedBlock], passed: Sequence[Buffer]) -> BlockCount:
+def _count_other_blocks(blocks: Sequence[ParsedBlock], passed: Sequence[Buffer]) -> tuple[int, int]:
     shown = {id(raw) for raw in passed}
     are_passed = [id(block.raw) in shown for block in blocks if _is_other(block)]
-    return BlockCount(sum(are_passed), len(are_passed))
+    return sum(are_passed), len(are_passed)
 
 
 def _is_other(block: ParsedBlock) -> bool:

@@ -29,14 +29,6 @@ class MediaPart(NamedTuple):
     """Clients would show it, but it is too large to pass beside the notice."""
 
 
-class BlockCount(NamedTuple):
-    """The number of links and embedded texts of a result."""
-
-    passed: int
-    """Those that pass beside the notice."""
-    total: int
-
-
 class Captured(msgspec.Struct, frozen=True):
     """The decision about one result."""
 
@@ -68,7 +60,8 @@ class Captured(msgspec.Struct, frozen=True):
     """The media are in the companion, because the value does not contain them."""
     passed: tuple[Buffer, ...] = ()
     """Content blocks that pass beside the notice."""
-    other_blocks: BlockCount = BlockCount(0, 0)
+    other_blocks: tuple[int, int] = (0, 0)
+    """The number of links and embedded texts that pass beside the notice, and of all."""
     in_order: tuple[Buffer, ...] = ()
     """All blocks of a shown result in their order, if it mixes texts and other blocks. `process_result` moves them to
     `passed`, or drops them."""

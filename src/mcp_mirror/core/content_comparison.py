@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -58,11 +59,7 @@ UNKNOWN: Final = "unknown"
 
 
 def compare_value(value: Buffer, texts: Sequence[Buffer], content: Buffer) -> str:
-    """Compare content blocks, and the JSON strings of the text blocks among them, with a JSON value.
-
-    Returns:
-        `SAME`, `ITEMS`, `LEAVES`, `BLOCKS`, `DIFFERS` or `UNKNOWN`.
-    """
+    """How content blocks, and the texts (JSON strings) among them, relate to a value: a constant of this module."""
     if are_equal(value, content) and bytes(value[:1]) == b"[" and len(value) > len("[]"):
         return BLOCKS
     if not texts:
@@ -235,12 +232,8 @@ def _is_json_text_of_any_spacing(literal: Buffer, value: Buffer) -> bool:
     if bytes(value[:1]) == b'"' or max(len(literal), len(value)) > _MAX_COMPACTED_BYTES:
         return False
     text = msgspec.json.decode(literal, type=str)
-    return text[:1] in _CONTAINER_STARTS and _strip_white_space(text.encode()) == _strip_white_space(bytes(value))
-
-
-def _strip_white_space(json_text: bytes) -> bytes:
-    """JSON text without the white space between its tokens."""
-    return msgspec.json.format(json_text, indent=-1)
+    compact = partial(msgspec.json.format, indent=-1)
+    return text[:1] in _CONTAINER_STARTS and bool(compact(text.encode()) == compact(bytes(value)))
 
 
 def _are_equal_strings(literal: Buffer, value: Buffer) -> bool:

@@ -76,11 +76,7 @@ class MisfitError(ToolError):
 
 
 def coerce(value: Resolved, wanted: frozenset[str], location: Location) -> Segments:
-    """Convert a value to a form that the argument accepts: unchanged if possible, else by `_FORMS`.
-
-    Raises:
-        ToolError: No form of the value fits; the message names both types.
-    """
+    """Convert a value to a form that the argument accepts, unchanged if possible; ToolError if no form fits."""
     if not wanted or has_type(value, wanted):
         return (value.blob,)
     if (changed := convert(value, wanted)) is not None:

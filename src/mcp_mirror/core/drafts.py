@@ -80,7 +80,7 @@ def _build_draft(blob: Buffer, kind: Kind | None, reader: ResultReader) -> Draft
         reader.scans.members(blob, whole) if kind in ("object", "binary") else (),
         _read_media_type(blob) if kind == "binary" else None,
         array=reader.scans.index_array(blob),
-        text=(reader.scans.text_size(blob) or size_text(blob, whole)) if kind == "text" else None,
+        text=size_text(blob, whole) if kind == "text" else None,
     )
 
 

@@ -204,7 +204,10 @@ class FaultSearch(msgspec.Struct, dict=True):
     def _list_constants(self, subschema: Any) -> Mapping[str, list[Any]]:
         """The constants of an alternative by member."""
         properties = as_mapping(self._follow(subschema).get("properties"))
-        constants = {name: _read_constants(below) for name, below in properties.items()}
+        parts = {name: as_mapping(below) for name, below in properties.items()}
+        constants = {
+            name: [part["const"]] if "const" in part else as_sequence(part.get("enum")) for name, part in parts.items()
+        }
         return {name: values for name, values in constants.items() if values}
 
     def _follow(self, subschema: Any) -> Schema:
@@ -300,9 +303,3 @@ def _name_unlisted(violation: _Violation, errors: Sequence[jsonschema_rs.Validat
         names = islice((name for name in violation.value if name not in properties), MAX_NAMED)
         if unlisted := ", ".join(map(quote_value, names)):
             yield ArgumentFault(f"the schema does not list {unlisted}")
-
-
-def _read_constants(subschema: Any) -> list[Any]:
-    if not isinstance(subschema, dict):
-        return []
-    return [subschema["const"]] if "const" in subschema else as_sequence(subschema.get("enum"))

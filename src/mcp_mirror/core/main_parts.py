@@ -78,21 +78,13 @@ class MainItem(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A value within an object."""
+    """A text or an array within an object."""
 
     keys: tuple[str, ...]
     """Its location."""
     span: Span
-
-
-class MainArray(NamedTuple):
-    """An array of texts or of rows within an object."""
-
-    keys: tuple[str, ...]
-    """Its location."""
-    span: Span
-    names: Sequence[str]
-    """The names of its columns, if the object has them."""
+    names: Sequence[str] = ()
+    """The names of the columns of an array of rows, if the object has them."""
 
 
 class Records(NamedTuple):
@@ -115,8 +107,8 @@ class Level(NamedTuple):
     members: Sequence[Member]
 
 
-MainPart = Part | MainArray | Records | Level
-"""The part of an object that a notice describes: an array of objects, another array, records, or an object."""
+MainPart = Part | Records | Level
+"""The part of an object that a notice describes: an array, records, or an object."""
 
 
 def find_path(path: str, keys: Sequence[str]) -> str | None:
@@ -208,7 +200,7 @@ def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:
     return None
 
 
-def _find_main_array(blob: Buffer, levels: Sequence[Level]) -> MainArray | None:
+def _find_main_array(blob: Buffer, levels: Sequence[Level]) -> Part | None:
     """Find the array of rows or texts that makes up most of the innermost object; None for anything else.
 
     Rows without names have a text in the first row. Texts beside a further array may be a column.
@@ -221,11 +213,11 @@ def _find_main_array(blob: Buffer, levels: Sequence[Level]) -> MainArray | None:
     if kind_at(blob, first.start) == "text":
         others = (member.span for member in known if member.key != main.key and member.span.length > MAX_SHOWN_VALUE)
         has_columns = any(kind_at(blob, span.start) == "array" for span in others)
-        return None if has_columns else MainArray(keys, main.span, ())
+        return None if has_columns else Part(keys, main.span)
     names = find_column_names(blob, known, main.span)
     cells = islice(items(blob, first), _MAX_CELLS) if kind_at(blob, first.start) == "array" else ()
     has_text = any(kind_at(blob, span.start) == "text" for span in cells)
-    return MainArray(keys, main.span, names) if names or has_text else None
+    return Part(keys, main.span, names) if names or has_text else None
 
 
 def find_column_names(blob: Buffer, known: Sequence[Member], table: Span) -> Sequence[str]:

@@ -92,15 +92,8 @@ def _find_length_of_arrays(blob: Buffer, span: Span) -> int | None:
     rows = sample_items(blob, span) if kind_at(blob, skip_space(blob, span.start + 1)) == "array" else ()
     if any(kind_at(row, 0) != "array" for row in rows):
         return None
-    lengths = set(map(_count_sampled, rows))
+    lengths = {count_items(row, Span(0, len(row))) for row in rows}
     return lengths.pop() if len(lengths) == 1 else None
-
-
-def _count_sampled(row: Buffer) -> int:
-    if len(row) <= _MAX_PARSED_BYTES:
-        with suppress(RecursionError):
-            return len(_ITEMS.decode(row))
-    return count_items(row, Span(0, len(row)))
 
 
 def is_array_of(blob: Buffer, span: Span, kind: str) -> bool:

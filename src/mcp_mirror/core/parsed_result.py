@@ -91,11 +91,6 @@ class ParsedResult(msgspec.Struct, frozen=True):
         return [block.text for block in self.blocks if block.text is not None]
 
     @property
-    def is_repeated(self) -> bool:
-        """Whether the content contains nothing beyond the value."""
-        return self.relation.startswith("repeats")
-
-    @property
     def is_text(self) -> bool:
         """Whether the value is one text, which may be JSON text."""
         if self.value is None:
@@ -176,7 +171,8 @@ def find_content_place(parsed: ParsedResult, json_texts: Collection[int] = ()) -
         return None
     are_plain = all(block.is_plain for block in parsed.blocks)
     if parsed.value is not None:
-        if parsed.is_repeated and (are_plain or parsed.relation.startswith("repeats.content:")):
+        is_repeated = parsed.relation.startswith("repeats")
+        if is_repeated and (are_plain or parsed.relation.startswith("repeats.content:")):
             return parsed.relation
         return "companion.text" if are_plain and len(parsed.blocks) == 1 else "companion.content"
     if len(parsed.blocks) == 1 and (are_plain or parsed.blocks[0].text is None):

@@ -172,7 +172,8 @@ class _Drawing(NamedTuple):
     def _is_closed(self) -> bool:
         """Whether the rows in a frame begin and end with a bar, and no lines follow without a rule between."""
         drawn = (*self.body, *self.footer)
-        if self.has_outer_bars and not all(_has_outer_bars(line) or _read_rule(line) for line in drawn):
+        are_closed = ((_starts_with_bar(line) and _starts_with_bar(line[-1])) or _read_rule(line) for line in drawn)
+        if self.has_outer_bars and not all(are_closed):
             return False
         ends_in_rule = not drawn or _read_rule(drawn[-1]) != ""
         return ends_in_rule or not any(_has_bar(line, is_box=self.is_box) for line in self.below)
@@ -229,10 +230,6 @@ def _has_bar(line: str, *, is_box: bool) -> bool:
 
 def _starts_with_bar(line: str) -> bool:
     return line.startswith("|") or _BOX_BAR.match(line) is not None
-
-
-def _has_outer_bars(line: str) -> bool:
-    return _starts_with_bar(line) and _starts_with_bar(line[-1])
 
 
 def find_record_table(text: str) -> PipeTable | None:

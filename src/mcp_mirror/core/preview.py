@@ -18,7 +18,6 @@ from mcp_mirror.core.main_parts import (
     MAX_LISTED_TEXT,
     MAX_NESTED_BYTES,
     Level,
-    MainArray,
     MainPart,
     Part,
     Records,
@@ -140,56 +139,44 @@ def describe_part(blob: Buffer, part: MainPart, room: TokenBudget, path: str = "
     named = strip_invisible("/".join(map(escape_token, part.keys)), MAX_FIELD_NAME)
     match part:
         case Part():
-            line = _describe_table(blob, part, named, room)
-        case MainArray():
-            line = _describe_main_array(blob, part, named, room)
+            line = _describe_array(blob, part, named, room)
         case Records():
-            line = _describe_records(part, named, room)
+            beginning = f"Its {part.size:,} members are objects; fields with first values: "
+            if part.keys:
+                first = as_json_string(part.first_key, _MAX_STRING)
+                beginning = f'"{named}" has {part.size:,} objects, the first at {first}; fields with first values: '
+            line = _add_fields(beginning, part.samples, room)
         case _:
-            line = _describe_level(blob, part, named, room)
+            room.take(f'"{named}" has , and 1,000 more keys')
+            fields = _list_fields(blob, part.members, room)
+            line = f'"{named}" has {fields}' if fields else ""
     if len(part.keys) > 1 and (whole := find_path(path, part.keys)):  # the outline of the object has only its members
         line = line.replace(f'"{named}"', f'"{whole}"', 1)
     return line
 
 
-def _describe_table(blob: Buffer, table: Part, named: str, room: TokenBudget) -> str:
-    """The fields and first values of an array of objects."""
-    length = f", array[{count_items(blob, table.span)}]" if len(table.keys) > 1 else ""
-    beginning = f'fields of "{named}"{length}, with first values: '
+def _add_fields(beginning: str, rows: Sequence[Buffer], room: TokenBudget) -> str:
     room.take(beginning)
-    fields = _describe_rows(sample_items(blob, table.span), room)
+    fields = _describe_rows(rows, room)
     return beginning + fields if fields else ""
 
 
-def _describe_main_array(blob: Buffer, array: MainArray, named: str, room: TokenBudget) -> str:
-    """The columns of an array with first values, else its first row or its first texts."""
-    room.take(f'columns of "{named}", with first values: ')
+def _describe_array(blob: Buffer, array: Part, named: str, room: TokenBudget) -> str:
+    """The fields or the columns of an array with first values, else its first row or its first texts."""
+    kind = kind_at(blob, next(items(blob, array.span), array.span).start)
+    if kind == "object":
+        length = f", array[{count_items(blob, array.span)}]" if len(array.keys) > 1 else ""
+        return _add_fields(f'fields of "{named}"{length}, with first values: ', sample_items(blob, array.span), room)
+    beginning = f'columns of "{named}", with first values: '
     if array.names:
         rows = [_name_cells(array.names, row) for row in sample_items(blob, array.span)]
-        beginning, shown = f'columns of "{named}", with first values', _describe_rows(rows, room)
-    elif kind_at(blob, next(items(blob, array.span), array.span).start) == "text":
+        return _add_fields(beginning, rows, room)
+    room.take(beginning)
+    if kind == "text":
         beginning, shown = f'first of "{named}"', ", ".join(_list_first_items(blob, array.span, room))
     else:
         beginning, shown = f'first row of "{named}"', _list_first_cells(blob, array.span, room)
     return f"{beginning}: {shown}" if shown else ""
-
-
-def _describe_records(records: Records, named: str, room: TokenBudget) -> str:
-    """The number, the first key, the fields and first values of an object's members."""
-    beginning = f"Its {records.size:,} members are objects; fields with first values: "
-    if records.keys:
-        first = as_json_string(records.first_key, _MAX_STRING)
-        beginning = f'"{named}" has {records.size:,} objects, the first at {first}; fields with first values: '
-    room.take(beginning)
-    fields = _describe_rows(records.samples, room)
-    return beginning + fields if fields else ""
-
-
-def _describe_level(blob: Buffer, level: Level, named: str, room: TokenBudget) -> str:
-    """The keys of the object that makes up most of a value, each with its value or its shape."""
-    room.take(f'"{named}" has , and 1,000 more keys')
-    fields = _list_fields(blob, level.members, room)
-    return f'"{named}" has {fields}' if fields else ""
 
 
 def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], room: TokenBudget) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -260,25 +261,11 @@ def find_corrections(arguments: Buffer, pointers: Pointers, types_at: TypesAt) -
     for span, _, wanted in _find_refused_strings(arguments, pointers, types_at):
         if value := _convert(arguments, span, "text", wanted):
             corrections.append(Correction(span, value))
-    return tuple(_drop_inner(corrections))
-
-
-def _drop_inner(corrections: list[Correction]) -> Iterator[Correction]:
-    """Yield the corrections in the order of the text, without those inside another one."""
-    stop = 0
+    outer: list[Correction] = []
     for correction in sorted(corrections, key=lambda correction: correction.span.start):
-        if correction.span.start >= stop:
-            yield correction
-            stop = correction.span.stop
-
-
-class _RefusedString(NamedTuple):
-    """A string of the arguments where the tool accepts no text."""
-
-    span: Span
-    location: Location
-    wanted: frozenset[str]
-    """The JSON types that the tool accepts there."""
+        if not outer or correction.span.start >= outer[-1].span.stop:
+            outer.append(correction)
+    return tuple(outer)
 
 
 def find_refused_text(arguments: Buffer, pointers: Pointers, types_at: TypesAt) -> RefusedText | None:
@@ -286,22 +273,22 @@ def find_refused_text(arguments: Buffer, pointers: Pointers, types_at: TypesAt) 
 
     The arguments are those of `find_corrections`.
     """
-    strings = sorted(_find_refused_strings(arguments, pointers, types_at), key=lambda string: string.span)
-    refused = next((string for string in strings if not _convert(arguments, string.span, "text", string.wanted)), None)
-    if refused is None:
-        return None
-    span, location, wanted = refused
-    text = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
-    return RefusedText(text, location, wanted, "array" in wanted and "string" in types_at((*location, 0)))
+    for span, location, wanted in sorted(_find_refused_strings(arguments, pointers, types_at), key=itemgetter(0)):
+        if not _convert(arguments, span, "text", wanted):
+            text = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
+            return RefusedText(text, location, wanted, "array" in wanted and "string" in types_at((*location, 0)))
+    return None
 
 
-def _find_refused_strings(arguments: Buffer, pointers: Pointers, types_at: TypesAt) -> Iterator[_RefusedString]:
-    """The strings where the tool accepts no text, without pointers."""
+def _find_refused_strings(
+    arguments: Buffer, pointers: Pointers, types_at: TypesAt
+) -> Iterator[tuple[Span, Location, frozenset[str]]]:
+    """The strings where the tool accepts no text, without pointers, each with the types that it accepts there."""
     taken = {pointer.span.start for pointer in pointers}
     for span, location in strings_at(arguments, _find_text_offsets(arguments)):
         wanted = types_at(location) if span.start not in taken else frozenset()
         if wanted and "string" not in wanted:
-            yield _RefusedString(span, location, wanted)
+            yield span, location, wanted
 
 
 def _convert(arguments: Buffer, span: Span, kind: Kind, wanted: frozenset[str]) -> Segments | None:

@@ -188,23 +188,22 @@ def process_frame(frame: Buffer, options: ProcessingOptions, keep: Keep = b"".jo
         WireError: The frame is not a JSON-RPC response or exceeds a limit.
     """
     scans = Scans(keep)
-    members = read_result_members(frame, options.max_depth, scans, decodes=options.rules.mode != "never")
+    members = read_result_members(frame, options.max_depth, scans)
     return members if isinstance(members, RejectedFrame) else process_result(members, options, scans)
 
 
 def read_result_members(
-    frame: Buffer, max_depth: int = MAX_DEPTH, scans: Scans | None = None, *, decodes: bool = False
+    frame: Buffer, max_depth: int = MAX_DEPTH, scans: Scans | None = None
 ) -> Mapping[str, Buffer] | RejectedFrame:
     """Parse a whole response frame and return the members of its result.
 
-    `scans` receives the scan of the frame's large array or string; None: the frame is parsed as a whole. `decodes`:
-    `capture` will decode or measure texts, so the scan of a large text does so.
+    `scans` receives the scan of the frame's large array or string; None: the frame is parsed as a whole.
 
     Raises:
         WireError: The frame is not a JSON-RPC response, or nested deeper than `max_depth`.
     """
     if scans and max_depth == MAX_DEPTH:
-        scanned = _read_scanned_members(frame, scans, decodes=decodes)
+        scanned = _read_scanned_members(frame, scans)
         if scanned is not None:
             return scanned
     message, _ = open_server_message(frame, max_depth, is_on_loop=False)
@@ -218,9 +217,9 @@ def read_result_members(
     return members
 
 
-def _read_scanned_members(frame: Buffer, scans: Scans, *, decodes: bool) -> Mapping[str, Buffer] | None:
+def _read_scanned_members(frame: Buffer, scans: Scans) -> Mapping[str, Buffer] | None:
     """The members of a valid result with one large array or string, scanned once; None for any other frame."""
-    scanned = scans.scan(frame, _has_only_texts if decodes else lambda _: False)
+    scanned = scans.scan(frame)
     if scanned is None:
         return None
     try:
@@ -233,31 +232,6 @@ def _read_scanned_members(frame: Buffer, scans: Scans, *, decodes: bool) -> Mapp
         return None
     members = scans.slice_members(scanned, scanned.members(whole))
     return None if is_input_required(members) else members
-
-
-class _Content(msgspec.Struct):
-    type: str
-
-
-class _Result(msgspec.Struct):
-    content: list[_Content]
-    structured: None = msgspec.field(default=None, name="structuredContent")
-
-
-class _Frame(msgspec.Struct):
-    result: _Result
-
-
-_FRAME: Final = msgspec.json.Decoder(_Frame)
-
-
-def _has_only_texts(frame: bytes) -> bool:
-    """Whether a result consists of text blocks, so that `capture` decodes or measures the large one."""
-    try:
-        blocks = _FRAME.decode(frame).result.content
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return False
-    return all(block.type == "text" for block in blocks)
 
 
 def _replace_members(captured: Captured) -> Mapping[str, Buffer]:

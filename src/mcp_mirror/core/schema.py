@@ -5,6 +5,7 @@ Schemas come from upstreams and may be invalid; a keyword that this module does 
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from operator import is_
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from mcp_mirror.core.schema_references import (
     as_sequence,
     drop_unused_definitions,
     find_applicable_schemas,
+    map_keyword,
     read_types,
     settle,
     without,
@@ -153,9 +155,12 @@ def _widen_below(schema: Any, depth: int) -> Any:
     """The schema with every subschema widened, itself unchanged."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    inside = {
-        key: _BELOW[key](value, depth + 1) if key in _BELOW else value for key, value in schema.items() if key != HEADER
-    }
+    inside: Schema = {}
+    for key, value in schema.items():
+        if step := _STEPS.get(key):
+            inside[key] = _share(map_keyword(key, value, partial(step, depth=depth + 1)), value)
+        elif key != HEADER:
+            inside[key] = value
     if "oneOf" not in inside:
         return _share(inside, schema)
     one_of = inside.pop("oneOf")  # a path would match several of them
@@ -166,34 +171,11 @@ def _widen_below(schema: Any, depth: int) -> Any:
 
 def _share(changed: Any, original: Any) -> Any:
     """The original if all members are the same objects: a twin shares most of the memory of its tool's schema."""
-    before, after = (
-        container.values() if isinstance(container, dict) else container for container in (original, changed)
-    )
-    return original if len(before) == len(after) and all(map(is_, before, after)) else changed
-
-
-def _drop_header_marks(value: Any, _depth: int) -> Any:
-    """A subschema that excludes or selects values, unchanged: widened, it would exclude or select others."""
-    return without(value, (HEADER,))
-
-
-def _apply_to_each(step: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
-    """Apply `step` to each schema in the map or list of a keyword."""
-
-    def each(value: Any, depth: int) -> Any:
-        if isinstance(value, list):
-            return _share([step(subschema, depth) for subschema in value], value)
-        if isinstance(value, dict):
-            return _share({name: step(subschema, depth) for name, subschema in value.items()}, value)
-        return value
-
-    return each
-
-
-def _widen_one_or_each(value: Any, depth: int) -> Any:
-    if isinstance(value, bool):
-        return value
-    return [_widen(subschema, depth) for subschema in value] if isinstance(value, list) else _widen(value, depth)
+    if isinstance(original, dict):
+        is_same = len(original) == len(changed) and all(map(is_, original.values(), changed.values()))
+    else:
+        is_same = isinstance(original, list) and all(map(is_, original, changed))
+    return original if is_same else changed
 
 
 def as_object(schema: Any) -> Any:
@@ -230,14 +212,16 @@ def _accepts_any_text(schema: Any) -> bool:
     return "string" in read_types(kinds.get("type")) and "anyOf" not in kinds and _RESTRICTIONS.isdisjoint(kinds)
 
 
-_BELOW: Final[Mapping[str, Callable[[Any, int], Any]]] = {
-    **dict.fromkeys(("items", "additionalProperties", "unevaluatedProperties"), _widen_one_or_each),
-    **dict.fromkeys(("contains", "additionalItems", "unevaluatedItems"), _widen_one_or_each),
-    **dict.fromkeys(("properties", "patternProperties", "prefixItems"), _apply_to_each(_widen)),
+_STEPS: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(
-        ("anyOf", "oneOf", "allOf", "$defs", "definitions", "dependentSchemas"), _apply_to_each(_widen_below)
+        ("items", "additionalProperties", "unevaluatedProperties", "contains", "additionalItems", "unevaluatedItems"),
+        lambda part, depth: part if isinstance(part, bool) else _widen(part, depth),
     ),
-    **dict.fromkeys(("then", "else"), _widen_below),
-    **dict.fromkeys(("not", "if", "propertyNames", "contentSchema"), _drop_header_marks),
+    **dict.fromkeys(("properties", "patternProperties", "prefixItems"), _widen),
+    **dict.fromkeys(
+        ("anyOf", "oneOf", "allOf", "$defs", "definitions", "dependentSchemas", "then", "else"), _widen_below
+    ),
+    # Widened, these would exclude or select other values.
+    **dict.fromkeys(("not", "if", "propertyNames", "contentSchema"), partial(without, words=(HEADER,))),
 }
 """How the subschemas of each keyword are treated; those of arguments and items are widened."""

@@ -75,7 +75,7 @@ def read_required(schema: Mapping[str, Any]) -> frozenset[str]:
 
 def map_below(schema: Schema, step: Callable[[Any], Any]) -> Schema:
     """The schema with `step` applied to each direct subschema; other values are unchanged."""
-    return {key: _map_keyword(key, value, step) for key, value in schema.items()}
+    return {key: map_keyword(key, value, step) for key, value in schema.items()}
 
 
 def iterate_subschemas(schema: Schema) -> Iterator[Any]:
@@ -87,7 +87,8 @@ def iterate_subschemas(schema: Schema) -> Iterator[Any]:
             yield from value if isinstance(value, list) else (value,)
 
 
-def _map_keyword(key: str, value: Any, step: Callable[[Any], Any]) -> Any:
+def map_keyword(key: str, value: Any, step: Callable[[Any], Any]) -> Any:
+    """The value of a keyword with `step` applied to each subschema in it; any other value is unchanged."""
     if key in _MAP_KEYWORDS and isinstance(value, dict):
         return {name: step(subschema) for name, subschema in value.items()}
     if key not in _SCHEMA_KEYWORDS:

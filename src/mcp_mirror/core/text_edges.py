@@ -1,6 +1,7 @@
 """Lines of the beginning and the end of a text, as far as there is room for them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from mcp_mirror.core.amounts import format_count
@@ -25,17 +26,11 @@ def split_lines(text: str) -> list[str]:
 def show_ends(head: str, end: str, take: Take) -> Iterator[str]:
     """The beginning and the end of one long line, each shorter where the room is small, as for base64."""
     head, end = sanitize_to_lines(head), sanitize_to_lines(end)
-    starts = (cut(head, size) for size in (_MAX_LINE, _MAX_LINE // 2, _MAX_LINE // 4))
-    yield from _take_one(starts, take)
+    yield from islice(filter(take, (cut(head, size) for size in (_MAX_LINE, _MAX_LINE // 2, _MAX_LINE // 4))), 1)
     if len(head.encode()) > _MAX_LINE:
         tail = end.encode()
         ends = (tail[-size:].decode(errors="ignore") for size in (_MAX_LINE // 2, _MAX_LINE // 4, _MAX_LINE // 8))
-        yield from _take_one(map("...{}".format, ends), take)
-
-
-def _take_one(forms: Iterator[str], take: Take) -> Iterator[str]:
-    if (shown := next(filter(take, forms), None)) is not None:
-        yield shown
+        yield from islice(filter(take, map("...{}".format, ends)), 1)
 
 
 def show_edges(head: str, end: str | None, count: int, take: Take) -> Iterator[str]:

@@ -1,22 +1,22 @@
 """Ranks tools for a search, and summarizes them: BM25 over the words of their names, descriptions and parameters.
 
 Words are split at case changes and punctuation, and stemmed. A word of the search also finds related words
-(`related_words`) with less weight. A word and its related words count as one word, as rare as all of them together.
+(`related_words.txt`) with less weight. A word and its related words count as one word, as rare as all of them together.
 """
 
 import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from importlib.resources import files
 from itertools import islice, pairwise
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from mcp_mirror.core.accepted_types import types_at
-from mcp_mirror.core.related_words import RELATED, STOP_WORDS
 from mcp_mirror.core.schema import remove_hint
 from mcp_mirror.core.schema_references import Schema, as_mapping, read_required
 from mcp_mirror.security.sanitize import cut, sanitize
@@ -61,6 +61,15 @@ _PARTS: Final[Mapping[str, tuple[float, float]]] = {
     "parameter value": (0.7, 0.2),
 }
 """By the part of a definition, the weight of its words, and `b` of BM25: how much its length is discounted."""
+_STOP_WORDS: Final = frozenset(
+    _WORD.findall(
+        "a an the of to in on at for from with by as is are was were be been being has have had do does did it its "
+        "this that these those and or not if then so than all any each every some more most much very just also only "
+        "no about per via such up onto into here there how when where why what which i we you he she they them their "
+        "me my our us your can could should would will may might must please use using used tool someone something"
+    )
+)
+"""Words that say nothing about a tool."""
 _MAX_LINE_BYTES: Final = 160
 _MAX_SIGNATURE_BYTES: Final = 400
 _MAX_ARGUMENTS: Final = 24
@@ -159,15 +168,15 @@ class ToolIndex(msgspec.Struct, frozen=True):
     def _expand(self, wording: str) -> Iterable[Mapping[str, float]]:
         """Each word of a wording, and each pair of words written as one, with the related stems and their weights."""
         words = split_words(wording)[:_MAX_WORDS]
-        for stem in dict.fromkeys(stem_word(word) for word in words if word not in STOP_WORDS):
+        for stem in dict.fromkeys(stem_word(word) for word in words if word not in _STOP_WORDS):
             yield self._find_variants(stem)
         for joined in dict.fromkeys(stem_word(f"{one}{other}") for one, other in pairwise(words)):
-            if joined in self.postings or joined in _RELATED:
+            if joined in self.postings or joined in _related_stems():
                 yield self._find_variants(joined)
 
     def _find_variants(self, stem: str) -> Mapping[str, float]:
         """A stem, its related stems, and for an unknown stem those that begin with it, with their weights."""
-        variants = dict.fromkeys(_RELATED.get(stem, ()), _RELATED_WEIGHT)
+        variants = dict.fromkeys(_related_stems().get(stem, ()), _RELATED_WEIGHT)
         if stem not in self.postings and len(stem) > _SHORTEST_STEM:
             longer = (other for other in self.postings if other.startswith(stem))
             variants |= dict.fromkeys(islice(longer, _MAX_LONGER), _RELATED_WEIGHT)
@@ -187,19 +196,20 @@ def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
         names.append(tool.name)
         stems_by_part: dict[str, Counter[str]] = {part: Counter() for part in _PARTS}
         for part, text in _list_texts(tool):
-            stems_by_part[part].update(stem_word(word) for word in split_words(text) if word not in STOP_WORDS)
+            stems_by_part[part].update(stem_word(word) for word in split_words(text) if word not in _STOP_WORDS)
         for at, (part, stems) in enumerate(stems_by_part.items()):
             totals[part].append(stems.total())
             for stem, count in stems.items():
                 counts[stem].extend((number, at, count))
     postings: dict[str, _Postings] = {}
-    weigh = _weigher(totals)
+    parts = [(*_PARTS[part], each, sum(each) / max(len(each), 1)) for part, each in totals.items()]
     for stem in tuple(counts):
         yield
         weights: dict[int, float] = defaultdict(float)
         found = iter(counts.pop(stem))
         for number, at, count in zip(found, found, found, strict=True):
-            weights[number] += weigh(number, at, count)
+            weight, discount, stems_of_tools, average = parts[at]
+            weights[number] += weight / (1 - discount + discount * stems_of_tools[number] / average) * count
         postings[stem] = array("I", weights).tobytes(), array("d", weights.values()).tobytes()
     return ToolIndex(names, postings, {spelling: found.tobytes() for spelling, found in named.items()})
 
@@ -207,24 +217,10 @@ def build_index(tools: Iterable[IndexedTool]) -> Steps[ToolIndex]:
 def _spell_name(name: str) -> Iterator[str]:
     """The spellings of a name in the order of their precision: its stems, and its words, both in alphabetical order."""
     words = split_words(name)
-    stems = (stem_word(word) for word in words if word not in STOP_WORDS)
+    stems = (stem_word(word) for word in words if word not in _STOP_WORDS)
     for kind, spelled in (("stems", stems), ("words", words)):
         if text := " ".join(sorted(set(spelled))):
             yield f"{kind}: {text}"
-
-
-def _weigher(totals: Mapping[str, Sequence[int]]) -> Callable[[int, int, int], float]:
-    """A function that returns how much the occurrences of a stem in one part of a tool's definition count.
-
-    `totals` has, by part, the number of stems in this part of each tool.
-    """
-    parts = [(*_PARTS[part], each, sum(each) / max(len(each), 1)) for part, each in totals.items()]
-
-    def weigh(number: int, part: int, count: int) -> float:
-        weight, discount, of_tools, average = parts[part]
-        return weight / (1 - discount + discount * of_tools[number] / average) * count
-
-    return weigh
 
 
 def _list_texts(tool: IndexedTool) -> Iterable[tuple[str, str]]:
@@ -281,16 +277,18 @@ def stem_word(word: str) -> str:
     return word.removesuffix("e") if len(word) > _SHORTEST_STEM else word
 
 
-def _read_related_words() -> Mapping[str, Sequence[str]]:
+@cache
+def _related_stems() -> Mapping[str, Sequence[str]]:
+    """Other stems that people use for the same thing in tasks and in definitions of tools, by stem.
+
+    Each line of the file has words that mean the same, or where one is done with the other. A word may be in several.
+    """
     related: dict[str, set[str]] = defaultdict(set)
-    for line in RELATED:
+    for line in files(__package__).joinpath("related_words.txt").read_text("utf-8").splitlines():
         stems = [stem_word(word) for word in line.split()]
         for stem in stems:
             related[stem].update(stems)
     return {stem: sorted(others - {stem}) for stem, others in related.items()}
-
-
-_RELATED: Final = _read_related_words()
 
 
 def summarize_tool(name: str, advert: Mapping[str, Any], schema: Schema) -> str:

@@ -85,11 +85,7 @@ class CostCounter(msgspec.Struct, frozen=True):
     """By identity; None while the cost of a schema is being computed."""
 
     def of(self, subschema: Any, depth: int = 0) -> Cost:
-        """The cost of a part that validation reaches through so many others.
-
-        Raises:
-            UnboundedError: The part is recursive, too large or not understood.
-        """
+        """The cost of a part that validation reaches through so many others; UnboundedError if it has none."""
         if not isinstance(subschema, dict):
             return Cost(1, 0)
         if id(subschema) not in self._known:

@@ -21,12 +21,6 @@ _MAX_DECODED_BYTES: Final = 1 << 18
 
 def size_text(blob: Buffer, span: Span) -> TextSize:
     """The size of the text at `span`; an estimate for a very large one."""
-    if span.length <= _MAX_DECODED_BYTES:
-        try:
-            text = msgspec.json.decode(memoryview(blob)[span.start : span.stop], type=str)
-        except (msgspec.DecodeError, UnicodeError):  # half of a surrogate pair
-            return measure_text(blob, span)
-        return TextSize(len(text) if text.isascii() else len(text.encode()), text.count("\n"))
     if span.length <= MAX_MEASURED_BYTES:
         return measure_text(blob, span)
     sample, share = text_sample(blob, span, _MAX_DECODED_BYTES)

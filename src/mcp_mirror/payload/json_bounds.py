@@ -4,7 +4,7 @@ All functions scan the text without parsing it, which would create an object for
 """
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, islice
 from typing import Final
 
@@ -127,21 +127,14 @@ def _check_params(method: str, params: msgspec.Raw) -> None:
     place, advice = (" outside of `arguments`", "Use `arguments`") if "arguments" in sizes else ("", "Send less")
     if size > _MAX_BESIDE:
         raise WireError(f"`params` has {size:,} bytes{place}; the limit is {_MAX_BESIDE:,}. {advice}.")
-    if size > 2 * _MAX_VALUES_BESIDE and _has_many_values_beside(params, sizes):
-        raise WireError(f"`params` has more than {_MAX_VALUES_BESIDE:,} members and items{place}. Send fewer.")
-
-
-def _has_many_values_beside(params: msgspec.Raw, large: Container[str]) -> bool:
-    beside = [memoryview(raw) for key, raw in _MEMBERS.decode(params).items() if key not in large]
-    return has_more_values(b"[%b]" % b",".join(beside), _MAX_VALUES_BESIDE)
+    if size > 2 * _MAX_VALUES_BESIDE:
+        beside = [memoryview(raw) for key, raw in _MEMBERS.decode(params).items() if key not in sizes]
+        if has_more_values(b"[%b]" % b",".join(beside), _MAX_VALUES_BESIDE):
+            raise WireError(f"`params` has more than {_MAX_VALUES_BESIDE:,} members and items{place}. Send fewer.")
 
 
 def check_envelope(message: Buffer, most: int) -> None:
-    """Check that a message without arguments and results is small enough to be parsed.
-
-    Raises:
-        WireError: The message has more than `most` bytes, or too many values.
-    """
+    """Check that a message without arguments and results has at most `most` bytes, and few values; WireError if not."""
     if has_more_values(message, MAX_VALUES):
         raise WireError(
             f"The message has more than {MAX_VALUES:,} members and items outside of arguments and results. Send fewer."

@@ -319,11 +319,7 @@ def bound_error(message: str) -> str:
 
 
 def read_error(error: Buffer | msgspec.Raw) -> tuple[int, str]:
-    """The code and the shortened message of a response's error, as far as it has them.
-
-    Raises:
-        WireError: It has neither.
-    """
+    """The code and the shortened message of a response's error, as far as it has them; WireError if it has neither."""
     read = decode_as(memoryview(error), _Error | str)
     found = read if isinstance(read, _Error) else _Error(message=read)
     code = found.code if type(found.code) is int else None

@@ -146,47 +146,18 @@ def text_pieces(blob: Buffer, span: Span, size: int = _PIECE) -> Iterator[bytes]
         yield piece
 
 
-def decode_unchecked(blob: Buffer, span: Span) -> Iterator[Buffer]:
-    """As `text_pieces`, for a string at `span` that need not be valid.
+def check_string(blob: Buffer, span: Span) -> None:
+    """Check the string at `span`, which need not be valid, in half of the time of decoding it.
 
     Raises:
         msgspec.DecodeError: The string is not valid JSON.
         UnicodeError: It is not UTF-8.
     """
-    for literal in _copy_parts(blob, span):
-        if b"\\" in literal:
-            text: str = msgspec.json.decode(literal, type=str)
-            yield text.encode()
-        else:
-            _check_literal(literal)
-            yield memoryview(literal)[1:-1]
-
-
-def measure_unchecked(blob: Buffer, span: Span) -> TextSize:
-    """As `measure_text`, for a string at `span` that need not be valid; errors as of `decode_unchecked`."""
-    size = breaks = 0
-    for piece in decode_unchecked(blob, span):
-        size += len(piece)
-        breaks += piece.count(b"\n") if isinstance(piece, bytes) else 0  # each line break is an escape
-    return TextSize(size, breaks)
-
-
-def check_string(blob: Buffer, span: Span) -> None:
-    """Check the string at `span` as `decode_unchecked` does, in half of the time of decoding it."""
-    for literal in _copy_parts(blob, span):
-        _check_literal(literal)
-
-
-def _copy_parts(blob: Buffer, span: Span) -> Iterator[bytes]:
-    """The parts of a string, each as a string. Only the copy waits for memory, and not what is done with it."""
     for start, stop in text_parts(blob, span):
-        yield b"".join((b'"', blob[start:stop], b'"'))
-
-
-def _check_literal(literal: bytes) -> None:
-    _RAW.decode(literal)
-    if not literal.isascii():
-        str(literal, "utf-8")
+        literal = b"".join((b'"', blob[start:stop], b'"'))
+        _RAW.decode(literal)
+        if not literal.isascii():
+            str(literal, "utf-8")
 
 
 def replace_half_pairs(json_text: bytes) -> bytes:

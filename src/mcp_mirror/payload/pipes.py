@@ -84,11 +84,7 @@ class LineSource:
         """Reads on Windows."""
 
     async def receive(self) -> Frame:
-        """Wait for the next message.
-
-        Raises:
-            anyio.EndOfStream: The stream has ended.
-        """
+        """Wait for the next message; `anyio.EndOfStream` if the stream has ended."""
         while not self._ready:
             if self._unread:
                 self._pacer.begin()

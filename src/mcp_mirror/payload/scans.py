@@ -17,15 +17,8 @@ import msgspec
 
 from mcp_mirror.payload.json_rpc import RESERVE, is_json, open_array, open_object, run_deep
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, skip_space, trim, value_stop
-from mcp_mirror.payload.json_strings import (
-    MAX_MEASURED_BYTES,
-    check_string,
-    decode_unchecked,
-    may_be_json,
-    measure_unchecked,
-    text_pieces,
-)
-from mcp_mirror.types import ArrayIndex, Buffer, Member, Span, TextSize
+from mcp_mirror.payload.json_strings import check_string, text_pieces
+from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
 
 _PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
 """Bytes of an array that are scanned at once: more for larger items."""
@@ -96,16 +89,8 @@ class ArrayScan(msgspec.Struct, frozen=True):
         return ArrayScan(Span(self.span.start + by, self.span.length), self.length, self.indices, self.offsets)
 
 
-class _Opening(NamedTuple):
-    """The beginning of the large part of a text."""
-
-    start: int
-    depth: int
-    """Levels of nesting around it."""
-
-
-def _find_large_part(blob: Buffer) -> _Opening | None:
-    """The large string that the head of a text does not end, or else the outermost such array."""
+def _find_large_part(blob: Buffer) -> tuple[int, int] | None:
+    """The start and the depth of the large string that the head of a text does not end, or else of such an array."""
     opened: list[int] = []
     for match in _TOKEN.finditer(blob, 0, min(len(blob), _HEAD)):
         token = match[0]
@@ -113,13 +98,13 @@ def _find_large_part(blob: Buffer) -> _Opening | None:
             opened.append(match.start())
         elif token == b'"':
             if not _STRING.match(blob, match.start(), match.start() + _SMALL_STRING):
-                return _Opening(match.start(), len(opened))
+                return match.start(), len(opened)
             break
         elif token in (b"]", b"}"):
             if not opened:
                 return None
             opened.pop()
-    return next((_Opening(at, depth) for depth, at in enumerate(opened) if blob[at] == ord("[")), None)
+    return next(((at, depth) for depth, at in enumerate(opened) if blob[at] == ord("[")), None)
 
 
 def scan_array(blob: Buffer, start: int, depth: int = 0, check: Callable[[], None] = lambda: None) -> ArrayScan | None:
@@ -257,16 +242,6 @@ def _find_string(blob: Buffer, start: int) -> Span | None:
     return None if has_quote else Span(start, stop - start)
 
 
-def _read_string(blob: Buffer, span: Span, keep: Keep | None) -> tuple[Buffer | None, TextSize | None]:
-    """Check the string at `span`; with `keep`, decode it if it may contain JSON, and measure it otherwise."""
-    if keep is not None and may_be_json(blob, span):
-        return keep(decode_unchecked(blob, span)), None
-    if keep is not None and span.length <= MAX_MEASURED_BYTES:
-        return None, measure_unchecked(blob, span)
-    check_string(blob, span)
-    return None, None
-
-
 class ScannedText(msgspec.Struct, frozen=True):
     """A JSON text with one large array or string, which was scanned."""
 
@@ -277,10 +252,6 @@ class ScannedText(msgspec.Struct, frozen=True):
     """The text with an empty array or string in its place."""
     array: ArrayScan | None
     """The array; None for a string."""
-    decoded: Buffer | None = None
-    """The decoded text of a string that was kept."""
-    text_size: TextSize | None = None
-    """The size of a string that was measured."""
 
     def members(self, span: Span) -> tuple[Member, ...]:
         """The members of the object at `span`, which contains the large part; see `json_spans.members`."""
@@ -298,8 +269,6 @@ class ScannedText(msgspec.Struct, frozen=True):
             Span(self.hidden.start - span.start, self.hidden.length),
             self.skeleton[kept.start : kept.stop],
             self.array and self.array.shift(-span.start),
-            self.decoded,
-            self.text_size,
         )
 
     def contains_hidden(self, span: Span) -> bool:
@@ -317,28 +286,24 @@ class ScannedText(msgspec.Struct, frozen=True):
         return Span(span.start, span.length + more) if span.stop > at else span
 
 
-def scan_text(blob: Buffer, find_keep: Callable[[bytes], Keep | None] = lambda _: None) -> ScannedText | None:
-    """Scan the large array or string of a text; None if it has none of at least half of its size.
-
-    `find_keep` gets the text with an empty string in its place, and returns what keeps the string if it may contain
-    JSON. Any other string is measured. None: the string is only checked.
-    """
+def scan_text(blob: Buffer) -> ScannedText | None:
+    """Scan the large array or string of a text; None if it has none of at least half of its size."""
     if (found := _find_large_part(blob)) is None:
         return None
-    if blob[found.start] != ord('"'):
-        array_scan = scan_array(blob, *found)
+    start, depth = found
+    if blob[start] != ord('"'):
+        array_scan = scan_array(blob, start, depth)
         if array_scan is None or not _is_most(array_scan.span, blob):
             return None
         return ScannedText(blob, array_scan.span, _replace(blob, array_scan.span, b"[]"), array_scan)
-    hidden = _find_string(blob, found.start)
+    hidden = _find_string(blob, start)
     if hidden is None or not _is_most(hidden, blob):
         return None
-    skeleton = _replace(blob, hidden, b'""')
     try:
-        decoded, text_size = _read_string(blob, hidden, find_keep(skeleton))
+        check_string(blob, hidden)
     except (msgspec.DecodeError, UnicodeError):
         return None
-    return ScannedText(blob, hidden, skeleton, None, decoded, text_size)
+    return ScannedText(blob, hidden, _replace(blob, hidden, b'""'), None)
 
 
 def _is_most(span: Span, blob: Buffer) -> bool:
@@ -360,31 +325,18 @@ class Scans:
         self._keep = keep
         self._known: dict[int, ScannedText] = {}
 
-    def scan(self, text: Buffer, has_text: Callable[[bytes], bool] = lambda _: False) -> ScannedText | None:
-        """The scan of JSON text; None if it has no large array or string.
-
-        `has_text` gets the text with an empty string in place of a large one, and returns whether that will be decoded
-        or measured. Then the scan does so.
-        """
+    def scan(self, text: Buffer) -> ScannedText | None:
+        """The scan of JSON text; None if it has no large array or string."""
         if len(text) < _LARGE:
             return None
-        if (known := self._known.get(id(text))) is None:
-            known = scan_text(text, lambda skeleton: self._keep if has_text(skeleton) else None)
-            if known is not None:
-                self._known[id(text)] = known
+        known = self._known.get(id(text)) or scan_text(text)
+        if known is not None:
+            self._known[id(text)] = known
         return known
 
     def decode(self, literal: Buffer) -> Buffer:
-        """The text of a JSON string. The text of a scanned string may be decoded already."""
-        scanned = self._known.get(id(literal))
-        if scanned is not None and scanned.decoded is not None:
-            return scanned.decoded
+        """The text of a JSON string."""
         return self._keep(text_pieces(literal, trim(literal)))
-
-    def text_size(self, literal: Buffer) -> TextSize | None:
-        """The size of a scanned string; None if it was not measured."""
-        scanned = self._known.get(id(literal))
-        return scanned.text_size if scanned else None
 
     def open_object(self, text: Buffer) -> dict[str, Buffer] | None:
         """The members of a JSON object as received bytes; see `json_rpc.open_object`."""

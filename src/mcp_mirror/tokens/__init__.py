@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.estimate import estimate_text, expected_estimator, upper_estimator
-from mcp_mirror.tokens.messages import IMAGE_TOKENS, Message, read_message
+from mcp_mirror.tokens.messages import CALL, IMAGE_TOKENS, Message, read_parts
 from mcp_mirror.types import Buffer
 
 __all__ = ["IMAGE_TOKENS", "PROVIDERS", "TokenProvider", "estimate_tokens", "expected_estimator", "upper_estimator"]
@@ -60,6 +60,10 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
 
 
 def _estimate_message(message: Message, provider: TokenProvider) -> int:
-    reading = read_message(message)
-    texts = sum(estimate_text(text, provider) for text in reading.texts)
-    return _MESSAGE_TOKENS[provider] + _CALL_TOKENS * reading.calls + reading.media + texts
+    total = _MESSAGE_TOKENS[provider]
+    for part in read_parts(message):
+        if isinstance(part, str):
+            total += estimate_text(part, provider)
+        else:
+            total += _CALL_TOKENS if part == CALL else part
+    return total

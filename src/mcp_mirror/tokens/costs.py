@@ -217,8 +217,6 @@ class CostTable:
     """By part of a piece: the same."""
     joints: tuple[tuple[float, ...], ...] = ()
     """By tokenizer: tokens for each joint (`pieces.count_joints`); empty if all are 0."""
-    _sums: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
-    """Recent results of `_sum_least`."""
 
     def guess(self, part: "RarePart") -> "Guess":
         """The cost of a part.
@@ -240,20 +238,13 @@ class CostTable:
         """The packed costs of a piece's parts, and their number; capitals separate its words."""
         words = _CAMEL_CASE_WORD.findall(piece) if piece.isascii() and not piece.islower() else [piece]
         if len(words) == 1:
-            return self._sum_least(piece)
+            return self._find_least(piece)
         own = [self.costs.known[word] for word in words]
-        each = [(cost, 1) if cost else self._sum_least(word) for word, cost in zip(words, own, strict=True)]
+        each = [(cost, 1) if cost else self._find_least(word) for word, cost in zip(words, own, strict=True)]
         return sum(cost for cost, _ in each), sum(count for _, count in each)
 
-    def _sum_least(self, piece: str) -> tuple[int, int]:
-        """The packed costs and the number of the known parts that make up a piece at the lowest total cost."""
-        if (found := self._sums.get(piece)) is None:
-            if len(self._sums) >= _KEPT:
-                self._sums.clear()
-            found = self._sums[piece] = self._find_least(piece)
-        return found
-
     def _find_least(self, piece: str) -> tuple[int, int]:
+        """The packed costs and the number of the known parts that make up a piece at the lowest total cost."""
         size, longest = len(piece), _LONGEST if piece[-1].isalnum() else _AT_ONCE
         best, counts = [0, *[_NEVER] * size], [0] * (size + 1)
         known, continuations = self.parts.known, self.parts.continuations

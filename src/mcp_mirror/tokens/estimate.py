@@ -37,8 +37,10 @@ from mcp_mirror.types import Buffer
 
 _MAX_WHOLE: Final = 1 << 14
 """Bytes, or characters of a `str`, of the largest text that is examined whole."""
+_MAX_REMEMBERED: Final = 1 << 17
+"""The same of the largest text whose measurement is kept."""
 _RECENT: Final = 8
-"""The number of such texts whose measurements are kept."""
+"""The number of small and of sampled texts whose measurements are kept."""
 _WINDOW: Final = 48
 _EDGE_SEARCH: Final = 24
 """Characters after each edge of a window that are searched for a space, before which the window is cut."""
@@ -120,6 +122,12 @@ def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
     """Measure a small text, which is not empty, whole, a larger one by windows."""
     if len(text) <= _MAX_WHOLE:
         return _measure_whole(text if isinstance(text, str) else bytes(text).decode(errors="replace"), tokenizers)
+    if len(text) <= _MAX_REMEMBERED:
+        return _measure_recent(text if isinstance(text, str) else bytes(text), tokenizers)
+    return _measure_sampled(text, tokenizers)
+
+
+def _measure_sampled(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
     known = _read_tokenizers(tokenizers)
     for count in (_FEW_WINDOWS, _MANY_WINDOWS):
         places = _choose_places(len(text), count, _READ_SIZE)
@@ -129,6 +137,9 @@ def _measure(text: str | Buffer, tokenizers: tuple[int, ...]) -> "_Measured":
         if all(error <= _MAX_ERROR_SHARE * tokens for error, tokens in errors):
             break  # few windows are enough, because they vary little
     return measured
+
+
+_measure_recent: Final = lru_cache(_RECENT)(_measure_sampled)
 
 
 class _Costs(msgspec.Struct, frozen=True):
@@ -265,7 +276,9 @@ class _Measured:
         )
 
 
-@lru_cache(_RECENT)  # a call measures a result twice: to decide what is shown, and to count what the model reads
+@lru_cache(
+    _RECENT
+)  # a call measures a result several times: to decide what is shown, and to count what the model reads
 def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> _Measured:
     """Measure a text that is examined whole: pieces and joints."""
     known, costs = _read_tokenizers(tokenizers), _compute_costs((text,))

@@ -31,13 +31,7 @@ class Lexicon(Mapping[str, int]):
     """A read-only mapping over packed data."""
 
     def __init__(self, data: Data, start: int, read_number: Callable[[int], int]) -> None:
-        """Read the index of the blocks.
-
-        Args:
-            data: Contains a packed mapping.
-            start: Its offset.
-            read_number: Returns the number in a row.
-        """
+        """Read the index of the packed mapping at `start` of the data; `read_number` returns the number in a row."""
         self._data, self._read_number = data, read_number
         head: tuple[int, ...] = HEAD.unpack_from(data, start)
         self._size, blocks, names, firsts = head

@@ -9,8 +9,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 Message = Mapping[str, Any]
 
 _UNREAD_MEMBERS: Final = frozenset({
@@ -51,41 +49,19 @@ MEDIUM_TOKENS: Final = 6_400
 """Minimum tokens of any other medium that is not a text; one per 4 characters of its data if that is more."""
 
 
-class Reading(msgspec.Struct, frozen=True):
-    """The parts of one message that a model reads: texts, number of calls and results, tokens of media."""
-
-    texts: tuple[str, ...]
-    calls: int
-    media: int
-
-
-def read_message(message: Message) -> Reading:
-    """Read one message."""
-    texts: list[str] = []
-    calls = media = 0
-    for part in _read_parts(message):
-        if isinstance(part, str):
-            texts.append(part)
-        elif part == _CALL:
-            calls += 1
-        else:
-            media += part
-    return Reading(tuple(texts), calls, media)
-
-
-_CALL: Final = 0
+CALL: Final = 0
 """Marks a call or a result among the parts of a message."""
 
 
-def _read_parts(value: Any) -> Iterator[str | int]:
-    """Yield texts, `_CALL` for each call, and the tokens of each medium."""
+def read_parts(value: Any) -> Iterator[str | int]:
+    """Yield the parts of a message that a model reads: texts, `CALL` for each call or result, tokens of each medium."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         yield from _read_members(value)
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         for item in value:
-            yield from _read_parts(item)
+            yield from read_parts(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value) if isinstance(value, int | float) else _encode_json(value)
 
@@ -101,7 +77,7 @@ def _read_members(value: Mapping[str, Any]) -> Iterator[str | int]:
         yield _encode_json(value["value"])
     else:
         if kind in _CALL_NAMES or kind.startswith("tool-"):
-            yield _CALL
+            yield CALL
         for name, member in value.items():
             yield from _read_member(name, member)
 
@@ -116,13 +92,13 @@ def _read_member(name: str, member: Any) -> Iterator[str | int]:
         yield from _read_medium(member)
         return
     if name in _CALL_NAMES:
-        yield from [_CALL] * (len(member) if isinstance(member, list) else 1)
+        yield from [CALL] * (len(member) if isinstance(member, list) else 1)
     if (name in _JSON_MEMBERS and not isinstance(member, str)) or (
         name in _RESULT_MEMBERS and _is_tool_value(name, member)
     ):
         yield _encode_json(member)
     else:
-        yield from _read_parts(member)
+        yield from read_parts(member)
 
 
 def _is_tool_value(name: str, member: Any) -> bool:
@@ -139,7 +115,7 @@ def _read_medium(value: Any) -> Iterator[str | int]:
     whole = _encode_json(value)
     source = value.get("source") if isinstance(value, Mapping) else None
     if isinstance(source, Mapping) and source.get("type") in {"text", "content"}:
-        yield from _read_parts({name: member for name, member in value.items() if name != "type"})
+        yield from read_parts({name: member for name, member in value.items() if name != "type"})
     else:
         is_image = isinstance(value, Mapping) and any(
             str(value.get(name, "")).startswith("image/")
