@@ -67,12 +67,9 @@ class FlowGuard(msgspec.Struct, frozen=True):
         return self.flows.join(*labels.values())
 
     def admit_script(self, labels: Labels, to: str, digest: str) -> None:
-        """Check that the values that a script has received may flow to a destination in the arguments of its call.
+        """Check as `admit` that the values that a script has received may flow to a destination of one of its calls.
 
-        `labels` are those of all values. `digest` is that of the arguments, which a consent of the user names.
-
-        Raises:
-            FlowError: The policy refuses the flow, and the user did not allow it for this call.
+        `labels` are those of all values. `digest` is that of the call's arguments, which a consent of the user names.
         """
         self._admit({_SCRIPT: labels}, to, {}, digest)
 

@@ -46,7 +46,10 @@ Accepts = Callable[[Segments], Awaitable[bool]]
 
 
 class PathAdvice(msgspec.Struct, frozen=True):
-    """Looks for a value of one namespace that fits an argument, and that the model may see."""
+    """Looks for a value of one namespace that fits an argument, and that the model may see.
+
+    Methods raise `StoreError` if the store fails.
+    """
 
     writer: ValueWriter
     scanner: FrameScanner
@@ -65,9 +68,6 @@ class PathAdvice(msgspec.Struct, frozen=True):
         of the part's members: notices name the paths of rows, and models pass these where the whole object is wanted.
         Of a few parts it is the largest, of many the first. Parts of values in no-preview mode are not named.
         For a path of the texts and pictures beside the newest value, it is a part of that value, or the value.
-
-        Raises:
-            StoreError: The store failed.
         """
         newest = await self._find_newest()
         described = await self.writer.store.describe(self.namespace, newest.base) if newest else None
@@ -87,9 +87,6 @@ class PathAdvice(msgspec.Struct, frozen=True):
 
         `may_be_any`: where only objects or arrays fit, any text may mean the newest value, or one near it, if the
         argument's schema accepts the value.
-
-        Raises:
-            StoreError: The store failed.
         """
         if (value := await self._find_newest()) is None:
             return None

@@ -99,9 +99,8 @@ def select(blob: Buffer, expression: str) -> bytes:
     """The result of an expression on a value, as JSON.
 
     Raises:
-        ToolError: The expression is invalid, does not fit the value, compares with a key that the value does not have,
-            has a result that is not JSON, or finds nothing because the value does not have a key where the expression
-            looks for it, or has a text where the expression compares with a number.
+        ToolError: The expression is invalid, does not fit the value, has a result that is not JSON, or finds nothing,
+            for a reason that the message explains, such as a missing key.
     """
     try:
         root = _ROOT.match(expression)

@@ -126,11 +126,7 @@ class TableSource(msgspec.Struct, frozen=True):
 
 
 def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
-    """Make a table of a value.
-
-    Raises:
-        ValueError: The value is a number, a boolean or null, or a file of an unknown format.
-    """
+    """Make a table of a value; ValueError for a number, a boolean, null, or a file of an unknown format."""
     head = bytes(blob[:64]).lstrip()
     if table.is_media:
         _load_bytes(database, table.name, _as_utf8(_read_content(blob)))

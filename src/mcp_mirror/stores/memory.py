@@ -18,7 +18,7 @@ import msgspec
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone, ValueKey
-from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
+from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.failures import as_store_errors
 from mcp_mirror.stores.quotas import (
     BATCH_SECONDS,
@@ -26,7 +26,6 @@ from mcp_mirror.stores.quotas import (
     EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
-    REMOVED_PER_STEP,
     TOMBSTONE_LIFETIME,
     Eviction,
     ExpirySweeper,
@@ -35,6 +34,7 @@ from mcp_mirror.stores.quotas import (
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_brief, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
+from mcp_mirror.stores.sql_event_log import MemoryEventLog
 from mcp_mirror.system.files import write_all
 from mcp_mirror.system.mapped_files import map_span, unlink_large
 from mcp_mirror.system.slices import Pacer
@@ -304,35 +304,23 @@ class MemoryStore:
         return value
 
     def _make_room(self, key: ValueKey, size: int) -> bool:
-        """Evict some of the least recently used values, expired ones first, of the namespace that must make room.
+        """Evict some values, expired ones first, for one under `key`; see `Eviction.make_room`."""
 
-        Returns:
-            Whether there is room now. If not, call it again, after others were served.
+        def expire(owner: str | None) -> tuple[str, int] | None:
+            expired = None if owner else self._expire_oldest()  # `evict` finds those of an owner
+            if expired and expired[0] == key:  # the plan counts this one as replaced
+                expired = self._expire_oldest()
+            return (expired[0][0], expired[1]) if expired else None
 
-        Raises:
-            StoreError: The value fits only at the cost of another namespace's fair share.
-        """
-        for _ in range(EXPIRED_PER_PUT):
-            self._expire_oldest()
-        plan, left = self._plan_eviction(key, size), REMOVED_PER_STEP
-        while left and plan.exceeds_total and (expired := self._expire_oldest()):
-            gone, freed = expired
-            left -= 1
-            if gone != key:  # the plan counts this one as replaced
-                plan.remove(gone[0], freed)
-        if not left:
-            return False
-        plan.check()
-        now = self._clock()
-        while (crowded := plan.choose_namespace()) is not None:
-            if not left:
-                return False
+        def evict(crowded: str) -> int:
             oldest = next(one for base in self._shares[crowded].values if (one := (crowded, base)) != key)
             value = self._values[oldest]
-            plan.remove(crowded, value.size)
-            self._replace_by_tombstone(oldest, "expired" if value.expires <= now else "evicted")
-            left -= 1
-        return True
+            self._replace_by_tombstone(oldest, "expired" if value.expires <= self._clock() else "evicted")
+            return value.size
+
+        for _ in range(EXPIRED_PER_PUT):
+            self._expire_oldest()
+        return self._plan_eviction(key, size).make_room(expire, evict)
 
     def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""

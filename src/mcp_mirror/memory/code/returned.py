@@ -171,11 +171,7 @@ def _fits(items: list[Any]) -> bool:
 
 
 def _encode_plain(value: object) -> bytes:
-    """Encode a value that the encoder refuses.
-
-    Raises:
-        ToolError: JSON has no form for a part of the value.
-    """
+    """Encode a value that the encoder refuses; ToolError if JSON has no form for a part of it."""
     try:
         return _encode(_to_plain(value))
     except TypeError as error:

@@ -47,12 +47,7 @@ _NO_VALUE: Final = (
 
 
 async def run(call: ToolInput) -> Content:
-    """Run a script and return its result.
-
-    Raises:
-        ToolError: The script cannot run or failed; the message names the line.
-        StoreError: The store failed.
-    """
+    """Run a script and return its result; ToolError, with the line, if it cannot run or fails."""
     scripts, memory = call.memory.scripts, call.memory
     if scripts is None:
         raise ToolError("Scripts cannot run here. Call memory_run as a tool.")

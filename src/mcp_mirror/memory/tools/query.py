@@ -41,10 +41,6 @@ class Select(msgspec.Struct, frozen=True):
         """Return the result as JSON text. A text that contains JSON, or JSON lines, is queried as that JSON.
 
         Of an embedded resource with a text, the text is queried.
-
-        Raises:
-            ToolError: The expression is invalid or has no result on a text, the text is a table, or the result is too
-                large.
         """
         text = locate_text(blob)
         blob = blob[text.start : text.stop]

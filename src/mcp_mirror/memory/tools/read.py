@@ -53,11 +53,7 @@ def _describe_origin(described: Descriptor, flows: Flows) -> str:
 
 
 async def read(call: ToolInput) -> Content:
-    """Return a window of a value: lines, items, keys or characters.
-
-    Raises:
-        ToolError: The path has no value, or an argument does not fit it.
-    """
+    """Return a window of a value: lines, items, keys or characters."""
     arguments = call.arguments
     limit = _read_limit(arguments)
     by = cast("Unit", arguments.text("by")) if arguments.has("by") else None
@@ -70,11 +66,7 @@ async def read(call: ToolInput) -> Content:
 
 
 async def grep(call: ToolInput) -> Content:
-    """Return the parts of a value that match a pattern.
-
-    Raises:
-        ToolError: The path has no value, or the pattern is invalid.
-    """
+    """Return the parts of a value that match a pattern."""
     arguments = call.arguments
     found_value, limit = await find_argument(call), _read_limit(arguments, _DEFAULT_MATCHES)
     ignores_case = arguments.flag("ignore_case") or not arguments.flag("case_sensitive", default=True)

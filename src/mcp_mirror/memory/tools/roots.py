@@ -37,17 +37,13 @@ _NAME_CHARACTERS: Final = 1000
 
 
 class Roots(msgspec.Struct, frozen=True):
-    """The folders in which the gateway may read and write files."""
+    """The folders in which the gateway may read and write files. Methods raise `ToolError` for other files."""
 
     folders: tuple[str, ...]
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[int]:
-        """Open a regular file, absolute or relative to a root, for reading and yield its descriptor.
-
-        Raises:
-            ToolError: The file does not exist or cannot be read.
-        """
+        """Open a regular file, absolute or relative to a root, for reading and yield its descriptor."""
         for path in self._resolve(name):
             try:
                 with _explain_errors(name), _open_parent(path) as (folder, last):
@@ -67,11 +63,7 @@ class Roots(msgspec.Struct, frozen=True):
         )
 
     def write(self, name: str, pieces: Iterable[Buffer], *, overwrite: bool) -> int:
-        """Write a file, absolute or relative to the first root, atomically and return its size in bytes.
-
-        Raises:
-            ToolError: The file exists, or it cannot be written.
-        """
+        """Write a file, absolute or relative to the first root, atomically and return its size in bytes."""
         path = self._resolve(name)[0]
         try:
             with _explain_errors(name), _open_parent(path) as (folder, last):

@@ -102,9 +102,7 @@ class Memory(msgspec.Struct, frozen=True):
     async def find_pointers(self, namespace: str, text: bytes) -> Pointers:
         """Find the paths in JSON text, also those to values that other processes with the same store made.
 
-        Raises:
-            StoreError: The store failed.
-            ToolError: There are too many paths.
+        ToolError if there are too many.
         """
         most = self.limits.traffic.max_pointers
         found = await self.scanner.find(text, self.path_slugs, most)
@@ -181,6 +179,7 @@ class MemoryTool(msgspec.Struct, frozen=True):
     """The schema of each argument."""
     required: tuple[str, ...]
     run: Callable[[ToolInput], Awaitable[Content]]
+    """Answers a call; raises as `call`."""
     hints: Mapping[str, bool] = msgspec.field(default_factory=lambda: READS)
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     unlisted: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
@@ -222,7 +221,9 @@ class MemoryTool(msgspec.Struct, frozen=True):
         """Answer a call.
 
         Raises:
-            ToolError: The arguments do not match the schema, or the tool failed.
+            ToolError: The arguments do not match the schema, a path has no value, or the tool failed.
+            FlowError: The flow policy hides a value from the model.
+            StoreError: The store failed.
         """
         read = await run_by_size(len(arguments), self.read_arguments, arguments)
         return await self.run(ToolInput(memory, namespace, self.name, read))
@@ -230,8 +231,7 @@ class MemoryTool(msgspec.Struct, frozen=True):
     def read_arguments(self, arguments: Buffer) -> Arguments:
         """Return the arguments of a call, converted to the types of the schema.
 
-        Raises:
-            ToolError: An argument is missing, unknown or of another type.
+        ToolError if an argument is missing, unknown or of another type.
         """
         try:
             members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
@@ -255,14 +255,16 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     def _hint(self, unknown: str, given: Mapping[str, bytes]) -> str:
         """The sentence about an unknown argument that names the right one; empty if it is not known."""
-        for name in self._find_synonyms(unknown):
-            if name in given:
-                return f" Give {name!r} once."
+        if given_again := [name for name in self._find_synonyms(unknown) if name in given]:
+            return f" Give {given_again[0]!r} once."
         left = [name for name in self.properties if name not in given and self._accepts(name, given[unknown])]
         if near := find_nearest(unknown, left):
             return f" Did you mean {near[0]!r}?"
         missing = [name for name in left if name in self.required]
-        return f" Did you mean {missing[0]!r}?" if len(missing) == 1 else self._find_enumerated(unknown)
+        if len(missing) == 1:
+            return f" Did you mean {missing[0]!r}?"
+        enumerated = (name for name, schema in self.properties.items() if unknown in schema.get("enum", ()))
+        return next((f' Write {name}="{unknown}".' for name in enumerated), "")
 
     def _find_schema(self, name: str) -> Mapping[str, Any] | None:
         """The schema of an argument; None if the tool has no such argument."""
@@ -288,13 +290,6 @@ class MemoryTool(msgspec.Struct, frozen=True):
         schema = self._find_schema(name) or {}
         return _READERS.get(schema.get("type", ""), bytes)(raw) is not None
 
-    def _find_enumerated(self, word: str) -> str:
-        """The hint for a value of an argument that is given as an argument; empty for other words."""
-        for name, schema in self.properties.items():
-            if word in schema.get("enum", ()):
-                return f' Write {name}="{word}".'
-        return ""
-
     def _read(self, name: str, raw: bytes) -> Any:
         """The value of an argument from its JSON text."""
         schema = self._find_schema(name) or {}
@@ -311,8 +306,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     @property
     def _describe_usage(self) -> str:
-        further = ((name, schema) for name, schema in self.properties.items() if name not in self.required)
-        optional = ", ".join(_describe_argument(name, schema) for name, schema in further)
+        further = [name for name in self.properties if name not in self.required]
+        optional = ", ".join(_describe_argument(name, self.properties[name]) for name in further)
         if not self.required:
             return f"It may take {optional}."
         return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."

@@ -14,7 +14,6 @@ from mcp_mirror.stores.quotas import (
     EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
-    REMOVED_PER_STEP,
     TOMBSTONE_LIFETIME,
     Eviction,
     SpaceUsage,
@@ -42,15 +41,6 @@ class Removal(NamedTuple):
     size: int
 
 
-class Room(NamedTuple):
-    """The room that one change of the index made for a new value."""
-
-    is_enough: bool
-    """The value fits; otherwise another change must make more room."""
-    evicted: int
-    """The number of values that were removed although they had not expired."""
-
-
 class DiskEviction:
     """Makes room in the index."""
 
@@ -63,42 +53,29 @@ class DiskEviction:
         query = _EXPIRED.format(owner="" if owner is None else _OF_OWNER)
         return [Removal(*row) for row in change.execute(query, parameters)]
 
-    def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> Room:
-        """Replace some expired values by tombstones, then some of the least recently used ones of crowded namespaces.
+    def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> tuple[bool, int]:
+        """Replace some values by tombstones for a new value; see `Eviction.make_room`.
+
+        Returns:
+            Whether the value fits now, otherwise another change must make more room; and the number of evicted values.
 
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
-        plan = self._plan_eviction(change, namespace, size)
-        most_evicted = REMOVED_PER_STEP - self._remove_expired(change, namespace, plan)
-        if not most_evicted:
-            return Room(is_enough=False, evicted=0)
-        plan.check()
-        evicted = 0
-        while (crowded := plan.choose_namespace()) is not None:
-            if evicted == most_evicted:
-                return Room(is_enough=False, evicted=evicted)
+
+        def expire(owner: str | None) -> tuple[str, int] | None:
+            expired = self.find_expired(change, owner, 1)
+            self.replace_by_tombstones(change, "expired", expired)
+            return (expired[0].namespace, expired[0].size) if expired else None
+
+        def evict(crowded: str) -> int:
             oldest = Removal(*change.execute(_OLDEST, (crowded,)).fetchone())
             self.replace_by_tombstones(change, "evicted", [oldest])
-            plan.remove(crowded, oldest.size)
-            evicted += 1
-        return Room(is_enough=True, evicted=evicted)
+            return oldest.size
 
-    def _remove_expired(self, change: sqlite3.Connection, namespace: str, plan: Eviction) -> int:
-        """Remove expired values until the new value fits, those of all namespaces if the store is full.
-
-        Returns their number, at most `REMOVED_PER_STEP`.
-        """
-        for removed in range(REMOVED_PER_STEP):
-            if not (plan.exceeds_total or plan.exceeds_share):
-                return removed
-            expired = self.find_expired(change, None if plan.exceeds_total else namespace, 1)
-            if not expired:
-                return removed
-            self.replace_by_tombstones(change, "expired", expired)
-            plan.remove(expired[0].namespace, expired[0].size)
-        return REMOVED_PER_STEP
+        self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
+        plan = self._plan_eviction(change, namespace, size)
+        return plan.make_room(expire, evict), plan.evicted
 
     def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
         total = SpaceUsage(*change.execute(TOTALS).fetchone())

@@ -216,8 +216,8 @@ class Index:
             key = (namespace, descriptor.base)
             for table in ("entries", "tombstones"):
                 change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
-            room = self._eviction.make_room(change, namespace, descriptor.size)
-            if room.is_enough:
+            has_room, evicted = self._eviction.make_room(change, namespace, descriptor.size)
+            if has_room:
                 if draft:
                     self._blobs.adopt(draft)
                     place = (draft.digest, draft.start, draft.file_size)
@@ -227,8 +227,8 @@ class Index:
                 stored = (record, content, draft.digest if draft else None)
                 row = (*key, descriptor.size, *times, *stored, slug_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        self._evicted += room.evicted
-        return room.is_enough
+        self._evicted += evicted
+        return has_room
 
     def find_blobs(self, fingerprint: str) -> list[tuple[str, int]]:
         """The digests and offsets of blobs with this fingerprint, at most four."""
