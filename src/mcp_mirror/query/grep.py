@@ -99,15 +99,12 @@ class Search(msgspec.Struct, frozen=True):
             if not shown:
                 raise
             why = "the time limit was reached"
-        listed = "\n".join(self._separate(shown))
-        return f"{listed}\n... {why}; next: offset={next_}" if why else listed
-
-    def _separate(self, lines: dict[int, str]) -> Iterator[str]:
-        """Yield lines; with context, also a line of dashes where lines of the text are left out."""
-        for at, line in lines.items():
-            if self.context and at - 1 not in lines and at != next(iter(lines)):
-                yield "--"
-            yield line
+        listed: list[str] = []
+        for at, line in shown.items():
+            if self.context and listed and at - 1 not in shown:  # lines of the text are left out
+                listed.append("--")
+            listed.append(line)
+        return "\n".join((*listed, *([f"... {why}; next: offset={next_}"] if why else ())))
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))

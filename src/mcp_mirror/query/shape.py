@@ -46,11 +46,15 @@ class Shape(msgspec.Struct, frozen=True):
         span = locate_text(blob)
         match kind_at(blob, span.start):
             case "text":
-                return _outline_text(blob, span, is_over)
+                index = indexes.index_text(span)
+                characters, lines = index.count_characters(blob, span, is_over), index.count_lines(blob, span, is_over)
+                begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
+                size = f"{format_count(characters, 'character')}, {format_count(lines, 'line')}"
+                return f"text, {size}, begins {as_json_string(begins, _FIRST_LINE)}"
             case "object":
                 known = members(blob, span)
-                lines = (f"{_label(key)}: {outline_value(blob, value)}" for key, value in known)
-                return self._list(f"object, {format_count(len(known), 'key')}", lines, len(known))
+                listed = (f"{_label(key)}: {outline_value(blob, value)}" for key, value in known)
+                return self._list(f"object, {format_count(len(known), 'key')}", listed, len(known))
             case "array":
                 return self._outline_array(blob, span, is_over)
             case kind:
@@ -92,11 +96,3 @@ def _outline_field(key: str, found: Counter[str], objects: int) -> str:
 
 def _label(key: str) -> str:
     return as_json_string(f"/{escape_token(key)}", _KEY)
-
-
-def _outline_text(blob: Buffer, span: Span, is_over: IsOver) -> str:
-    index = indexes.index_text(span)
-    characters, lines = index.count_characters(blob, span, is_over), index.count_lines(blob, span, is_over)
-    begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
-    size = f"{format_count(characters, 'character')}, {format_count(lines, 'line')}"
-    return f"text, {size}, begins {as_json_string(begins, _FIRST_LINE)}"

@@ -168,10 +168,7 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         return ""
     text = str(data, "utf-8", "ignore")
     fitting = text[: window.budget.count_fitting(text)]
-    return _complete_lines(window, offset, characters, fitting, is_all=len(fitting) == len(text) and len(data) <= room)
-
-
-def _complete_lines(window: Window, offset: int, characters: int, fitting: str, *, is_all: bool) -> str:
+    is_all = len(fitting) == len(text) and len(data) <= room
     lines: list[str] = _LINE.findall(fitting)
     if not is_all and not lines[-1].endswith("\n"):
         if len(lines) == 1:

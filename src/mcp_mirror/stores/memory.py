@@ -387,7 +387,10 @@ class MemoryStore:
     async def _keep(self, blob: Segments, size: int, file: FileSpan | None) -> Buffer | FileSpan:
         """The bytes to keep, or a file of the store with them."""
         if file is None:
-            return _copy_if_small(blob)
+            first = blob[0] if len(blob) == 1 else b"".join(blob)
+            whole = memoryview(first.obj).nbytes if isinstance(first, memoryview) else len(first)
+            # A small part of a message is copied, because a view would keep the whole message.
+            return bytes(first) if len(first) < whole * _WORTH_A_VIEW else first
         if size <= _MIN_FILE:
             return b"".join(map(bytes, blob))
         path = self._folder() / secrets.token_hex(16)
@@ -413,10 +416,3 @@ def _release(value: _StoredValue) -> None:
     """Remove a value's file; maps of it stay, because a call may be sending it."""
     if isinstance(value.content, FileSpan):
         unlink_large(Path(value.content.path))
-
-
-def _copy_if_small(blob: Segments) -> Buffer:
-    """The bytes to keep. A small part of a message is copied, because a view would keep the whole message."""
-    first = blob[0] if len(blob) == 1 else b"".join(blob)
-    whole = memoryview(first.obj).nbytes if isinstance(first, memoryview) else len(first)
-    return bytes(first) if len(first) < whole * _WORTH_A_VIEW else first

@@ -163,11 +163,7 @@ class Eviction(msgspec.Struct):
 
 
 def refuse_oversized(size: int, policy: StorePolicy) -> None:
-    """Refuse a value that would not fit into an empty store.
-
-    Raises:
-        StoreError: The value is over a limit, which the message names.
-    """
+    """Raise a `StoreError` for a value that would not fit into an empty store. The message names the limit."""
     bounds = (
         ("store.max_value_bytes", policy.max_value_bytes, "limit of one value"),
         ("store.max_bytes", policy.max_bytes, "limit of the store"),

@@ -112,7 +112,13 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: Progress) 
     """Return the line and the exception; only the class of the exception if the script read a value without preview."""
     where = f" in line {failure.line}" if failure.line else ""
     if failure.limit:
-        return f"The script was ended{where}: {_describe_limit(failure.limit, policy)}"
+        limits = {
+            "seconds": f"it computed longer than {policy.seconds:g} s (`code.seconds`). Use a part of the values.",
+            "memory": f"it used more than {policy.memory >> 20:,} MiB (`code.memory`). Use a part of the values, or "
+            'read lines with open("/memory/name").',
+            "calls": f"it made too many calls ({policy.calls:,} tool calls are accepted, `code.calls`).",
+        }
+        return f"The script was ended{where}: {limits[failure.limit]}"
     if failure.kind == RESULT:
         return failure.message
     if failure.kind == TYPE_CHECK:
@@ -200,23 +206,10 @@ def _describe_keys(progress: Progress) -> Iterator[str]:
         yield f"{'; '.join(clauses)}."
 
 
-def _describe_limit(limit: str, policy: CodePolicy) -> str:
-    described = {
-        "seconds": f"it computed longer than {policy.seconds:g} s (`code.seconds`). Use a part of the values.",
-        "memory": f"it used more than {policy.memory >> 20:,} MiB (`code.memory`). Use a part of the values, or read "
-        'lines with open("/memory/name").',
-        "calls": f"it made too many calls ({policy.calls:,} tool calls are accepted, `code.calls`).",
-    }
-    return described[limit]
-
-
 def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> Failure:
     """Add advice to a mistake that names a memory tool, a tool without `tools`, or a tool that does not exist."""
-    if not any(part in failure.message for part in _UNKNOWN_NAME):
-        return failure
-    if advice := _advise_on_names(failure, tools, code):
-        return msgspec.structs.replace(failure, message=f"{failure.message}\n{advice}")
-    return failure
+    advice = _advise_on_names(failure, tools, code) if _mentions(failure, _UNKNOWN_NAME) else ""
+    return msgspec.structs.replace(failure, message=f"{failure.message}\n{advice}") if advice else failure
 
 
 def _advise_on_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> str:

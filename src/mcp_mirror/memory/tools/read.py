@@ -10,10 +10,8 @@ from mcp_mirror.query.grep import Search
 from mcp_mirror.query.lines import measure_pattern
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window
-from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string, sanitize
 from mcp_mirror.system.slices import has_few_parts
-from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.queries import INLINE_BYTES
 
 _PROVENANCE: Final = 600
@@ -35,18 +33,15 @@ async def describe(call: ToolInput) -> Content:
     memory = call.memory
     shape = await query_value(call, found_value, Shape(memory.budget.without(_PROVENANCE)))
     tokens = count_value_tokens(found_value.blob, memory.estimate)
-    origin = _describe_origin(found_value.descriptor, memory.flows)
     size = format_bytes(await count_shown_bytes(call, found_value))
     kind = "binary " if is_media(found_value) else ""
-    return build_text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{origin}")
-
-
-def _describe_origin(described: Descriptor, flows: Flows) -> str:
-    provenance, labels = described.provenance, flows.read_labels(described)
-    inputs = f", given {', '.join(sanitize(path[:200]) for path in provenance.inputs[:3])}" if provenance.inputs else ""
+    described = found_value.descriptor
+    provenance, labels = described.provenance, memory.flows.read_labels(described)
     media = f" {as_json_string(described.media_type, 80)}" if described.media_type else ""
-    return (
-        f"\nfrom {as_json_string(provenance.tool, 80)} of {provenance.upstream!r}{media}{inputs}; "
+    inputs = f", given {', '.join(sanitize(path[:200]) for path in provenance.inputs[:3])}" if provenance.inputs else ""
+    return build_text_content(
+        f"{kind}{size}, about {tokens:,} tokens\n{shape}\n"
+        f"from {as_json_string(provenance.tool, 80)} of {provenance.upstream!r}{media}{inputs}; "
         f"stored {format_time(described.created)}, expires {format_time(described.expires)}; "
         f"{labels.integrity}, {labels.confidentiality}"
     )

@@ -116,7 +116,10 @@ class _RootedPath(msgspec.Struct, frozen=True):
 def _open_parent(path: _RootedPath) -> Iterator[tuple[int | None, str]]:
     """Open the folder of a file; yield its descriptor and the file's name, or None and the checked path on Windows."""
     if not _HAS_DIR_FD:
-        yield None, _check_links(path)
+        whole = Path(os.path.realpath(path.root), *path.parts)
+        if Path(os.path.realpath(whole)) != whole:
+            raise OSError(errno.ELOOP, "a symbolic link")
+        yield None, str(whole)
         return
     folder = os.open(os.path.realpath(path.root), _FOLDER_FLAGS)
     try:
@@ -127,14 +130,6 @@ def _open_parent(path: _RootedPath) -> Iterator[tuple[int | None, str]]:
         yield folder, path.parts[-1]
     finally:
         os.close(folder)
-
-
-def _check_links(path: _RootedPath) -> str:
-    """The whole path, which must not contain a symbolic link."""
-    whole = Path(os.path.realpath(path.root), *path.parts)
-    if Path(os.path.realpath(whole)) != whole:
-        raise OSError(errno.ELOOP, "a symbolic link")
-    return str(whole)
 
 
 @contextmanager

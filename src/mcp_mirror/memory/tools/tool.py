@@ -240,11 +240,6 @@ class MemoryTool(msgspec.Struct, frozen=True):
         texts = self._translate({name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"})
         kept = {*self.required, *self.may_be_empty}.difference(self.optional)
         given = {name: text for name, text in texts.items() if text != b'""' or name in kept}
-        self._check_names(given)
-        return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
-
-    def _check_names(self, given: Mapping[str, bytes]) -> None:
-        """Raise a `ToolError` for the first unknown argument, else for the first one that is missing."""
         for name in given:
             if self._find_schema(name) is None:
                 hint = self._hint(name, given)
@@ -252,6 +247,7 @@ class MemoryTool(msgspec.Struct, frozen=True):
         for name in self.required:
             if name not in given and name not in self.optional:
                 raise ToolError(f"{self.name} needs {name!r}. {self._describe_usage}")
+        return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
 
     def _hint(self, unknown: str, given: Mapping[str, bytes]) -> str:
         """The sentence about an unknown argument that names the right one; empty if it is not known."""

@@ -58,9 +58,6 @@ class DiskEviction:
 
         Returns:
             Whether the value fits now, otherwise another change must make more room; and the number of evicted values.
-
-        Raises:
-            StoreError: The value fits only at the cost of another namespace's fair share.
         """
 
         def expire(owner: str | None) -> tuple[str, int] | None:
@@ -74,19 +71,16 @@ class DiskEviction:
             return oldest.size
 
         self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
-        plan = self._plan_eviction(change, namespace, size)
-        return plan.make_room(expire, evict), plan.evicted
-
-    def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
         total = SpaceUsage(*change.execute(TOTALS).fetchone())
         is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
         where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
         usage = {name: SpaceUsage(*used) for name, *used in rows}
-        return Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
+        plan = Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
+        return plan.make_room(expire, evict), plan.evicted
 
     def replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, removals: list[Removal]) -> None:
-        """Remove values, and add their tombstones."""
+        """Remove values, and add their tombstones, in place of the oldest ones over the limits."""
         now = self._clock()
         for rowid, namespace, base, record, _ in removals:
             change.execute("DELETE FROM entries WHERE rowid = ?", (rowid,))
@@ -97,15 +91,10 @@ class DiskEviction:
                 tombstone = (namespace, base, slug_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
         for namespace in {removal.namespace for removal in removals}:
-            _trim_tombstones(change, namespace, now)
-
-
-def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
-    """Remove old tombstones, and the oldest ones over the limits of the namespace and of the store."""
-    change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
-    limits = (("WHERE namespace = ?", (namespace,), NAMESPACE_TOMBSTONES), ("", (), MAX_TOMBSTONES))
-    for where, names, most in limits:
-        [count] = change.execute(f"SELECT coalesce(sum(tombstones), 0) FROM graves {where}", names).fetchone()  # noqa: S608  # ours
-        if count > most:
-            oldest = f"SELECT rowid FROM tombstones {where} ORDER BY at LIMIT ?"  # noqa: S608  # ours
-            change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (*names, count - most))  # noqa: S608  # ours
+            change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
+            limits = (("WHERE namespace = ?", (namespace,), NAMESPACE_TOMBSTONES), ("", (), MAX_TOMBSTONES))
+            for where, names, most in limits:
+                [count] = change.execute(f"SELECT coalesce(sum(tombstones), 0) FROM graves {where}", names).fetchone()  # noqa: S608  # ours
+                if count > most:
+                    oldest = f"SELECT rowid FROM tombstones {where} ORDER BY at LIMIT ?"  # noqa: S608  # ours
+                    change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (*names, count - most))  # noqa: S608  # ours
