@@ -13,8 +13,8 @@ from notices import path_in
 from samples import sample
 
 from mcp_mirror import Mirror
+from mcp_mirror.stores.event_log import MemoryEventLog
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.stores.sql_event_log import MemoryEventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

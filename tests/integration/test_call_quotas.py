@@ -21,7 +21,7 @@ from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.limits import PrincipalLimits, TrafficPolicy
 from mcp_mirror.settings.policies import Config, EventsPolicy, WirePolicy
-from mcp_mirror.stores.sql_event_log import MemoryEventLog
+from mcp_mirror.stores.event_log import MemoryEventLog
 
 
 class FickleLog(MemoryEventLog):

@@ -21,10 +21,9 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.disk.store import DiskStore
-from mcp_mirror.stores.event_log import EventLog, Sums, fair_share
+from mcp_mirror.stores.event_log import EventLog, MemoryEventLog, Sums, fair_share
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.stores.redis.store import RedisStore
-from mcp_mirror.stores.sql_event_log import MemoryEventLog
 from mcp_mirror.types import Descriptor, Provenance
 
 HOUR = 3600

@@ -18,8 +18,7 @@ from mcp_mirror.observability.audit import NO_AUDIT
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall, read_calls
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import EventsPolicy
-from mcp_mirror.stores.event_log import SumKey, Sums
-from mcp_mirror.stores.sql_event_log import MemoryEventLog
+from mcp_mirror.stores.event_log import MemoryEventLog, SumKey, Sums
 
 NOW = 500_000 * 3600 + 60.0
 PATH = "say-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"

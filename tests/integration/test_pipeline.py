@@ -26,8 +26,8 @@ from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
 from mcp_mirror.settings.policies import Config, ContextPolicy, EventsPolicy, MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy
+from mcp_mirror.stores.event_log import MemoryEventLog
 from mcp_mirror.stores.memory import MemoryStore
-from mcp_mirror.stores.sql_event_log import MemoryEventLog
 from mcp_mirror.types import Traffic
 
 OK = {"content": b"[]"}

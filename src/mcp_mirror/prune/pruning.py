@@ -142,26 +142,18 @@ def prune_messages(
     ledger = TokenLedger(messages, costs, slots, estimate)
     pruned = list(_prune_parts(messages, slots, ledger, budget, is_kept=memory is not None))
     ledger.recount()
-    trials = [one for one in pruned[::-1] if not ledger.restore(one.slot, one.cut.tokens, budget)][::-1]
+    kept = [(blob, cut) for slot, blob, cut in pruned[::-1] if not ledger.restore(slot, cut.tokens, budget)][::-1]
     if memory is not None:
-        for trial in trials:
-            memory[str(trial.cut.path)] = trial.blob
-    cuts = tuple(trial.cut for trial in trials)
+        for blob, cut in kept:
+            memory[str(cut.path)] = blob
+    cuts = tuple(cut for _, cut in kept)
     return Pruned(ledger.messages() if cuts else messages, ledger.total, before, ledger.meets(budget), cuts)
-
-
-class _Trial(msgspec.Struct, frozen=True):
-    """A pruned part that may be restored."""
-
-    slot: Slot
-    blob: bytes
-    cut: Cut
 
 
 def _prune_parts(
     messages: list[Message], slots: list[Slot], ledger: TokenLedger, budget: int, *, is_kept: bool
-) -> Iterator[_Trial]:
-    """Prune one part after another until the budget is met."""
+) -> Iterator[tuple[Slot, bytes, Cut]]:
+    """Prune one part after another until the budget is met. Yield each pruned part and its stored form."""
     for phase, slot in order_slots(slots, messages, ledger.count_part):
         packed = slot.form.pack(slot.value)
         if packed is None:
@@ -171,7 +163,7 @@ def _prune_parts(
         stub = Stub(f"{len(blob):,} bytes of {KIND_NAMES[slot.kind]}", path)
         saved = ledger.cut(slot, slot.form.put(slot.value, stub))
         if saved:
-            yield _Trial(slot, blob, Cut(phase, slot.at, slot.where, len(blob), saved, path))
+            yield slot, blob, Cut(phase, slot.at, slot.where, len(blob), saved, path)
             if ledger.meets(budget):
                 return
 

@@ -72,21 +72,17 @@ def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
     made = find_made_keys(parsed)
     names = dict.fromkeys(node["value"] for node in walk(parsed) if node["type"] == "field")
     for name in names:
-        if name not in made | NULL and not has_key(blob, name):
-            advice = _advise_on_missing_key(name, blob, value)
-            return f"No object of the value has the key {quote_key(name)}.{advice and ' '}{advice}"
+        if name in made | NULL or has_key(blob, name):
+            continue
+        reason, plain = f"No object of the value has the key {quote_key(name)}.", unescape_token(name)
+        if plain != name and has_key(blob, plain):
+            return f"{reason} It is escaped as in a path: write {quote_key(plain)}."
+        if (place := _find_text_with_key(value, name)) is not None:
+            return f"{reason} The text at {place} contains JSON with this key: add {place} to `memory_path`."
+        if cells := _find_column(blob, name):
+            return f"{reason} The rows are arrays: the cells of this column are {cells}."
+        return reason
     return _explain_part(parsed, value)
-
-
-def _advise_on_missing_key(name: str, blob: Buffer, value: Any) -> str:
-    plain = unescape_token(name)
-    if plain != name and has_key(blob, plain):
-        return f"It is escaped as in a path: write {quote_key(plain)}."
-    if (place := _find_text_with_key(value, name)) is not None:
-        return f"The text at {place} contains JSON with this key: add {place} to `memory_path`."
-    if cells := _find_column(blob, name):
-        return f"The rows are arrays: the cells of this column are {cells}."
-    return ""
 
 
 def _find_column(blob: Buffer, name: str) -> str | None:

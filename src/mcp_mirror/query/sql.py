@@ -85,7 +85,6 @@ _CONFIG: Final[Mapping[str, Any]] = {
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
 }
-_NO_CTES: Final[Mapping[str, Any]] = {}
 
 
 class SqlResult(msgspec.Struct, frozen=True):
@@ -195,7 +194,7 @@ def _find_problem(parsed: Mapping[str, Any], tables: Sequence[str]) -> str | Non
     if len(parsed["statements"]) != 1:
         return f"`sql` must be one SELECT; it has {len(parsed['statements'])} statements."
     nodes = list(_walk(parsed))
-    ctes = {str(entry["key"]) for node in nodes for entry in node.get("cte_map", _NO_CTES).get("map", ())}
+    ctes = {str(entry["key"]) for node in nodes for entry in node.get("cte_map", {}).get("map", ())}
     ctes |= {str(node["cte_name"]) for node in nodes if "cte_name" in node}
     known = {name.casefold() for name in (*tables, *ctes)}
     problems = (_find_problem_in(node, known, tables) for node in nodes)

@@ -18,7 +18,7 @@ import msgspec
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason, Tombstone, ValueKey
-from mcp_mirror.stores.event_log import EventLog
+from mcp_mirror.stores.event_log import EventLog, MemoryEventLog
 from mcp_mirror.stores.failures import as_store_errors
 from mcp_mirror.stores.quotas import (
     BATCH_SECONDS,
@@ -34,7 +34,6 @@ from mcp_mirror.stores.quotas import (
 )
 from mcp_mirror.stores.records import pack_descriptor, unpack_brief, unpack_descriptor
 from mcp_mirror.stores.sorted_items import SortedItems
-from mcp_mirror.stores.sql_event_log import MemoryEventLog
 from mcp_mirror.system.files import write_all
 from mcp_mirror.system.mapped_files import map_span, unlink_large
 from mcp_mirror.system.slices import Pacer

@@ -208,22 +208,20 @@ def _describe_keys(progress: Progress) -> Iterator[str]:
 
 def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> Failure:
     """Add advice to a mistake that names a memory tool, a tool without `tools`, or a tool that does not exist."""
-    advice = _advise_on_names(failure, tools, code) if _mentions(failure, _UNKNOWN_NAME) else ""
-    return msgspec.structs.replace(failure, message=f"{failure.message}\n{advice}") if advice else failure
-
-
-def _advise_on_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> str:
+    if not _mentions(failure, _UNKNOWN_NAME):
+        return failure
     words = [word for word in re.split("[`']", failure.message) if word.isidentifier()]
-    called = frozenset(_CALLED.findall(code))
-    for word in words:
-        if word in tools and word in called:
-            return f"Write await tools.{word}(argument=...)."
     unknown = [word for word in words if word not in tools]
-    if not {*TOOLS, RUN}.isdisjoint(unknown):
-        return _MEMORY_TOOLS
-    if not tools and not {"tools", "_Tools"}.isdisjoint(words):
-        return _NO_TOOLS
-    if failure.kind != TYPE_CHECK or "has no attribute" not in failure.message:
-        return ""
-    near = dict.fromkeys(chain.from_iterable(find_nearest(word, tools) for word in unknown))
-    return f"Similar tools: {', '.join(near)}." if near else ""
+    bare = frozenset(_CALLED.findall(code)).intersection(tools)
+    if called := [word for word in words if word in bare]:
+        advice = f"Write await tools.{called[0]}(argument=...)."
+    elif not {*TOOLS, RUN}.isdisjoint(unknown):
+        advice = _MEMORY_TOOLS
+    elif not tools and not {"tools", "_Tools"}.isdisjoint(words):
+        advice = _NO_TOOLS
+    elif failure.kind == TYPE_CHECK and "has no attribute" in failure.message:
+        near = dict.fromkeys(chain.from_iterable(find_nearest(word, tools) for word in unknown))
+        advice = f"Similar tools: {', '.join(near)}." if near else ""
+    else:
+        advice = ""
+    return msgspec.structs.replace(failure, message=f"{failure.message}\n{advice}") if advice else failure

@@ -284,15 +284,16 @@ class MemoryTool(msgspec.Struct, frozen=True):
     def _accepts(self, name: str, raw: bytes) -> bool:
         """Whether an argument accepts the type of a value."""
         schema = self._find_schema(name) or {}
-        return _READERS.get(schema.get("type", ""), bytes)(raw) is not None
+        read, _ = _KINDS.get(schema.get("type", ""), _ANY)
+        return read(raw) is not None
 
     def _read(self, name: str, raw: bytes) -> Any:
         """The value of an argument from its JSON text."""
         schema = self._find_schema(name) or {}
-        kind = schema.get("type", "")
-        value = _READERS.get(kind, bytes)(raw)
+        read, described = _KINDS.get(schema.get("type", ""), _ANY)
+        value = read(raw)
         if value is None:
-            raise ToolError(f"{name!r} of {self.name} must be {_TYPES[kind]}. {self._describe_usage}")
+            raise ToolError(f"{name!r} of {self.name} must be {described}. {self._describe_usage}")
         options = schema.get("enum", (value,))
         if value not in options and f"{value}s" in options:
             return f"{value}s"
@@ -338,20 +339,15 @@ def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
     return read
 
 
-_READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "string": lambda raw: decode_as(raw, str),
-    "integer": _read_number,
-    "boolean": lambda raw: {"true": True, "false": False}.get(_unquote(raw)),
-    "array": _make_json_reader(b"["),
-    "object": _make_json_reader(b"{"),
+_KINDS: Final[Mapping[str, tuple[Callable[[bytes], Any], str]]] = {
+    "string": (lambda raw: decode_as(raw, str), "text"),
+    "integer": (_read_number, "a whole number"),
+    "boolean": (lambda raw: {"true": True, "false": False}.get(_unquote(raw)), "true or false"),
+    "array": (_make_json_reader(b"["), "a list"),
+    "object": (_make_json_reader(b"{"), "an object"),
 }
-_TYPES: Final[Mapping[str, str]] = {
-    "string": "text",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-}
+"""The types of arguments: the reader of a value, which returns None for other types, and the name in errors."""
+_ANY: Final[tuple[Callable[[bytes], Any], str]] = (bytes, "JSON")
 
 READS: Final[Mapping[str, bool]] = {"readOnlyHint": True, "openWorldHint": False}
 ADDS: Final[Mapping[str, bool]] = {"destructiveHint": False, "openWorldHint": False}

@@ -234,11 +234,15 @@ class RedisConnection:
                 except (exceptions.RedisError, OSError, ValueError, RecursionError) as error:  # the last two: no reply
                     raise await self._record_error(error, outages) from None
         self.is_up = True
-        now = asyncio.get_running_loop().time()
-        for transfer, latest in self._transfer_limits.items():
-            if not transfer.expired():  # more time, because the server has answered: it waits for its share of the line
-                transfer.reschedule(min(now + _TIMEOUT, latest))
+        self._extend_transfers()
         self._report_recovery(was_write=False)
+
+    def _extend_transfers(self) -> None:
+        """Give transfers more time because the server has answered: they wait for their share of the line."""
+        now = asyncio.get_running_loop().time()
+        for limit, latest in self._transfer_limits.items():
+            if not limit.expired():
+                limit.reschedule(min(now + _TIMEOUT, latest))
 
     def _report_recovery(self, *, was_write: bool) -> None:
         """Log that the server is used again. A successful read does not end an error that concerns writes only."""
