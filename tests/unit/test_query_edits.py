@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.query.edits import Merge, Patch, Replace, ReplaceByValue, join_pieces
+from mcp_mirror.query.edits import Merge, Patch, Replace, join_pieces
 
 
 def never() -> bool:
@@ -27,7 +27,7 @@ def merged(blob: bytes, patch: bytes) -> bytes:
 
 
 def replaced(blob: bytes, old: str, new: str, *, everywhere: bool = False) -> bytes:
-    return b"".join(join_pieces(blob, Replace(old, new, everywhere)(blob, never)))
+    return b"".join(join_pieces(blob, Replace(old, json.dumps(new).encode(), everywhere)(blob, never)))
 
 
 def op(name: str, path: str, *value: Any, **more: Any) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def test_an_edit_returns_spans_of_the_old_value() -> None:
 
 
 def test_an_edit_stops_at_its_time_limit() -> None:
-    for change in (Patch(b'[{"op":"remove","path":"/a"}]'), Merge(b"{}"), Replace("a", "b", replaces_all=False)):
+    for change in (Patch(b'[{"op":"remove","path":"/a"}]'), Merge(b"{}"), Replace("a", b'"b"', replaces_all=False)):
         with pytest.raises(ToolError, match="timeout"):
             change(b'{"a":1}', lambda: True)
 
@@ -311,7 +311,7 @@ def test_a_merge_of_many_keys_is_linear_and_stops_at_its_time_limit() -> None:
 
 
 def test_an_edit_of_many_places_is_few_bytes_and_a_number_of_pieces() -> None:
-    pieces = Replace("a", "bc", replaces_all=True)(b'"%b"' % (b"a" * 1000), never)
+    pieces = Replace("a", b'"bc"', replaces_all=True)(b'"%b"' % (b"a" * 1000), never)
     assert (len(pieces), pieces.new, pieces.size) == (2001, b"bc", 2002)
 
 
@@ -321,9 +321,9 @@ ESCAPES = ['"\u00e9\u00e9\u00e9"', '"\\u00e9\\u00e9"', '"\\n\\n"', '"\\\\\\\\"']
 @pytest.mark.parametrize("old", ["a", "aa", "\u00e9", "\\u00e9", "\\", "\n", "\\n"])
 @pytest.mark.parametrize("text", ['"aaaaaa"', '["a","aa"]', *ESCAPES])
 def test_no_edit_replaces_a_text_more_often_than_its_bound(old: str, text: str) -> None:
-    blob, most = text.encode(), Replace(old, "x", replaces_all=True).bound_occurrences(len(text.encode()))
+    blob, most = text.encode(), Replace(old, b'"x"', replaces_all=True).bound_occurrences(len(text.encode()))
     try:
-        pieces = Replace(old, "x", replaces_all=True)(blob, never)
+        pieces = Replace(old, b'"x"', replaces_all=True)(blob, never)
     except ToolError as error:
         assert "is not in the value" in str(error) or "not valid JSON" in str(error)  # noqa: PT017  # one of two outcomes
     else:
@@ -331,19 +331,19 @@ def test_no_edit_replaces_a_text_more_often_than_its_bound(old: str, text: str) 
 
 
 def test_an_edit_of_one_place_and_of_a_vast_value_has_a_bound() -> None:
-    assert Replace("a", "x", replaces_all=False).bound_occurrences(1000) == 1
-    assert Replace("a", "x", replaces_all=True).bound_occurrences(1 << 40) == 100_000
+    assert Replace("a", b'"x"', replaces_all=False).bound_occurrences(1000) == 1
+    assert Replace("a", b'"x"', replaces_all=True).bound_occurrences(1 << 40) == 100_000
 
 
 @pytest.mark.parametrize(
-    ("value", "is_text", "changed"),
+    ("value", "changed"),
     [
-        (b'"say \\"hi\\""', True, b'"say \\"hi\\""'),
-        (b'{"k": "\xc3\xa9"}', False, b'"{\\"k\\": \\"\xc3\xa9\\"}"'),
+        (b' "say \\"hi\\""', b'"say \\"hi\\""'),
+        (b'{"k": "\xc3\xa9"}', b'"{\\"k\\": \\"\xc3\xa9\\"}"'),
     ],
 )
-def test_a_text_is_replaced_by_a_stored_value(value: bytes, changed: bytes, *, is_text: bool) -> None:
-    pieces = ReplaceByValue(Replace("old", "", replaces_all=False), value, is_text)(b'"old"', never)
+def test_a_text_is_replaced_by_a_stored_value(value: bytes, changed: bytes) -> None:
+    pieces = Replace("old", value, replaces_all=False)(b'"old"', never)
     assert b"".join(join_pieces(b'"old"', pieces)) == changed
 
 
@@ -354,7 +354,7 @@ def test_a_result_that_does_not_fit_in_memory_is_refused() -> None:
     from resource_limits import limited  # noqa: PLC0415  # as above
 
     used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    blob, change = b'["a"%b]' % (b',"a"' * 2_000), Replace("a", "x" * 1_000_000, replaces_all=True)
+    blob, change = b'["a"%b]' % (b',"a"' * 2_000), Replace("a", b'"%b"' % (b"x" * 1_000_000), replaces_all=True)
     message = r"The result would have 2 GB, too much to check that it is JSON\. Use a"
     with limited(resource.RLIMIT_DATA, used + (500 << 20)), pytest.raises(ToolError, match=message):
         change(blob, never)

@@ -239,7 +239,13 @@ class Mirror:
         def find(application: Application) -> Coroutine[Any, Any, FoundValue]:
             return find_value(application.gateway.memory, namespace, path, _READ, to=None)
 
-        return _to_python(await self._run(find, namespace))
+        value = await self._run(find, namespace)
+        found = locate_content(value.blob) if value.kind == "binary" else None
+        if found is None:
+            return json.loads(bytes(value.blob))
+        location, span = found
+        content = json.loads(bytes(value.blob[span.start : span.stop]))
+        return content if location[-1] == "text" else b64decode(content)
 
     async def put(self, value: object, *, namespace: str = LOCAL) -> str:
         """Store a value of the program and return its memory path.
@@ -488,13 +494,3 @@ def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> byte
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
     return raw
-
-
-def _to_python(value: FoundValue) -> Any:
-    """Return the parsed JSON of a value; for media, the bytes or text of its content."""
-    found = locate_content(value.blob) if value.kind == "binary" else None
-    if found is None:
-        return json.loads(bytes(value.blob))
-    location, span = found
-    content = json.loads(bytes(value.blob[span.start : span.stop]))
-    return content if location[-1] == "text" else b64decode(content)

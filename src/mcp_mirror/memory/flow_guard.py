@@ -67,12 +67,9 @@ class FlowGuard(msgspec.Struct, frozen=True):
         return self.flows.join(*labels.values())
 
     def admit_script(self, labels: Labels, to: str, digest: str) -> None:
-        """Check that the values that a script has received may flow to a destination in the arguments of its call.
+        """Check as `admit` that the values that a script has received may flow to a destination of one of its calls.
 
-        `labels` are those of all values. `digest` is that of the arguments, which a consent of the user names.
-
-        Raises:
-            FlowError: The policy refuses the flow, and the user did not allow it for this call.
+        `labels` are those of all values. `digest` is that of the call's arguments, which a consent of the user names.
         """
         self._admit({_SCRIPT: labels}, to, {}, digest)
 
@@ -130,10 +127,6 @@ _Key = MemoryPath | str
 _Item = TypeVar("_Item")
 
 
-def _key_of(pointer: Pointer) -> _Key:
-    return pointer.path or pointer.text
-
-
 async def _run_together(step: Callable[[_Item], Coroutine[None, None, None]], given: Sequence[_Item]) -> None:
     """Run a step for several items at the same time: a store may be on another machine."""
     if len(given) == 1:  # as in most calls; a task takes 20 us
@@ -180,7 +173,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
             ToolError: A value does not exist (any more), or it has no such key.
         """
         loadable = [pointer for pointer in pointers if isinstance(pointer, Pointer)]
-        wanted = {_key_of(pointer): pointer for pointer in loadable}
+        wanted: dict[_Key, Pointer] = {pointer.path or pointer.text: pointer for pointer in loadable}
         loaded: dict[_Key, FoundValue | None] = {}  # each map of a large value takes a file handle
         failed: dict[_Key, MirrorError] = {}
 
@@ -198,7 +191,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
                     raise failed[key]
                 if loaded[key] is None and wanted[key].is_known:
                     raise await unknown_path_error(self.writer.store, self.guard.namespace, wanted[key].text)
-        values = {pointer: value for pointer in loadable if (value := loaded[_key_of(pointer)])}
+        values = {pointer: value for pointer in loadable if (value := loaded[pointer.path or pointer.text])}
         self.guard.trace.add_inputs(str(value.path) for value in values.values())
         for value in values.values():
             self.guard.trace.add_producer(value.producer)

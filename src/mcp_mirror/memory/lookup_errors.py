@@ -164,21 +164,13 @@ def missing_key_error(
         wanted = unescape_token(token)
         advice = _list_keys(miss, wanted, here) if described.preview else _list_positions(miss, "hidden")
     elif miss.kind == "array":
-        advice = _describe_items(miss, below if content.advise_query else ())
+        advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
+        if miss.length and content.advise_query and (expression := _write_projection(below)):
+            advice += f" Query this path: the JMESPath expression {expression} selects from its items."
     else:
         advice = f"It is {miss.kind}, which has no keys: use the path itself."
     cause = f"{as_json_string(here, _PATH_BYTES)} has no key {as_json_string(token, _KEY_BYTES)}."
     return _build_refusal(f"{cause} {advice}").with_log_message(cause)
-
-
-def _describe_items(miss: Miss, below: Location) -> str:
-    """Describe an array, and the expression that selects from its items what a path below it meant, if there is one."""
-    if not miss.length:
-        return "It is an empty array."
-    described = f"It is an array whose items are 0 to {miss.length - 1}."
-    if below and (expression := _write_projection(below)):
-        return f"{described} Query this path: the JMESPath expression {expression} selects from its items."
-    return described
 
 
 async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str, ...]:
@@ -254,9 +246,9 @@ def _write_expression(tokens: Location) -> str:
 
 
 def _write_projection(tokens: Location) -> str:
-    """Write a key of all items, a slice or a place from the end, and the tokens below, as a JMESPath expression.
+    """Write the expression that selects from the items of an array what a path below it meant.
 
-    It is empty for tokens that begin with anything else.
+    The path begins with a key of all items, a slice or a place from the end; for any other the result is empty.
     """
     first = str(tokens[0])
     if selection := _SELECTION.fullmatch(first):

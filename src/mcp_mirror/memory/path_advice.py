@@ -1,7 +1,7 @@
 """Finds the path that a model most probably meant, for errors about arguments that do not fit."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Final
 
@@ -46,7 +46,10 @@ Accepts = Callable[[Segments], Awaitable[bool]]
 
 
 class PathAdvice(msgspec.Struct, frozen=True):
-    """Looks for a value of one namespace that fits an argument, and that the model may see."""
+    """Looks for a value of one namespace that fits an argument, and that the model may see.
+
+    Methods raise `StoreError` if the store fails.
+    """
 
     writer: ValueWriter
     scanner: FrameScanner
@@ -65,9 +68,6 @@ class PathAdvice(msgspec.Struct, frozen=True):
         of the part's members: notices name the paths of rows, and models pass these where the whole object is wanted.
         Of a few parts it is the largest, of many the first. Parts of values in no-preview mode are not named.
         For a path of the texts and pictures beside the newest value, it is a part of that value, or the value.
-
-        Raises:
-            StoreError: The store failed.
         """
         newest = await self._find_newest()
         described = await self.writer.store.describe(self.namespace, newest.base) if newest else None
@@ -87,9 +87,6 @@ class PathAdvice(msgspec.Struct, frozen=True):
 
         `may_be_any`: where only objects or arrays fit, any text may mean the newest value, or one near it, if the
         argument's schema accepts the value.
-
-        Raises:
-            StoreError: The store failed.
         """
         if (value := await self._find_newest()) is None:
             return None
@@ -139,12 +136,14 @@ class PathAdvice(msgspec.Struct, frozen=True):
             if len(parts) <= _MAX_PARTS:
                 parts = dict(sorted(parts.items(), key=lambda member: -member[1].length))
             for key, part in islice(parts.items(), _MAX_PARTS):
-                below = MemoryPath(path.base, (*path.tokens, str(key)))
+                below = path.child(str(key))
                 if self._fits(below, memoryview(blob)[part.start : part.stop], kind_at(blob, part.start)):
                     return below
-            if (largest := _find_largest_object(blob, parts)) is None:
+            objects = [key for key in parts if isinstance(key, str) and kind_at(blob, parts[key].start) == "object"]
+            largest = max(objects, key=lambda key: parts[key].length, default=None)
+            if largest is None or parts[largest].length > _MAX_SCANNED_BYTES:
                 break
-            path, parts = MemoryPath(path.base, (*path.tokens, largest)), dict(members(blob, parts[largest]))
+            path, parts = path.child(largest), dict(members(blob, parts[largest]))
         return None
 
     def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
@@ -185,10 +184,3 @@ def _list_parts(found: FoundValue) -> dict[JsonToken, Span]:
     if found.kind == "array":
         return dict(enumerate(islice(items(blob, span), _MAX_PARTS + 1)))
     return dict(members(blob, span) if found.kind == "object" else ())
-
-
-def _find_largest_object(blob: Buffer, parts: Mapping[JsonToken, Span]) -> str | None:
-    """The key of the largest object among the members of an object; None without one, or if it is too large."""
-    keys = [key for key, part in parts.items() if isinstance(key, str) and kind_at(blob, part.start) == "object"]
-    largest = max(keys, key=lambda key: parts[key].length, default=None)
-    return None if largest is None or parts[largest].length > _MAX_SCANNED_BYTES else largest

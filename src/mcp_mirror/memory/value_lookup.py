@@ -63,8 +63,7 @@ async def look_up_described(
 ) -> FoundValue:
     """Return the value of a path whose descriptor or tombstone was read; large values are searched in workers.
 
-    Raises:
-        ToolError: The value has expired or was evicted, or it has no such key; `content` is what the error may contain.
+    ToolError if the value is gone or has no such key; `content` is what the error may contain.
     """
     if isinstance(described, Tombstone):
         raise expired_error(path, described)
@@ -79,8 +78,9 @@ async def look_up_described(
     if blob is None:
         left = await store.describe(namespace, path.base)
         raise expired_error(path, left) if isinstance(left, Tombstone) else deleted_error(path)
-    file = await _find_file(store, namespace, path.base, start, len(blob)) if await _is_costly(blob) else None
-    span = await _locate(scanner, file, blob, start.tokens)
+    file = await _find_file(store, namespace, path.base, start, blob)
+    in_worker = start.tokens and len(blob) > INLINE_BYTES
+    span = await scanner.locate(blob, file, start.tokens) if in_worker else locate(blob, start.tokens)
     if not isinstance(span, Miss):
         return _build_found_value(path, described, blob, span, file)
     depth = len(path.tokens) - len(start.tokens) + span.depth
@@ -149,14 +149,6 @@ def _locate_below(part: Buffer, index: int, tokens: Location) -> Span | Miss:
     return locate(part, tokens, span) if isinstance(span, Span) else Miss(0, "array")
 
 
-async def _is_costly(blob: Buffer) -> bool:
-    """Whether a worker process should search a value: it is large, or has very many members or items."""
-    if not INLINE_BYTES < len(blob) <= _WORKER_BYTES:
-        return len(blob) > _WORKER_BYTES
-    is_text = kind_at(blob, skip_space(blob, 0)) == "text"
-    return not is_text and await anyio.to_thread.run_sync(has_more_values, blob, MAX_VALUES)
-
-
 def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
     """The path without the key of a wrapper that was removed from the value: models know it from the output schema."""
     first = path.tokens[0] if path.tokens else None
@@ -185,18 +177,17 @@ def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
     return MemoryPath(path.base, (*path.tokens[:depth], *steps))
 
 
-async def _find_file(store: Store, namespace: str, base: str, start: _Start, size: int) -> FileSpan | None:
-    """The position in a file where a lookup begins; None if the value is not in a file."""
-    whole = await store.file_of(namespace, base)
+async def _find_file(store: Store, namespace: str, base: str, start: _Start, blob: Buffer) -> FileSpan | None:
+    """The position in a file where a worker process begins the lookup; None if the value is not in a file.
+
+    Only a value that is large, or has very many members or items, is searched in a worker process.
+    """
+    is_costly = len(blob) > _WORKER_BYTES
+    if INLINE_BYTES < len(blob) <= _WORKER_BYTES and kind_at(blob, skip_space(blob, 0)) != "text":
+        is_costly = await anyio.to_thread.run_sync(has_more_values, blob, MAX_VALUES)
+    whole = await store.file_of(namespace, base) if is_costly else None
     offset = start.span.start if start.span else 0
-    return FileSpan(whole.path, Span(whole.span.start + offset, size)) if whole else None
-
-
-async def _locate(scanner: FrameScanner, file: FileSpan | None, blob: Buffer, tokens: Location) -> Span | Miss:
-    """Search a small value here and a large one in a worker."""
-    if not tokens or len(blob) <= INLINE_BYTES:
-        return locate(blob, tokens)
-    return await scanner.locate(blob, file, tokens)
+    return FileSpan(whole.path, Span(whole.span.start + offset, len(blob))) if whole else None
 
 
 def _build_found_value(

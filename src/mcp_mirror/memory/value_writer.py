@@ -128,6 +128,9 @@ class ValueWriter(msgspec.Struct, frozen=True):
 
     def _describe(self, base: str, draft: Draft, provenance: Provenance, labels: Mapping[str, str]) -> Descriptor:
         now = self.clock()
+        if sum(map(len, provenance.inputs)) > _MAX_INPUT_CHARACTERS:  # the paths of whole values are enough
+            bases = dict.fromkeys(path.partition("/")[0] for path in provenance.inputs)
+            provenance = msgspec.structs.replace(provenance, inputs=tuple(bases))
         return Descriptor(
             base=base,
             kind=draft.kind,
@@ -136,18 +139,10 @@ class ValueWriter(msgspec.Struct, frozen=True):
             members=draft.members,
             created=now,
             expires=now + self.policy.lifetime,
-            provenance=_shorten_inputs(provenance),
+            provenance=provenance,
             media_type=draft.media_type,
             preview=draft.preview,
             labels=labels,
             array=draft.array,
             text_size=draft.text.size if draft.text else None,
         )
-
-
-def _shorten_inputs(provenance: Provenance) -> Provenance:
-    """The provenance with paths of whole values in place of many or long paths of their parts."""
-    if sum(map(len, provenance.inputs)) <= _MAX_INPUT_CHARACTERS:
-        return provenance
-    bases = dict.fromkeys(path.partition("/")[0] for path in provenance.inputs)
-    return msgspec.structs.replace(provenance, inputs=tuple(bases))

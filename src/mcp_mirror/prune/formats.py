@@ -194,7 +194,8 @@ def find_slots(messages: Sequence[Message], provider: ChatFormat) -> Iterator[Sl
         selectors = [(key, str(message.get(key))) for key in ("role", "type")]
         rules = [rule for pair in selectors for rule in _RULES[provider].get(pair, ())]
         found = [slot for rule in rules for slot in _find_slots_of_rule(rule, at, message)]
-        yield from sorted(found, key=lambda slot: _sort_key(message, slot.where))
+        members = [*message]
+        yield from sorted(found, key=lambda slot: (members.index(str(slot.where[0])), slot.where))
 
 
 def is_from_model(message: Message) -> bool:
@@ -211,7 +212,11 @@ def value_at(node: Any, where: Location) -> Any:
 
 
 def _find_slots_of_rule(rule: FormatRule, at: int, message: Message) -> Iterator[Slot]:
-    for where, item in _list_items(message, rule.items):
+    items: list[tuple[Location, Any]] = [((), message)]
+    if rule.items is not None:
+        listed = message.get(rule.items)
+        items = [((rule.items, index), item) for index, item in enumerate(listed if isinstance(listed, list) else ())]
+    for where, item in items:
         value = value_at(item, rule.value)
         form = rule.forms.get(type(value))
         if form is None or any(value_at(item, place) != wanted for place, wanted in rule.item.items()):
@@ -220,20 +225,6 @@ def _find_slots_of_rule(rule: FormatRule, at: int, message: Message) -> Iterator
             continue
         call = item.get(rule.owner) if rule.owner else None
         yield Slot(rule.kind, at, (*where, *rule.value), form, value, call if isinstance(call, str) else None, item)
-
-
-def _list_items(message: Message, key: str | None) -> Iterator[tuple[Location, Any]]:
-    if key is None:
-        yield (), message
-        return
-    listed = message.get(key)
-    for index, item in enumerate(listed if isinstance(listed, list) else ()):
-        yield (key, index), item
-
-
-def _sort_key(message: Message, where: Location) -> tuple[int, Location]:
-    """The sort key of a part within its message: the index of its member, then the location in it."""
-    return list(message).index(str(where[0])), where
 
 
 def _contains_signature(metadata: Any) -> bool:

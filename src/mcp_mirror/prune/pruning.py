@@ -38,14 +38,17 @@ def order_slots(
 ) -> Iterator[tuple[Phase, Slot]]:
     """Yield the prunable parts in pruning order. `count_part` returns the tokens of a part."""
     last_from_model = max((at for at, message in enumerate(messages) if is_from_model(message)), default=-1)
-    phases = _group_by_phase(slots, _find_latest_turn(messages, last_from_model))
+    first = last_from_model  # of the messages or items that the model made last, in a row
+    while first > 0 and is_from_model(messages[first - 1]):
+        first -= 1
+    phases = _group_by_phase(slots, range(first, last_from_model + 1))
     for phase in _ORDER:
         weighed = [(slot.at > last_from_model, -(count_part(slot).bit_length() // 2), slot) for slot in phases[phase]]
         for _, _, slot in sorted(weighed, key=lambda entry: entry[:2]):  # results that the model has not read come last
             yield phase, slot
 
 
-def _group_by_phase(slots: Sequence[Slot], latest: frozenset[int]) -> Mapping[Phase, Sequence[Slot]]:
+def _group_by_phase(slots: Sequence[Slot], latest: range) -> Mapping[Phase, Sequence[Slot]]:
     kinds: dict[PartKind, list[Slot]] = {"result": [], "input": [], "assistant": [], "user": []}
     for slot in slots:
         kinds[slot.kind].append(slot)
@@ -62,14 +65,6 @@ def _group_by_phase(slots: Sequence[Slot], latest: frozenset[int]) -> Mapping[Ph
 
 def _select_prunable(slots: Sequence[Slot] | Iterator[Slot]) -> list[Slot]:
     return [slot for slot in slots if not slot.is_sealed and slot.form.find(slot.value) is None]
-
-
-def _find_latest_turn(messages: Sequence[Message], last: int) -> frozenset[int]:
-    """The indices of the messages or items that the model made last, in a row."""
-    first = last
-    while first > 0 and is_from_model(messages[first - 1]):
-        first -= 1
-    return frozenset(range(first, last + 1))
 
 
 class Memory(Protocol):
@@ -145,26 +140,20 @@ def prune_messages(
         return Pruned(messages, before, before, fits=True, cuts=())
     slots = list(find_slots(messages, provider))
     ledger = TokenLedger(messages, costs, slots, estimate)
-    trials = _restore_fitting(_prune_parts(messages, slots, ledger, budget, is_kept=memory is not None), ledger, budget)
+    pruned = list(_prune_parts(messages, slots, ledger, budget, is_kept=memory is not None))
+    ledger.recount()
+    kept = [(blob, cut) for slot, blob, cut in pruned[::-1] if not ledger.restore(slot, cut.tokens, budget)][::-1]
     if memory is not None:
-        for trial in trials:
-            memory[str(trial.cut.path)] = trial.blob
-    cuts = tuple(trial.cut for trial in trials)
+        for blob, cut in kept:
+            memory[str(cut.path)] = blob
+    cuts = tuple(cut for _, cut in kept)
     return Pruned(ledger.messages() if cuts else messages, ledger.total, before, ledger.meets(budget), cuts)
-
-
-class _Trial(msgspec.Struct, frozen=True):
-    """A pruned part that may be restored."""
-
-    slot: Slot
-    blob: bytes
-    cut: Cut
 
 
 def _prune_parts(
     messages: list[Message], slots: list[Slot], ledger: TokenLedger, budget: int, *, is_kept: bool
-) -> Iterator[_Trial]:
-    """Prune one part after another until the budget is met."""
+) -> Iterator[tuple[Slot, bytes, Cut]]:
+    """Prune one part after another until the budget is met. Yield each pruned part and its stored form."""
     for phase, slot in order_slots(slots, messages, ledger.count_part):
         packed = slot.form.pack(slot.value)
         if packed is None:
@@ -174,16 +163,9 @@ def _prune_parts(
         stub = Stub(f"{len(blob):,} bytes of {KIND_NAMES[slot.kind]}", path)
         saved = ledger.cut(slot, slot.form.put(slot.value, stub))
         if saved:
-            yield _Trial(slot, blob, Cut(phase, slot.at, slot.where, len(blob), saved, path))
+            yield slot, blob, Cut(phase, slot.at, slot.where, len(blob), saved, path)
             if ledger.meets(budget):
                 return
-
-
-def _restore_fitting(trials: Iterator[_Trial], ledger: TokenLedger, budget: int) -> list[_Trial]:
-    """Restore parts that still fit, and return the others; all if the budget cannot be met."""
-    pruned = list(trials)
-    ledger.recount()
-    return [trial for trial in pruned[::-1] if not ledger.restore(trial.slot, trial.cut.tokens, budget)][::-1]
 
 
 _DEFAULT_PROVIDER: Final[Mapping[ChatFormat, TokenProvider]] = {

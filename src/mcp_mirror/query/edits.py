@@ -13,7 +13,7 @@ from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.content_comparison import parse_exact
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
-from mcp_mirror.payload.json_spans import members
+from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.query.texts import IsOver, check_time, decode_string, find_text, is_text, locate_text
 from mcp_mirror.query.trees import (
     Array,
@@ -87,11 +87,7 @@ class Patch(msgspec.Struct, frozen=True):
     """A JSON array."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
-        """Apply the patch and return the new value.
-
-        Raises:
-            ToolError: The patch is malformed, an operation cannot be applied, or the time limit is reached.
-        """
+        """Apply the patch and return the new value."""
         try:
             operations = msgspec.json.decode(self.operations, type=list[_Operation])
         except msgspec.MsgspecError as error:
@@ -236,11 +232,7 @@ class Merge(msgspec.Struct, frozen=True):
     """A JSON value."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
-        """Apply the patch and return the new value.
-
-        Raises:
-            ToolError: The time limit is reached.
-        """
+        """Apply the patch and return the new value."""
         view = memoryview(blob)
         root = NodeRef(parse_leaf(view))
         pending = [(root, parse_leaf(self.patch))]
@@ -282,7 +274,8 @@ class Replace(msgspec.Struct, frozen=True):
     """
 
     old: str
-    new: str
+    new: bytes
+    """The new text, as a JSON string; any other JSON text is itself the new text."""
     replaces_all: bool
     """Replace all occurrences. Otherwise the old text must occur once."""
 
@@ -292,17 +285,14 @@ class Replace(msgspec.Struct, frozen=True):
         return min(_MAX_REPLACED, length // max(shortest, 1)) if self.replaces_all else 1
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
-        """Replace the text and return the new value.
-
-        Raises:
-            ToolError: The text does not occur, or too often; the result is not JSON, or too large; the time is over.
-        """
+        """Replace the text and return the new value."""
         span = locate_text(blob)
         most = _MAX_REPLACED if self.replaces_all else 2
-        new, found = self.new, find_text(blob, span, self.old.encode(), most, is_over)
+        new = decode_string(self.new) if is_text(self.new, trim(self.new)) else self.new.decode()
+        found = find_text(blob, span, self.old.encode(), most, is_over)
         if not found and "\n" in self.old:  # models do not see carriage returns
             found = find_text(blob, span, _use_windows_ends(self.old).encode(), most, is_over)
-            new = _use_windows_ends(self.new)
+            new = _use_windows_ends(new)
         self._check_count(len(found))
         is_string = is_text(blob, span)
         replacement = msgspec.json.encode(new)[1:-1] if is_string else new.encode()
@@ -332,25 +322,6 @@ class Replace(msgspec.Struct, frozen=True):
             )
         if not self.replaces_all and times > 1:
             raise ToolError(f"{text} occurs more than once. Use a longer `old_text`, or set `all`.")
-
-
-class ReplaceByValue(msgspec.Struct, frozen=True):
-    """As `Replace`, by a stored value: its text, or the JSON text of any other value."""
-
-    replace: Replace
-    """The replacement, without the new text."""
-    value: bytes
-    """The value, JSON text, which may be large: the process that runs the edit decodes it."""
-    is_text: bool
-
-    def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
-        """Replace the text and return the new value.
-
-        Raises:
-            ToolError: As `Replace`.
-        """
-        new = decode_string(self.value) if self.is_text else self.value.decode()
-        return msgspec.structs.replace(self.replace, new=new)(blob, is_over)
 
 
 def _use_windows_ends(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.errors import ToolError
-from mcp_mirror.paths import escape_token
+from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import strings_at
 from mcp_mirror.query.lines import MANY, Line, Matcher, count_further, find_matching_lines
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, locate_text, split_text, unescape_json
@@ -69,11 +69,7 @@ class Search(msgspec.Struct, frozen=True):
     """The memory path of the value, a prefix of the paths of hits."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
-        """The hits as text for a model.
-
-        Raises:
-            ToolError: The pattern is invalid, or the time limit was reached before the first hit.
-        """
+        """The hits as text for a model."""
         matcher, span = Matcher(self.pattern), locate_text(blob)
         may_occur, has_lines = matcher.may_occur(blob, lambda: check_time(is_over)), is_text(blob, span)
         hits: Iterator[_Hit] = iter(())
@@ -103,15 +99,12 @@ class Search(msgspec.Struct, frozen=True):
             if not shown:
                 raise
             why = "the time limit was reached"
-        listed = "\n".join(self._separate(shown))
-        return f"{listed}\n... {why}; next: offset={next_}" if why else listed
-
-    def _separate(self, lines: dict[int, str]) -> Iterator[str]:
-        """Yield lines; with context, also a line of dashes where lines of the text are left out."""
-        for at, line in lines.items():
-            if self.context and at - 1 not in lines and at != next(iter(lines)):
-                yield "--"
-            yield line
+        listed: list[str] = []
+        for at, line in shown.items():
+            if self.context and listed and at - 1 not in shown:  # lines of the text are left out
+                listed.append("--")
+            listed.append(line)
+        return "\n".join((*listed, *([f"... {why}; next: offset={next_}"] if why else ())))
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))
@@ -123,13 +116,8 @@ class Search(msgspec.Struct, frozen=True):
 
     def _write(self, line: Line, matcher: Matcher) -> dict[int, str]:
         """A line of a text with its context lines, by number."""
-        above, below = self._excerpt_context(line)
-        return _number_lines(line.number, above, f"{_format_position(line, matcher)}: {_cut_line(line)}", below)
-
-    def _excerpt_context(self, line: Line) -> tuple[list[str], list[str]]:
-        """The lines before and after a hit that are shown."""
-        before, after = _lines_before(line, self.context), _lines_after(line, self.context)
-        return [*map(excerpt, before)], [*map(excerpt, after)]
+        above, below = _excerpt_context(line, self.context)
+        return _number_lines(line.number, above, _format_hit(line, matcher), below)
 
     def _search_strings(self, matcher: Matcher, blob: Buffer, is_over: IsOver) -> Iterator[_Hit]:
         lines = _search_lines_of_strings(matcher, blob, self.context, is_over)
@@ -145,8 +133,7 @@ class Search(msgspec.Struct, frozen=True):
         located = [(at, hit) for at, hit in enumerate(found, self.offset) if hit.start in locations]
         # All but the last of duplicate keys have no location.
         for place, (at, hit) in enumerate(located):
-            below = "".join(f"/{escape_token(str(token))}" for token in locations[hit.start])
-            path = f"{self.path}{below}"
+            path = str(MemoryPath(self.path, tuple(map(str, locations[hit.start]))))
             if not path.isprintable():  # a key with a line break would look like another line
                 path = json.dumps(path)
             earlier = located[place - 1][1] if place else None
@@ -158,10 +145,10 @@ class Search(msgspec.Struct, frozen=True):
             yield _Hit(at)
 
     def _excerpt_hit(self, start: int, line: Line, matcher: Matcher) -> "_StringHit":
-        hit = f"{_format_position(line, matcher)}: {_cut_line(line)}"
+        hit = _format_hit(line, matcher)
         if not line.number and b"\n" not in line.data:
             return _StringHit(start, None, hit)
-        return _StringHit(start, line.number, hit, *self._excerpt_context(line))
+        return _StringHit(start, line.number, hit, *_excerpt_context(line, self.context))
 
 
 class _StringHit(NamedTuple):
@@ -219,34 +206,29 @@ def _count_rest(hits: Iterator[_Hit]) -> str:
     return f"{_format_count(number)} more"
 
 
-def _format_position(line: Line, matcher: Matcher) -> str:
-    """The position of the hit in a long line, and the number of further hits in the line; empty for a short line."""
-    if line.stop - line.start <= _LONG:
-        return ""
-    at = line.characters + count_characters(line.data[: line.start + line.at[0]])
-    more = count_further(matcher, line)
-    return f" (char {at}{f'; {_format_count(more)} more in this line' if more else ''})"
+def _format_hit(line: Line, matcher: Matcher) -> str:
+    """A line after its number; of a long line the hit with its position, and the number of further hits."""
+    position = ""
+    if line.stop - line.start > _LONG:
+        at = line.characters + count_characters(line.data[: line.start + line.at[0]])
+        more = count_further(matcher, line)
+        position = f" (char {at}{f'; {_format_count(more)} more in this line' if more else ''})"
+    return f"{position}: {excerpt(line.data[line.start : line.stop], line.at)}"
 
 
 def _format_count(number: int) -> str:
     return f"{'at least ' if number >= MANY else ''}{number:,}"
 
 
-def _cut_line(line: Line) -> str:
-    return excerpt(line.data[line.start : line.stop], line.at)
-
-
-def _lines_before(line: Line, context: int) -> list[bytes]:
-    if not context or not line.start:
-        return []
-    return line.data[max(line.start - _NEAR, 0) : line.start - 1].rsplit(b"\n", context)[-context:]
-
-
-def _lines_after(line: Line, context: int) -> list[bytes]:
-    if line.stop + 1 >= len(line.data):
-        return []
-    after = line.data[line.stop + 1 : line.stop + _NEAR].removesuffix(b"\n")
-    return after.split(b"\n", context)[:context]
+def _excerpt_context(line: Line, context: int) -> tuple[list[str], list[str]]:
+    """The lines before and after a hit that are shown."""
+    above: list[bytes] = []
+    below: list[bytes] = []
+    if context and line.start:
+        above = line.data[max(line.start - _NEAR, 0) : line.start - 1].rsplit(b"\n", context)[-context:]
+    if line.stop + 1 < len(line.data):
+        below = line.data[line.stop + 1 : line.stop + _NEAR].removesuffix(b"\n").split(b"\n", context)[:context]
+    return [*map(excerpt, above)], [*map(excerpt, below)]
 
 
 def _search_lines_of_strings(

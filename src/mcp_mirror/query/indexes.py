@@ -42,18 +42,15 @@ def keep_indexes(value: FileSpan) -> Iterator[None]:
 
 def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = never) -> Span | int:
     """The item at `index` of the array at `span`; the number of items if the index is too large."""
-    if _key("items", span) in _kept:
-        scan = _scan(blob, span, is_over)
-        return scan.find_item(blob, index) if scan else item(blob, span, index)
-    if span.length > _NEAR:
+    is_kept = _key("items", span) in _kept
+    if span.length > _NEAR and not is_kept:
         near = Span(span.start, _NEAR)
         with suppress(ValueError):  # the part ends within an item
             found = item(blob, near, index)
             if isinstance(found, Span) and found.stop < near.stop:
                 return found
-        if scan := _scan(blob, span, is_over):
-            return scan.find_item(blob, index)
-    return item(blob, span, index)
+    scan = _scan(blob, span, is_over) if is_kept or span.length > _NEAR else None
+    return scan.find_item(blob, index) if scan else item(blob, span, index)
 
 
 def count(blob: Buffer, span: Span, is_over: IsOver = never) -> int:

@@ -58,11 +58,7 @@ class Matcher:
     """A pattern that can search single lines and many lines at once."""
 
     def __init__(self, pattern: str) -> None:
-        """Compile the pattern.
-
-        Raises:
-            ToolError: The pattern is not a valid RE2 expression.
-        """
+        """Compile the pattern; ToolError if it is not a valid RE2 expression."""
         if len(pattern) > _MAX_PATTERN:
             raise ToolError(f"`pattern` has {len(pattern):,} characters; {_MAX_PATTERN:,} are accepted. Shorten it.")
         import re2  # noqa: PLC0415  # 2.5 MB of memory, which only searches need

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.main_parts import find_column_names
-from mcp_mirror.paths import escape_token, unescape_token
+from mcp_mirror.paths import MemoryPath, unescape_token
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer
@@ -63,8 +63,8 @@ def find_made_keys(parsed: Node) -> frozenset[str]:
 def has_key(blob: Buffer, name: str) -> bool:
     """Whether any object in JSON text has a key, written with or without escapes for characters beyond ASCII."""
     forms = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
-    found = re.search("|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass"), blob)
-    return found is not None
+    key = "|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass")
+    return re.search(key, blob) is not None
 
 
 def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
@@ -72,21 +72,17 @@ def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
     made = find_made_keys(parsed)
     names = dict.fromkeys(node["value"] for node in walk(parsed) if node["type"] == "field")
     for name in names:
-        if name not in made | NULL and not has_key(blob, name):
-            advice = _advise_on_missing_key(name, blob, value)
-            return f"No object of the value has the key {quote_key(name)}.{advice and ' '}{advice}"
+        if name in made | NULL or has_key(blob, name):
+            continue
+        reason, plain = f"No object of the value has the key {quote_key(name)}.", unescape_token(name)
+        if plain != name and has_key(blob, plain):
+            return f"{reason} It is escaped as in a path: write {quote_key(plain)}."
+        if (place := _find_text_with_key(value, name)) is not None:
+            return f"{reason} The text at {place} contains JSON with this key: add {place} to `memory_path`."
+        if cells := _find_column(blob, name):
+            return f"{reason} The rows are arrays: the cells of this column are {cells}."
+        return reason
     return _explain_part(parsed, value)
-
-
-def _advise_on_missing_key(name: str, blob: Buffer, value: Any) -> str:
-    plain = unescape_token(name)
-    if plain != name and has_key(blob, plain):
-        return f"It is escaped as in a path: write {quote_key(plain)}."
-    if (place := _find_text_with_key(value, name)) is not None:
-        return f"The text at {place} contains JSON with this key: add {place} to `memory_path`."
-    if cells := _find_column(blob, name):
-        return f"The rows are arrays: the cells of this column are {cells}."
-    return ""
 
 
 def _find_column(blob: Buffer, name: str) -> str | None:
@@ -106,7 +102,9 @@ def _find_text_with_key(value: Any, name: str) -> str | None:
         if isinstance(inner, str) and location and json.dumps(name)[1:-1] in inner:
             json_text = read_json_container(inner)
             if json_text is not None and has_key(json_text, name):
-                return _quote_place("".join(f"/{escape_token(str(token))}" for token in location))
+                place = str(MemoryPath("", tuple(map(str, location))))
+                quoted = as_json_string(place, _MAX_LOCATION)
+                return quoted if json.loads(quoted) == place else None
     return None
 
 
@@ -224,16 +222,12 @@ def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 def _format_location(location: Location) -> str:
     """The expression for a location: all items of an array, and all members of an object for None."""
-    keys = (
-        "[]" if isinstance(token, int) else f".{'*' if token is None else _format_key(token)}" for token in location
-    )
-    return "".join(keys).removeprefix(".")
-
-
-def _format_key(key: str) -> str:
-    return key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-
-
-def _quote_place(place: str) -> str | None:
-    quoted = as_json_string(place, _MAX_LOCATION)
-    return quoted if json.loads(quoted) == place else None
+    written = ""
+    for token in location:
+        if isinstance(token, int):
+            written += "[]"
+        elif token is None:
+            written += ".*"
+        else:
+            written += f".{token if _PLAIN_KEY.fullmatch(token) else json.dumps(token, ensure_ascii=False)}"
+    return written.removeprefix(".")

@@ -47,7 +47,13 @@ def write_rows(blob: Buffer) -> bytes | None:
         if is_sheet:
             return _write_sheet(blob, span)
         known = members(blob, span)
-        return _write_records(blob, known) or _write_cells(blob, known)
+        if rows := _write_records(blob, known):
+            return rows
+        arrays = [member.span for member in known if kind_at(blob, member.span.start) == "array"]
+        tables = [span for span in arrays if kind_at(blob, skip_space(blob, span.start + 1)) == "array"]
+        if len(tables) == 1:
+            names = find_column_names(blob, known, tables[0])
+            return _join_rows(blob, items(blob, tables[0]), names) if names else _write_sheet(blob, tables[0])
     return None
 
 
@@ -60,22 +66,11 @@ def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     name = "key"
     while name in fields:
         name = f"_{name}"
-    return b"\n".join(_write_record(name, member.key, record) for member, record in zip(known, records, strict=True))
-
-
-def _write_record(name: str, key: str, fields: Buffer) -> bytes:
-    inner = bytes(fields[1:-1]).strip()
-    return f'{{"{name}":{json.dumps(key)}'.encode() + (b"," + inner if inner else b"") + b"}"
-
-
-def _write_cells(blob: Buffer, known: Sequence[Member]) -> bytes | None:
-    """Write the rows of the one array of arrays with the names that fit them; None without such members."""
-    arrays = [member for member in known if kind_at(blob, member.span.start) == "array"]
-    tables = [member.span for member in arrays if kind_at(blob, skip_space(blob, member.span.start + 1)) == "array"]
-    if len(tables) != 1:
-        return None
-    names = find_column_names(blob, known, tables[0])
-    return _join_rows(blob, items(blob, tables[0]), names) if names else _write_sheet(blob, tables[0])
+    rows: list[bytes] = []
+    for member, record in zip(known, records, strict=True):
+        inner = bytes(record[1:-1]).strip()
+        rows.append(f'{{"{name}":{json.dumps(member.key)}'.encode() + (b"," + inner if inner else b"") + b"}")
+    return b"\n".join(rows)
 
 
 def _write_sheet(blob: Buffer, table: Span) -> bytes | None:

@@ -99,9 +99,8 @@ def select(blob: Buffer, expression: str) -> bytes:
     """The result of an expression on a value, as JSON.
 
     Raises:
-        ToolError: The expression is invalid, does not fit the value, compares with a key that the value does not have,
-            has a result that is not JSON, or finds nothing because the value does not have a key where the expression
-            looks for it, or has a text where the expression compares with a number.
+        ToolError: The expression is invalid, does not fit the value, has a result that is not JSON, or finds nothing,
+            for a reason that the message explains, such as a missing key.
     """
     try:
         root = _ROOT.match(expression)
@@ -166,7 +165,9 @@ def _check_compared_keys(parsed: Node, blob: Buffer) -> None:
     """
     made = find_made_keys(parsed)
     for node in walk(parsed):
-        name = _read_compared_key(node)
+        is_function = node["type"] == "function_expression" and node["value"] in _TAKES_TEXT
+        compared = node["children"][1:2] if is_function or node["type"] == "comparator" else ()
+        name = compared[0]["value"] if compared and compared[0]["type"] == "field" else None
         if name is None or name in NULL or name in made or has_key(blob, name):
             continue
         quoted = quote_key(name)
@@ -175,12 +176,3 @@ def _check_compared_keys(parsed: Node, blob: Buffer) -> None:
             f"`expression` compares with a key {quoted}, which the value does not have. "
             f"Double quotes enclose names of keys; write {literal}."
         )
-
-
-def _read_compared_key(node: Node) -> str | None:
-    """The key with which a part of an expression compares: `b` of `a == "b"` and of `contains(a, "b")`, else None."""
-    compares = node["type"] == "comparator" or (node["type"] == "function_expression" and node["value"] in _TAKES_TEXT)
-    if not compares or len(node["children"]) < 2:  # noqa: PLR2004
-        return None
-    second = node["children"][1]
-    return second["value"] if second["type"] == "field" else None

@@ -17,7 +17,7 @@ from mcp_mirror.query import indexes
 from mcp_mirror.query.texts import IsOver, check_time, locate_text
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
-from mcp_mirror.types import Buffer, Member, Span
+from mcp_mirror.types import Buffer, Span
 
 _SAMPLE: Final = 100
 """Items of an array that are examined."""
@@ -46,17 +46,19 @@ class Shape(msgspec.Struct, frozen=True):
         span = locate_text(blob)
         match kind_at(blob, span.start):
             case "text":
-                return _outline_text(blob, span, is_over)
+                index = indexes.index_text(span)
+                characters, lines = index.count_characters(blob, span, is_over), index.count_lines(blob, span, is_over)
+                begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
+                size = f"{format_count(characters, 'character')}, {format_count(lines, 'line')}"
+                return f"text, {size}, begins {as_json_string(begins, _FIRST_LINE)}"
             case "object":
-                return self._outline_object(blob, members(blob, span))
+                known = members(blob, span)
+                listed = (f"{_label(key)}: {outline_value(blob, value)}" for key, value in known)
+                return self._list(f"object, {format_count(len(known), 'key')}", listed, len(known))
             case "array":
                 return self._outline_array(blob, span, is_over)
             case kind:
                 return f"{kind} {outline_value(blob, span)}"
-
-    def _outline_object(self, blob: Buffer, known: tuple[Member, ...]) -> str:
-        lines = (f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {outline_value(blob, span)}" for key, span in known)
-        return self._list(f"object, {format_count(len(known), 'key')}", lines, len(known))
 
     def _outline_array(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
         examined = 0
@@ -89,12 +91,8 @@ class Shape(msgspec.Struct, frozen=True):
 def _outline_field(key: str, found: Counter[str], objects: int) -> str:
     times = found.total()
     share = f", in {times:,} of {objects:,}" if times < objects else ""
-    return f"{as_json_string(f'/{escape_token(key)}', _KEY)}: {' or '.join(found)}{share}"
+    return f"{_label(key)}: {' or '.join(found)}{share}"
 
 
-def _outline_text(blob: Buffer, span: Span, is_over: IsOver) -> str:
-    index = indexes.index_text(span)
-    characters, lines = index.count_characters(blob, span, is_over), index.count_lines(blob, span, is_over)
-    begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
-    size = f"{format_count(characters, 'character')}, {format_count(lines, 'line')}"
-    return f"text, {size}, begins {as_json_string(begins, _FIRST_LINE)}"
+def _label(key: str) -> str:
+    return as_json_string(f"/{escape_token(key)}", _KEY)

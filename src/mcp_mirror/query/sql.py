@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,7 +24,7 @@ from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name
 from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
 from mcp_mirror.security.sanitize import sanitize
-from mcp_mirror.system.files import BINARY, write_all
+from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
 from mcp_mirror.types import Buffer
 
@@ -84,7 +85,6 @@ _CONFIG: Final[Mapping[str, Any]] = {
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
 }
-_NO_CTES: Final[Mapping[str, Any]] = {}
 
 
 class SqlResult(msgspec.Struct, frozen=True):
@@ -194,7 +194,7 @@ def _find_problem(parsed: Mapping[str, Any], tables: Sequence[str]) -> str | Non
     if len(parsed["statements"]) != 1:
         return f"`sql` must be one SELECT; it has {len(parsed['statements'])} statements."
     nodes = list(_walk(parsed))
-    ctes = {str(entry["key"]) for node in nodes for entry in node.get("cte_map", _NO_CTES).get("map", ())}
+    ctes = {str(entry["key"]) for node in nodes for entry in node.get("cte_map", {}).get("map", ())}
     ctes |= {str(node["cte_name"]) for node in nodes if "cte_name" in node}
     known = {name.casefold() for name in (*tables, *ctes)}
     problems = (_find_problem_in(node, known, tables) for node in nodes)
@@ -254,39 +254,38 @@ def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> N
 def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file: str) -> SqlResult:
     """Run the query; return its rows as a JSON array, or write them to the file."""
     database.execute(f"CREATE TEMP VIEW {_VIEW} AS {sql}")
-    rows = database.execute(f"SELECT to_json({_VIEW})::VARCHAR FROM {_VIEW}")  # noqa: S608  # a constant
-    pieces: list[bytes] = []
-    size = len(b"[]")
-    file: int | None = None
+    pieces, head = _write_rows(database, max_bytes), b""
+    for piece in pieces:
+        head += piece
+        if len(head) > _INLINE_BYTES:
+            break
+    else:
+        return SqlResult(head)
     try:
-        before = b"["
-        while found := rows.fetchmany(_FETCHED):
-            piece = before + replace_nan(",".join(row[0] for row in found)).encode("utf-8", "replace")
-            before = b","
-            size += len(piece)
-            if size > max_bytes:
-                message = (
-                    f"The result has more than {max_bytes:,} bytes (`memory_tools.query_bytes`). Select fewer rows or "
-                    "columns, or group."
-                )
-                raise _FailedError(SqlFailure(message, "Size", is_limit=True))
-            pieces.append(piece)
-            if size > _INLINE_BYTES:
-                if file is None:
-                    file = os.open(result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600)
-                write_all(file, b"".join(pieces))
-                pieces.clear()
-        if file is None:
-            return SqlResult(b"".join(pieces) + b"]" if pieces else b"[]")
-        write_all(file, b"".join(pieces) + b"]")
-        return SqlResult(None)
+        with os.fdopen(os.open(result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600), "wb") as file:
+            file.writelines(chain((head,), pieces))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         message = f"The result cannot be written to the gateway's disk: {reason}. Select fewer rows or make room there."
         raise _FailedError(SqlFailure(message, "OSError", is_limit=True)) from None
-    finally:
-        if file is not None:
-            os.close(file)
+    return SqlResult(None)
+
+
+def _write_rows(database: "DuckDBPyConnection", max_bytes: int) -> Iterator[bytes]:
+    """Yield the rows of the query as the pieces of a JSON array."""
+    rows = database.execute(f"SELECT to_json({_VIEW})::VARCHAR FROM {_VIEW}")  # noqa: S608  # a constant
+    size, mark = len(b"[]"), b"["
+    while found := rows.fetchmany(_FETCHED):
+        piece = mark + replace_nan(",".join(row[0] for row in found)).encode("utf-8", "replace")
+        mark, size = b",", size + len(piece)
+        if size > max_bytes:
+            message = (
+                f"The result has more than {max_bytes:,} bytes (`memory_tools.query_bytes`). Select fewer rows or "
+                "columns, or group."
+            )
+            raise _FailedError(SqlFailure(message, "Size", is_limit=True))
+        yield piece
+    yield b"]" if mark == b"," else b"[]"
 
 
 def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, texts: Collection[str]) -> SqlFailure:
@@ -301,7 +300,8 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, 
             missing = _MISSING_COLUMN.search(message)
             reason = _explain_missing(missing[1], tables, sql) if missing else ""
             if not reason and (missing or _MISSING_TABLE in message):
-                reason = _explain_rows(database, tables, texts)
+                explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
+                reason = sanitize(next(filter(None, explained), ""))
             message = " ".join(filter(None, (message, reason, _describe_tables(tables))))
     elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
         message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
@@ -343,19 +343,6 @@ def _explain_missing(missing: str, tables: Mapping[str, Mapping[str, str]], sql:
     return ""
 
 
-def _explain_rows(
-    database: "DuckDBPyConnection", tables: Mapping[str, Mapping[str, str]], texts: Collection[str]
-) -> str:
-    """Name a table whose rows are in one of its columns, or are arrays; empty: no table is such."""
-    explained = (
-        _explain_rows_of_text(database, table, columns)
-        if table in texts
-        else _explain_rows_of(database, table, columns)
-        for table, columns in tables.items()
-    )
-    return sanitize(next(filter(None, explained), ""))
-
-
 def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
     """The same of the table of a text, which has no paths below its own, or the reason why CSV is lines."""
     if list(columns) == ["line"]:
@@ -369,7 +356,10 @@ def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: M
     return _explain_cells(table, columns)
 
 
-def _explain_rows_of(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+def _explain_rows(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str], *, is_text: bool) -> str:
+    """Name the column that contains the rows of a table, or explain that they are arrays; empty for other tables."""
+    if is_text:
+        return _explain_rows_of_text(database, table, columns)
     if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
         return f"{_quote(table)} has rows in its column {_quote(rows)}: add the key to its path in `inputs`."
     if rows := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):

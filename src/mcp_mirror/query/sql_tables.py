@@ -126,11 +126,7 @@ class TableSource(msgspec.Struct, frozen=True):
 
 
 def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
-    """Make a table of a value.
-
-    Raises:
-        ValueError: The value is a number, a boolean or null, or a file of an unknown format.
-    """
+    """Make a table of a value; ValueError for a number, a boolean, null, or a file of an unknown format."""
     head = bytes(blob[:64]).lstrip()
     if table.is_media:
         _load_bytes(database, table.name, _as_utf8(_read_content(blob)))
@@ -178,22 +174,22 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
     start = data[:_HEAD].lstrip()
     is_object = re.match(rb'\{\s*["}]', start) is not None
     if is_object and (listed := _list_objects(data)):
-        load_json(database, name, listed)
-    elif data.startswith(_PARQUET):
+        return load_json(database, name, listed)
+    if data.startswith(_PARQUET):
         with open_as_file(data) as path:
-            create_table(database, name, f"read_parquet({path})")
-    elif is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
+            return create_table(database, name, f"read_parquet({path})")
+    if is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
         try:
-            load_json(database, name, _clear_nan(data))
+            return load_json(database, name, _clear_nan(data))
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
             first = data.partition(b"\n")[0].rstrip(b", \t\r")
             if is_object and not read_json_container(first.decode(errors="ignore")):
                 raise
-            _load_text(database, name, data)
-    else:
-        _load_text(database, name, data)
+    if not _load_columns(database, name, data):
+        _load_lines(database, name, data)
+    return None
 
 
 def _list_objects(data: bytes) -> bytes:
@@ -218,14 +214,11 @@ def _read_edges(data: bytes) -> Edges:
     return Edges(head, head if is_whole else "", is_whole, text if len(text) <= MAX_CHARACTERS else "")
 
 
-def _load_text(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
-    """Make a table of a text: of its columns, which a heading may precede, or else of its lines."""
-    if not _load_columns(database, name, data):
-        _load_lines(database, name, data)
-
-
 def _load_columns(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
-    """Make a table of the table that a text draws, or of CSV or TSV. Return whether the text is such a table."""
+    """Make a table of the table that a text draws, or of CSV or TSV, which a heading may precede.
+
+    Return whether the text is such a table.
+    """
     edges = _read_edges(data)
     form, heading = find_format(edges), edges.head[: measure_heading(edges)]
     body = data[len(heading.encode()) :]
@@ -314,10 +307,11 @@ def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
     """Make a table of CSV. Return whether the text is such a table."""
     if _has_long_line(data) or _NO_CSV.match(data):
         return False
-    is_loaded = _try_csv(database, name, data)
-    if not is_loaded and _has_mixed_ends(data):
-        is_loaded = _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
-    return is_loaded
+    if _try_csv(database, name, data):
+        return True
+    both = data.count(b"\r\n")
+    has_mixed_ends = [both, data.count(b"\n") - both, data.count(b"\r") - both].count(0) < 2  # noqa: PLR2004
+    return has_mixed_ends and _try_csv(database, name, _LINE_ENDS.sub(lambda match: match[1] or b"\n", data))
 
 
 def _try_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
@@ -350,11 +344,6 @@ def _has_long_line(data: bytes) -> bool:
         if not start:
             return True
     return False
-
-
-def _has_mixed_ends(data: bytes) -> bool:
-    both = data.count(b"\r\n")
-    return sum(count > 0 for count in (both, data.count(b"\n") - both, data.count(b"\r") - both)) > 1
 
 
 def _load_lines(database: "DuckDBPyConnection", name: str, data: bytes) -> None:

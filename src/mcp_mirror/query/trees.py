@@ -91,21 +91,15 @@ class Array(msgspec.Struct):
                     return at
                 first += 1
                 continue
-            found = _find_item(part, index - first)
-            if isinstance(found, Span):
-                split = _split_run(part, index - first, found)
-                self.parts[at : at + 1] = split
-                return at + (index > first)
+            span, found = part.leaf.span, part.count
+            if found is None or index - first < found:
+                reached = find_item(part.leaf.blob, Span(span.start - 1, span.length + 1), index - first)
+                if isinstance(reached, Span):
+                    self.parts[at : at + 1] = _split_run(part, index - first, reached)
+                    return at + (index > first)
+                found = reached
             first += found
         return len(self.parts) if first == index else None
-
-
-def _find_item(run: _Run, index: int) -> Span | int:
-    """The span of an item of a run, or the length of the run if it is shorter."""
-    if run.count is not None and index >= run.count:
-        return run.count
-    span = run.leaf.span
-    return find_item(run.leaf.blob, Span(span.start - 1, span.length + 1), index)
 
 
 def _split_run(run: _Run, index: int, found: Span) -> "list[NodeRef | _Run]":

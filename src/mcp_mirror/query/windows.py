@@ -100,13 +100,11 @@ class Window(msgspec.Struct, frozen=True):
     """The client is served `memory_query`, so an error may advise an expression."""
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
-        """The part as text for a model.
-
-        Raises:
-            ToolError: The offset is past the end, the value does not have the unit, or the time limit is reached.
-        """
+        """The part as text for a model."""
         span = trim(blob) if self.by == "keys" else locate_text(blob)
-        natural = _NATURAL.get(kind_at(blob, span.start)) or _find_unit_of_text(blob, span)
+        kind = kind_at(blob, span.start)
+        has_lines = kind == "text" and text_start(blob, span, _PEEK).count("\n") > 1
+        natural = _NATURAL.get(kind, "lines" if has_lines else "chars")
         by = self.by or natural
         if by in ("items", "keys"):  # models mix them up
             if natural not in ("items", "keys"):
@@ -118,12 +116,6 @@ class Window(msgspec.Struct, frozen=True):
     def clamp_limit(self, available: int) -> int:
         """The number of available units, at most the limit."""
         return available if self.limit is None else min(self.limit, available)
-
-
-def _find_unit_of_text(blob: Buffer, span: Span) -> Unit:
-    """Lines for a text with several, else characters."""
-    is_text = kind_at(blob, span.start) == "text"
-    return "lines" if is_text and text_start(blob, span, _PEEK).count("\n") > 1 else "chars"
 
 
 def _describe_kind(blob: Buffer, span: Span, *, can_query: bool) -> str:
@@ -176,10 +168,7 @@ def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> st
         return ""
     text = str(data, "utf-8", "ignore")
     fitting = text[: window.budget.count_fitting(text)]
-    return _complete_lines(window, offset, characters, fitting, is_all=len(fitting) == len(text) and len(data) <= room)
-
-
-def _complete_lines(window: Window, offset: int, characters: int, fitting: str, *, is_all: bool) -> str:
+    is_all = len(fitting) == len(text) and len(data) <= room
     lines: list[str] = _LINE.findall(fitting)
     if not is_all and not lines[-1].endswith("\n"):
         if len(lines) == 1:

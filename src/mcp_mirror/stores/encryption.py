@@ -68,7 +68,10 @@ _BASE: Final = "event log"
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Encrypts and decrypts one value and its record."""
+    """Encrypts and decrypts one value and its record.
+
+    Decryption raises `StoreError` for data that was changed, or belongs to another value or place.
+    """
 
     head: bytes
     _aead: AESGCM = field(repr=False)
@@ -80,11 +83,7 @@ class Envelope:
         return self.head + self._aead.encrypt(_OF_RECORD, record, self.head + self._identity)
 
     def open_record(self, sealed: bytes) -> bytes:
-        """Decrypt the record.
-
-        Raises:
-            StoreError: The record was changed or belongs to another value.
-        """
+        """Decrypt the record."""
         return self._decrypt(_OF_RECORD, memoryview(sealed)[HEAD:], self.head + self._identity)
 
     def seal(self, blob: Segments, size: int, first: int = 0) -> Iterator[bytes]:
@@ -94,11 +93,7 @@ class Envelope:
             yield self._aead.encrypt(_encode_nonce(number), chunk, whole)
 
     def open_chunk(self, number: int, sealed: memoryview, size: int) -> bytes:
-        """Decrypt one chunk of a value of `size` bytes.
-
-        Raises:
-            StoreError: The chunk was changed, or is not the one with this number.
-        """
+        """Decrypt one chunk of a value of `size` bytes."""
         return self._decrypt(_encode_nonce(number), sealed, self._build_chunk_context(size))
 
     def _decrypt(self, nonce: bytes, sealed: memoryview, context: bytes) -> bytes:
@@ -112,7 +107,7 @@ class Envelope:
 
 
 class RangeReader:
-    """Assembles a range of a value from its encrypted chunks."""
+    """Assembles a range of a value from its encrypted chunks; StoreError if they were changed, or some are missing."""
 
     def __init__(self, envelope: Envelope, size: int, span: Span) -> None:
         """Begin with the first chunk of a range of a value of `size` bytes."""
@@ -122,11 +117,7 @@ class RangeReader:
         self._room = bytearray(min(last * CHUNK, size) - first * CHUNK)
 
     def add(self, sealed: Buffer) -> None:
-        """Decrypt and append the next complete chunks.
-
-        Raises:
-            StoreError: The chunks were changed, or are not the next chunks of this value.
-        """
+        """Decrypt and append the next complete chunks."""
         view = memoryview(sealed)
         for begin in range(0, len(view), SEALED_CHUNK):
             chunk = self._envelope.open_chunk(self._number, view[begin : begin + SEALED_CHUNK], self._size)
@@ -134,11 +125,7 @@ class RangeReader:
             self._number, self._at = self._number + 1, self._at + len(chunk)
 
     def take(self) -> Buffer:
-        """Return the range.
-
-        Raises:
-            StoreError: Chunks are missing.
-        """
+        """Return the range."""
         if self._at != len(self._room):
             raise StoreError(CHANGED)
         return memoryview(self._room)[self._wanted.start : self._wanted.stop].toreadonly()
@@ -169,9 +156,7 @@ class Encryptor:
     def find_envelope(self, namespace: str, base: str, record: bytes) -> Envelope | None:
         """The envelope of a stored value, from its record or the record's head; None if the value is in clear.
 
-        Raises:
-            StoreError: The key of the value is not configured, its record is malformed, or it is in clear and that is
-                refused.
+        StoreError if its key is not configured, the record is malformed, or it is in clear and that is refused.
         """
         if not record.startswith(MAGIC):
             if not self._admits_clear:
@@ -182,11 +167,7 @@ class Encryptor:
         return self._build_envelope(bytes(record[:HEAD]), namespace, base)
 
     def open_record(self, namespace: str, base: str, record: bytes) -> bytes:
-        """Decrypt a record, or return a record in clear.
-
-        Raises:
-            StoreError: The record cannot be decrypted.
-        """
+        """Decrypt a record, or return a record in clear."""
         envelope = self.find_envelope(namespace, base, record)
         return envelope.open_record(record) if envelope else record
 

@@ -158,7 +158,10 @@ class MemoryEventLog:
             share.sums[key] = share.sums.get(key, Sums()).plus(added)
         if abs(self._swept_at - now) > HOUR:  # a sweep looks at the calls of all namespaces
             self._swept_at = now
-            self._remove_old(now - KEPT_SECONDS)
+            for owner, kept in [*self._shares.items()]:
+                kept.remove_until(now - KEPT_SECONDS)
+                if not kept.entries and not kept.sums:
+                    del self._shares[owner]
 
     async def read(
         self, namespace: str, *, before: str | None = None, after: str | None = None, limit: int
@@ -181,10 +184,3 @@ class MemoryEventLog:
 
     async def namespaces(self) -> frozenset[str]:
         return frozenset(self._shares)
-
-    def _remove_old(self, last: float) -> None:
-        """Remove entries and sums until `last`, in seconds since the epoch."""
-        for namespace, share in [*self._shares.items()]:
-            share.remove_until(last)
-            if not share.entries and not share.sums:
-                del self._shares[namespace]

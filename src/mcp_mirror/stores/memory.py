@@ -26,7 +26,6 @@ from mcp_mirror.stores.quotas import (
     EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
-    REMOVED_PER_STEP,
     TOMBSTONE_LIFETIME,
     Eviction,
     ExpirySweeper,
@@ -304,35 +303,23 @@ class MemoryStore:
         return value
 
     def _make_room(self, key: ValueKey, size: int) -> bool:
-        """Evict some of the least recently used values, expired ones first, of the namespace that must make room.
+        """Evict some values, expired ones first, for one under `key`; see `Eviction.make_room`."""
 
-        Returns:
-            Whether there is room now. If not, call it again, after others were served.
+        def expire(owner: str | None) -> tuple[str, int] | None:
+            expired = None if owner else self._expire_oldest()  # `evict` finds those of an owner
+            if expired and expired[0] == key:  # the plan counts this one as replaced
+                expired = self._expire_oldest()
+            return (expired[0][0], expired[1]) if expired else None
 
-        Raises:
-            StoreError: The value fits only at the cost of another namespace's fair share.
-        """
-        for _ in range(EXPIRED_PER_PUT):
-            self._expire_oldest()
-        plan, left = self._plan_eviction(key, size), REMOVED_PER_STEP
-        while left and plan.exceeds_total and (expired := self._expire_oldest()):
-            gone, freed = expired
-            left -= 1
-            if gone != key:  # the plan counts this one as replaced
-                plan.remove(gone[0], freed)
-        if not left:
-            return False
-        plan.check()
-        now = self._clock()
-        while (crowded := plan.choose_namespace()) is not None:
-            if not left:
-                return False
+        def evict(crowded: str) -> int:
             oldest = next(one for base in self._shares[crowded].values if (one := (crowded, base)) != key)
             value = self._values[oldest]
-            plan.remove(crowded, value.size)
-            self._replace_by_tombstone(oldest, "expired" if value.expires <= now else "evicted")
-            left -= 1
-        return True
+            self._replace_by_tombstone(oldest, "expired" if value.expires <= self._clock() else "evicted")
+            return value.size
+
+        for _ in range(EXPIRED_PER_PUT):
+            self._expire_oldest()
+        return self._plan_eviction(key, size).make_room(expire, evict)
 
     def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
         """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
@@ -399,7 +386,10 @@ class MemoryStore:
     async def _keep(self, blob: Segments, size: int, file: FileSpan | None) -> Buffer | FileSpan:
         """The bytes to keep, or a file of the store with them."""
         if file is None:
-            return _copy_if_small(blob)
+            first = blob[0] if len(blob) == 1 else b"".join(blob)
+            whole = memoryview(first.obj).nbytes if isinstance(first, memoryview) else len(first)
+            # A small part of a message is copied, because a view would keep the whole message.
+            return bytes(first) if len(first) < whole * _WORTH_A_VIEW else first
         if size <= _MIN_FILE:
             return b"".join(map(bytes, blob))
         path = self._folder() / secrets.token_hex(16)
@@ -425,10 +415,3 @@ def _release(value: _StoredValue) -> None:
     """Remove a value's file; maps of it stay, because a call may be sending it."""
     if isinstance(value.content, FileSpan):
         unlink_large(Path(value.content.path))
-
-
-def _copy_if_small(blob: Segments) -> Buffer:
-    """The bytes to keep. A small part of a message is copied, because a view would keep the whole message."""
-    first = blob[0] if len(blob) == 1 else b"".join(blob)
-    whole = memoryview(first.obj).nbytes if isinstance(first, memoryview) else len(first)
-    return bytes(first) if len(first) < whole * _WORTH_A_VIEW else first

@@ -87,17 +87,11 @@ async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExit
 
 def _create_store(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
     """Return the store, which is not open; `folder` returns a folder for its files."""
-    match policy.kind:
-        case "disk":
-            path = Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store"
-            return DiskStore(policy, time.time, path)
-        case "redis":
-            return _create_redis_store(policy, folder)
-        case "memory" | None:
-            return MemoryStore(policy, time.time, folder)
-
-
-def _create_redis_store(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
+    if policy.kind == "disk":
+        path = Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store"
+        return DiskStore(policy, time.time, path)
+    if policy.kind != "redis":
+        return MemoryStore(policy, time.time, folder)
     with _requiring("redis", "`store.kind: redis` needs an extra: pip install '.[redis]' in the checkout."):
         from mcp_mirror.stores.redis.store import RedisStore  # noqa: PLC0415  # an extra
     if not policy.blobs:

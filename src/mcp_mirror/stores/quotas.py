@@ -68,16 +68,41 @@ class Eviction(msgspec.Struct):
     """The present usage by namespace; at least of the owner, and of all if the store is full."""
     total: SpaceUsage
     """The present usage of the whole store."""
+    evicted: int = 0
+    """Values that `evict` has removed."""
     _heaps: dict[str, list[tuple[int, bool, str]]] = msgspec.field(default_factory=dict)
 
-    def check(self) -> None:
-        """Refuse a value that fits only at the cost of another namespace's fair share.
+    def make_room(self, expire: Callable[[str | None], tuple[str, int] | None], evict: Callable[[str], int]) -> bool:
+        """Remove some expired values, then some of the least recently used ones of crowded namespaces.
 
-        If the whole store is full, remove its expired values before: they would count as those of other namespaces.
+        `expire` removes an expired value of a namespace, or of any for None, and returns the namespace and the bytes of
+        the value; None without one. `evict` removes the least recently used value of a namespace and returns its bytes.
+
+        Returns:
+            Whether there is room now. If not, plan again after others were served.
 
         Raises:
-            StoreError: The value does not fit beside the fair shares of the others.
+            StoreError: The value fits only at the cost of another namespace's fair share.
         """
+        left = REMOVED_PER_STEP
+        while left and (self._exceeds_total or self._exceeds_share):
+            if (expired := expire(None if self._exceeds_total else self.namespace)) is None:
+                break
+            self._remove(*expired)
+            left -= 1
+        if not left:
+            return False
+        self._check()
+        while (crowded := self._choose_namespace()) is not None:
+            if not left:
+                return False
+            self._remove(crowded, evict(crowded))
+            self.evicted += 1
+            left -= 1
+        return True
+
+    def _check(self) -> None:
+        """Refuse a value that does not fit beside the fair shares of the others, which have no expired values left."""
         others = [used.bytes for name, used in self.usage.items() if name != self.namespace and used.values]
         fair = self.policy.max_bytes // (len(others) + 1)
         free = self.policy.max_bytes - sum(min(held, fair) for held in others)
@@ -85,13 +110,13 @@ class Eviction(msgspec.Struct):
             raise build_reserved_error(self.size, free, self.policy)
 
     @property
-    def exceeds_share(self) -> bool:
+    def _exceeds_share(self) -> bool:
         """Whether the owner of the new value must make room within its own quota."""
         policy, own = self.policy, self.usage.get(self.namespace, SpaceUsage())
         return own.values > 0 and (own.values >= policy.share_values or own.bytes + self.size > policy.share_bytes)
 
     @property
-    def exceeds_total(self) -> bool:
+    def _exceeds_total(self) -> bool:
         """Whether the new value does not fit into the whole store."""
         policy, total = self.policy, self.total
         return total.values > 0 and (total.values >= policy.max_values or self._exceeds_bytes)
@@ -100,15 +125,15 @@ class Eviction(msgspec.Struct):
     def _exceeds_bytes(self) -> bool:
         return self.total.bytes + self.size > self.policy.max_bytes
 
-    def choose_namespace(self) -> str | None:
+    def _choose_namespace(self) -> str | None:
         """The namespace whose least recently used value must be evicted next; None if the new value fits."""
-        if self.exceeds_share:
+        if self._exceeds_share:
             return self.namespace
-        if not self.exceeds_total:
+        if not self._exceeds_total:
             return None
         return self._find_largest("bytes", self.size) if self._exceeds_bytes else self._find_largest("values", 1)
 
-    def remove(self, namespace: str, size: int) -> None:
+    def _remove(self, namespace: str, size: int) -> None:
         """Count one value of `namespace` as removed."""
         self.total = self.total.without_value(size)
         if left := self.usage.get(namespace):
@@ -138,11 +163,7 @@ class Eviction(msgspec.Struct):
 
 
 def refuse_oversized(size: int, policy: StorePolicy) -> None:
-    """Refuse a value that would not fit into an empty store.
-
-    Raises:
-        StoreError: The value is over a limit, which the message names.
-    """
+    """Raise a `StoreError` for a value that would not fit into an empty store. The message names the limit."""
     bounds = (
         ("store.max_value_bytes", policy.max_value_bytes, "limit of one value"),
         ("store.max_bytes", policy.max_bytes, "limit of the store"),

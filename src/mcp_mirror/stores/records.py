@@ -38,21 +38,8 @@ class RecordCodec(msgspec.Struct, frozen=True):
         return envelope.seal_record(encoded) if envelope else encoded
 
     def decode(self, namespace: str, base: str, encoded: bytes) -> Descriptor:
-        """Decode a record.
-
-        Raises:
-            StoreError: The record cannot be decrypted or decoded.
-        """
+        """Decode a record; StoreError if it cannot be decrypted or decoded."""
         return self._decode(namespace, base, encoded, unpack_descriptor)
-
-    def _decode(
-        self, namespace: str, base: str, encoded: bytes, unpack: Callable[[str, bytes], Descriptor]
-    ) -> Descriptor:
-        opened = self.encryptor.open_record(namespace, base, encoded)
-        try:
-            return unpack(base, opened)
-        except (msgspec.MsgspecError, LookupError):  # such as a kind that this version does not know
-            raise StoreError(_UNREADABLE) from None
 
     def decode_brief(self, namespace: str, base: str, encoded: bytes) -> Descriptor | None:
         """Decode one of many records, without its members. If that is not possible, log it, and return None."""
@@ -61,6 +48,14 @@ class RecordCodec(msgspec.Struct, frozen=True):
         except StoreError as error:
             self.encryptor.report(error)
             return None
+
+    def _decode(
+        self, namespace: str, base: str, encoded: bytes, unpack: Callable[[str, bytes], Descriptor]
+    ) -> Descriptor:
+        try:
+            return unpack(base, self.encryptor.open_record(namespace, base, encoded))
+        except (msgspec.MsgspecError, LookupError):  # such as a kind that this version does not know
+            raise StoreError(_UNREADABLE) from None
 
 
 class _CompactDescriptor(msgspec.Struct, array_like=True):

@@ -115,13 +115,12 @@ _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_
 
 
 class S3Blobs:
-    """The objects under one prefix of a bucket."""
+    """The objects under one prefix of a bucket. Methods raise `StoreError` if the object store fails."""
 
     def __init__(self, url: str) -> None:
         """Configure the client for s3://BUCKET or s3://BUCKET/PREFIX. It connects with the first request.
 
-        Raises:
-            StoreError: The address or the environment is not valid.
+        StoreError if the address or the environment is not valid.
         """
         if not url.startswith("s3://") or not url.removeprefix("s3://").partition("/")[0]:
             raise StoreError(_ADDRESS)
@@ -151,8 +150,7 @@ class S3Blobs:
     async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
         """Write an immutable object in parts. It exists when this returns, and not before.
 
-        Raises:
-            StoreError: The object was not written, or its confirmation was lost.
+        After an error it exists if only the confirmation was lost.
         """
         async with self._in_turn(self._uploads):
             with self._report_errors(missing=_NO_BUCKET):
@@ -161,12 +159,7 @@ class S3Blobs:
                 )
 
     async def read(self, name: str, span: Span) -> Buffer:
-        """Read a range of an object.
-
-        Raises:
-            ObjectMissingError: The object does not exist.
-            StoreError: The object cannot be read, or ends before the range.
-        """
+        """Read a range of an object; ObjectMissingError without the object, StoreError if it ends before the range."""
         if not span.length:
             return b""
         async with self._in_turn(self._downloads) if span.length > _LARGE else nullcontext():
@@ -178,20 +171,12 @@ class S3Blobs:
         return part
 
     async def remove(self, names: Sequence[str]) -> None:
-        """Remove objects. Objects that do not exist are not an error.
-
-        Raises:
-            StoreError: At least one object was not removed.
-        """
+        """Remove objects. Objects that do not exist are not an error."""
         with self._report_errors(missing=_NO_BUCKET):
             await obstore.delete_async(self._store, list(names))
 
     async def list(self, folder: str) -> AsyncIterator[Sequence[tuple[str, float]]]:
-        """Pages of the names in a folder, each with its time of creation in seconds since the epoch.
-
-        Raises:
-            StoreError: The objects cannot be listed.
-        """
+        """Pages of the names in a folder, each with its time of creation in seconds since the epoch."""
         pages = obstore.list(self._store, prefix=folder, chunk_size=_PAGE).__aiter__()
         while True:
             with self._report_errors(missing=_NO_BUCKET):
@@ -205,8 +190,7 @@ class S3Blobs:
     async def _in_turn(self, turns: anyio.Semaphore) -> AsyncIterator[None]:
         """Wait for a turn to transfer a large object.
 
-        Raises:
-            StoreError: The object store could not be reached since the wait began.
+        StoreError if the object store could not be reached since the wait began.
         """
         failures = self._failures
         async with turns:
@@ -227,7 +211,9 @@ class S3Blobs:
             is_panic = type(error).__name__ == _PANIC
             if not (is_panic or isinstance(error, exceptions.BaseError | OSError)):
                 raise
-            raise self._log(_describe_error(error), error) from None
+            is_refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+            known = (message for mark, message in _BY_MARK if mark in str(error))
+            raise self._log(next(known, _ACCESS if is_refused else _FAILED), error) from None
         self._outages.recover("The object store is used again.")
 
     def _log(self, message: str, error: Exception) -> StoreError:
@@ -236,9 +222,3 @@ class S3Blobs:
         if message in (_DOWN, _SLOW):
             self._failures, self._last_failure = self._failures + 1, failure
         return failure
-
-
-def _describe_error(error: Exception) -> str:
-    text = str(error)
-    is_refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-    return next((message for mark, message in _BY_MARK if mark in text), _ACCESS if is_refused else _FAILED)

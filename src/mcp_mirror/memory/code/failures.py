@@ -112,7 +112,13 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: Progress) 
     """Return the line and the exception; only the class of the exception if the script read a value without preview."""
     where = f" in line {failure.line}" if failure.line else ""
     if failure.limit:
-        return f"The script was ended{where}: {_describe_limit(failure.limit, policy)}"
+        limits = {
+            "seconds": f"it computed longer than {policy.seconds:g} s (`code.seconds`). Use a part of the values.",
+            "memory": f"it used more than {policy.memory >> 20:,} MiB (`code.memory`). Use a part of the values, or "
+            'read lines with open("/memory/name").',
+            "calls": f"it made too many calls ({policy.calls:,} tool calls are accepted, `code.calls`).",
+        }
+        return f"The script was ended{where}: {limits[failure.limit]}"
     if failure.kind == RESULT:
         return failure.message
     if failure.kind == TYPE_CHECK:
@@ -200,37 +206,22 @@ def _describe_keys(progress: Progress) -> Iterator[str]:
         yield f"{'; '.join(clauses)}."
 
 
-def _describe_limit(limit: str, policy: CodePolicy) -> str:
-    described = {
-        "seconds": f"it computed longer than {policy.seconds:g} s (`code.seconds`). Use a part of the values.",
-        "memory": f"it used more than {policy.memory >> 20:,} MiB (`code.memory`). Use a part of the values, or read "
-        'lines with open("/memory/name").',
-        "calls": f"it made too many calls ({policy.calls:,} tool calls are accepted, `code.calls`).",
-    }
-    return described[limit]
-
-
 def explain_unknown_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> Failure:
     """Add advice to a mistake that names a memory tool, a tool without `tools`, or a tool that does not exist."""
-    if not any(part in failure.message for part in _UNKNOWN_NAME):
+    if not _mentions(failure, _UNKNOWN_NAME):
         return failure
-    if advice := _advise_on_names(failure, tools, code):
-        return msgspec.structs.replace(failure, message=f"{failure.message}\n{advice}")
-    return failure
-
-
-def _advise_on_names(failure: Failure, tools: Mapping[str, ScriptTool], code: str) -> str:
     words = [word for word in re.split("[`']", failure.message) if word.isidentifier()]
-    called = frozenset(_CALLED.findall(code))
-    for word in words:
-        if word in tools and word in called:
-            return f"Write await tools.{word}(argument=...)."
     unknown = [word for word in words if word not in tools]
-    if not {*TOOLS, RUN}.isdisjoint(unknown):
-        return _MEMORY_TOOLS
-    if not tools and not {"tools", "_Tools"}.isdisjoint(words):
-        return _NO_TOOLS
-    if failure.kind != TYPE_CHECK or "has no attribute" not in failure.message:
-        return ""
-    near = dict.fromkeys(chain.from_iterable(find_nearest(word, tools) for word in unknown))
-    return f"Similar tools: {', '.join(near)}." if near else ""
+    bare = frozenset(_CALLED.findall(code)).intersection(tools)
+    if called := [word for word in words if word in bare]:
+        advice = f"Write await tools.{called[0]}(argument=...)."
+    elif not {*TOOLS, RUN}.isdisjoint(unknown):
+        advice = _MEMORY_TOOLS
+    elif not tools and not {"tools", "_Tools"}.isdisjoint(words):
+        advice = _NO_TOOLS
+    elif failure.kind == TYPE_CHECK and "has no attribute" in failure.message:
+        near = dict.fromkeys(chain.from_iterable(find_nearest(word, tools) for word in unknown))
+        advice = f"Similar tools: {', '.join(near)}." if near else ""
+    else:
+        advice = ""
+    return msgspec.structs.replace(failure, message=f"{failure.message}\n{advice}") if advice else failure

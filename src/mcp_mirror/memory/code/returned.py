@@ -38,9 +38,19 @@ def encode_returned(value: object, limit: int) -> bytes:
     if isinstance(value, float) and not math.isfinite(value):
         return msgspec.json.encode(str(value))
     try:
-        return _encode(value)
-    except (TypeError, ValueError):
-        return _encode_plain(value)
+        try:
+            return b"".join(_write(value))
+        except (TypeError, ValueError):
+            return b"".join(_write(_to_plain(value)))
+    except TypeError as error:
+        raise ToolError(
+            f"The script returned a {error}, which JSON has no form for. Return dicts, lists, texts and numbers."
+        ) from None
+    except ValueError:
+        raise ToolError(
+            f"The script returned an integer with more than {sys.get_int_max_str_digits():,} digits. Return a smaller "
+            "number, such as its logarithm or a remainder."
+        ) from None
 
 
 def _check_size(value: object, limit: int) -> None:
@@ -61,23 +71,18 @@ def _measure(value: object, limit: int) -> Iterator[int]:
     while level and size <= limit:
         size += _ITEM_BYTES * len(level) + sum(len(item) for item in level if isinstance(item, str | bytes))
         yield size
-        level = _list_items(level, limit // _ITEM_BYTES)
-
-
-def _list_items(level: Iterable[object], most: int) -> list[object]:
-    """Return the items of all containers of a level, and stop soon after `most` of them."""
-    items: list[object] = []
-    for value in level:
-        if isinstance(value, dict):
-            items += value.keys()
-            items += value.values()
-        elif isinstance(value, _CONTAINERS):
-            items += value
-        elif (attributes := _read_attributes(value)) is not None:
-            items += attributes.values()
-        if len(items) > most:
-            break
-    return items
+        items: list[object] = []
+        for container in level:
+            if isinstance(container, dict):
+                items += container.keys()
+                items += container.values()
+            elif isinstance(container, _CONTAINERS):
+                items += container
+            elif (attributes := _read_attributes(container)) is not None:
+                items += attributes.values()
+            if len(items) > limit // _ITEM_BYTES:
+                break
+        level = items
 
 
 def _read_attributes(value: object) -> Mapping[str, Any] | None:
@@ -98,13 +103,8 @@ def _convert(value: object) -> object:
 _encode_at_once: Final = msgspec.json.Encoder(enc_hook=_convert).encode
 
 
-def _encode(value: object) -> bytes:
-    """Encode a value; a large one in pieces, because the encoder does not release the interpreter lock."""
-    return b"".join(_write(value))
-
-
 def _write(value: Any) -> Iterator[bytes]:
-    """Yield the JSON text of a value in pieces."""
+    """Yield the JSON text of a value; a large one in pieces: the encoder does not release the interpreter lock."""
     if _fits([value]):
         yield _encode_at_once(value)
         return
@@ -116,21 +116,17 @@ def _write(value: Any) -> Iterator[bytes]:
             yield _encode_at_once(value[at : at + _PIECE])[1:-1]
         yield b'"'
     elif isinstance(value, dict):
-        mark = b"{"
-        for members in _split(value.items()):
-            yield mark
+        for number, members in enumerate(_split(value.items())):
+            yield b"," if number else b"{"
             yield from _write_members(members)
-            mark = b","
         yield b"}"
     else:
-        mark = b"["
-        for items in _split(value):
-            yield mark
+        for number, items in enumerate(_split(value)):
+            yield b"," if number else b"["
             if len(items) > 1:
                 yield _encode_at_once(items)[1:-1]
             else:
                 yield from _write(items[0])
-            mark = b","
         yield b"]"
 
 
@@ -168,25 +164,6 @@ def _halve(items: list[Any]) -> Iterator[list[Any]]:
 def _fits(items: list[Any]) -> bool:
     """Whether items have the size of a piece at most."""
     return all(size <= _PIECE for size in _measure(items, _PIECE))
-
-
-def _encode_plain(value: object) -> bytes:
-    """Encode a value that the encoder refuses.
-
-    Raises:
-        ToolError: JSON has no form for a part of the value.
-    """
-    try:
-        return _encode(_to_plain(value))
-    except TypeError as error:
-        raise ToolError(
-            f"The script returned a {error}, which JSON has no form for. Return dicts, lists, texts and numbers."
-        ) from None
-    except ValueError:
-        raise ToolError(
-            f"The script returned an integer with more than {sys.get_int_max_str_digits():,} digits. Return a smaller "
-            "number, such as its logarithm or a remainder."
-        ) from None
 
 
 def _to_plain(value: object) -> Any:

@@ -30,7 +30,6 @@ from mcp_mirror.memory.code.stubs import find_names, name_tools, select_tools, w
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
-from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import SHOWN_END
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.policies import CodePolicy, ScriptAccess
@@ -47,12 +46,7 @@ _NO_VALUE: Final = (
 
 
 async def run(call: ToolInput) -> Content:
-    """Run a script and return its result.
-
-    Raises:
-        ToolError: The script cannot run or failed; the message names the line.
-        StoreError: The store failed.
-    """
+    """Run a script and return its result; ToolError, with the line, if it cannot run or fails."""
     scripts, memory = call.memory.scripts, call.memory
     if scripts is None:
         raise ToolError("Scripts cannot run here. Call memory_run as a tool.")
@@ -72,31 +66,22 @@ async def run(call: ToolInput) -> Content:
     try:
         outcome = await _execute(call, scripts, inputs, progress)
     finally:
-        _note_in_trace(memory.trace, inputs, progress)
+        memory.trace.detail = {
+            "script": hashlib.sha256(code.encode("utf-8", "replace")).hexdigest(),
+            "inputs": " ".join(inputs.paths),
+            "calls": str(progress.calls),
+        }
+        memory.trace.labels = format_labels(progress.labels)
     memory.trace.returned = None if outcome.failure else outcome.value
     memory.trace.printed = progress.text
     is_rejected = outcome.failure is not None and outcome.failure.kind == TYPE_CHECK  # before it ran
     if not memory.flows.may_show(progress.labels) and not is_rejected:
         return await _reply_hidden(call, inputs, progress, outcome)
-    if outcome.failure:
-        raise await _explain_failure(call, policy, progress, outcome.failure)
+    if failure := outcome.failure:
+        if progress.names and progress.preview and not progress.calls and takes_text_for_rows(failure):
+            raise await memory.unknown_path_error(call.namespace, progress.names[0])  # a name in place of a path
+        raise await run_fairly(call.namespace, build_error, failure, policy, progress)
     return await _reply(call, inputs, progress, outcome.value)
-
-
-def _note_in_trace(trace: CallTrace, inputs: Inputs, progress: Progress) -> None:
-    trace.detail = {
-        "script": hashlib.sha256(progress.code.encode("utf-8", "replace")).hexdigest(),
-        "inputs": " ".join(inputs.paths),
-        "calls": str(progress.calls),
-    }
-    trace.labels = format_labels(progress.labels)
-
-
-async def _explain_failure(call: ToolInput, policy: CodePolicy, progress: Progress, failure: Failure) -> ToolError:
-    """Return the error of a failed script, or of a name that the model gave it in place of a path."""
-    if progress.names and progress.preview and not progress.calls and takes_text_for_rows(failure):
-        return await call.memory.unknown_path_error(call.namespace, progress.names[0])
-    return await run_fairly(call.namespace, build_error, failure, policy, progress)
 
 
 async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: Progress) -> Outcome:

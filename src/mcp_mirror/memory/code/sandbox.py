@@ -147,23 +147,20 @@ class Sandbox:
             MirrorError: The sandbox cannot start.
         """
         async with self._places.acquire(principal, leaves_room=True):
-            return await self._run(script, call_tool)
-
-    async def _run(self, script: Script, call_tool: CallTool) -> Outcome:
-        async with self._opening:
-            if self._pool is None:
-                self._pool = await anyio.to_thread.run_sync(_open_pool)
-            pool = self._pool
-        tasks = anyio.create_task_group()
-        execution = _Execution(pool, script, call_tool, tasks)
-        try:
-            async with tasks:
-                tasks.start_soon(execution.stop_when_cancelled)
-                outcome = await anyio.to_thread.run_sync(execution.run, limiter=self._threads)
-                tasks.cancel_scope.cancel()
-            return outcome
-        finally:
-            execution.release()
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await anyio.to_thread.run_sync(_open_pool)
+                pool = self._pool
+            tasks = anyio.create_task_group()
+            execution = _Execution(pool, script, call_tool, tasks)
+            try:
+                async with tasks:
+                    tasks.start_soon(execution.stop_when_cancelled)
+                    outcome = await anyio.to_thread.run_sync(execution.run, limiter=self._threads)
+                    tasks.cancel_scope.cancel()
+                return outcome
+            finally:
+                execution.release()
 
     async def aclose(self) -> None:
         """End the worker processes."""

@@ -16,7 +16,7 @@ from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import cut_for_candidates, find_notice_bases, has_candidates, parse_wrapped_path, unwrap_result
 from mcp_mirror.payload.json_rpc import contiguous
-from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, ReplaceByValue, join_pieces
+from mcp_mirror.query.edits import Merge, Patch, Pieces, Replace, join_pieces
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Segments
@@ -37,7 +37,7 @@ async def edit(call: ToolInput) -> Content:
     change, used = await _read_change(call, way)
     found_value = await find_argument(call)
     is_editable = found_value.kind != "binary" or (
-        isinstance(change, Replace | ReplaceByValue)
+        isinstance(change, Replace)
         and await run_fairly(call.namespace, find_embedded_text, found_value.blob) is not None
     )
     if not is_editable:
@@ -51,9 +51,8 @@ async def edit(call: ToolInput) -> Content:
         )
     sent = len(call.arguments.raw) + sum(len(value.blob) for value in used)
     cost = _EDIT_COST * (len(found_value.blob) + sent)
-    if isinstance(change, Replace | ReplaceByValue):
-        replace = change if isinstance(change, Replace) else change.replace
-        cost = max(cost, replace.bound_occurrences(len(found_value.blob)) * sent)
+    if isinstance(change, Replace):
+        cost = max(cost, change.bound_occurrences(len(found_value.blob)) * sent)
     pieces = await query_value(call, found_value, change, cost)
     size = max(pieces.size, _PIECE_COST * len(pieces))
     # The model knows what it changed, so it reads only a short copy again.
@@ -92,12 +91,8 @@ async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[
         )
     size += len(given)
     if is_text:
-        replace = Replace(arguments.text("old_text"), arguments.text("new_text"), arguments.flag("all"))
-        if not used:
-            return replace, used
-        (value,) = used
-        blob = await run_by_size(size, bytes, value.blob)
-        return ReplaceByValue(replace, blob, is_text=value.kind == "text"), used
+        new = await run_by_size(size, bytes, used[0].blob) if used else given
+        return Replace(arguments.text("old_text"), new, arguments.flag("all")), used
     joined = bytes(await run_by_size(size, contiguous, segments))
     return Patch(joined) if way == "patch" else Merge(joined), used
 
@@ -106,10 +101,6 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
     """Replace the memory paths in an argument, JSON text, by the stored values, in pieces; return these values too.
 
     In a JSON Patch (`is_patch`), only `value` contains values.
-
-    Raises:
-        FlowError: The flow policy hides a value from the model.
-        ToolError: A path has no value, or there are too many paths.
     """
     memory = call.memory
     pointers = await memory.find_pointers(call.namespace, given)

@@ -96,8 +96,7 @@ async def export_file(call: ToolInput) -> Content:
 def encode_file(found_value: FoundValue, *, from_base64: bool) -> Iterator[bytes]:
     """Return a value as the bytes of a file: a text as UTF-8, a binary value decoded, other values as JSON text.
 
-    Raises:
-        ToolError: The text or the data is not base64, or the binary value has no data.
+    ToolError if the text or the data is not base64, or the binary value has no data.
     """
     blob, span = found_value.blob, Span(0, len(found_value.blob))
     next_step = "Omit `base64` to write the value unchanged."

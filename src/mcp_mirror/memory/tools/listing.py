@@ -43,8 +43,7 @@ async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:
     """The values of a page, and one more if there is a next page."""
     after = None
     if call.arguments.has("after"):
-        path = read_path(call.arguments.text("after"))
-        if path is None:
+        if (path := read_path(call.arguments.text("after"))) is None:
             raise ToolError(_INVALID_AFTER)
         after = path.base
     try:
@@ -56,10 +55,9 @@ async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:
 async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
     if not stats.values:
         return "Nothing is stored yet."
-    slugs = [
-        as_json_string(slug, _NAME_BYTES) for slug in sorted(await call.memory.store.slugs(call.namespace))[:_PAGE]
-    ]
-    return f"No value of {as_json_string(tool, _NAME_BYTES)} is stored. There are values of {', '.join(slugs)}."
+    slugs = sorted(await call.memory.store.slugs(call.namespace))[:_PAGE]
+    wanted, *known = (as_json_string(name, _NAME_BYTES) for name in (tool, *slugs))
+    return f"No value of {wanted} is stored. There are values of {', '.join(known)}."
 
 
 def _format_line(descriptor: Descriptor, flows: Flows) -> str:

@@ -35,12 +35,7 @@ _MAX_INDEXED_BYTES: Final = 1 << 20
 
 
 async def retrieve(call: ToolInput) -> Content:
-    """Return a value: media as their content block, a text as it is, other values as JSON text.
-
-    Raises:
-        FlowError: The flow policy hides the value from the model.
-        ToolError: The path has no value, or the value is over the token budget.
-    """
+    """Return a value: media as their content block, a text as it is, other values as JSON text."""
     found_value = await find_argument(call)
     is_small = len(found_value.blob) <= MAX_MEDIA_BYTES
     if not (is_small and is_media(found_value)):

@@ -40,34 +40,25 @@ class Select(msgspec.Struct, frozen=True):
     def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
         """Return the result as JSON text. A text that contains JSON, or JSON lines, is queried as that JSON.
 
-        Of an embedded resource with a text, the text is queried.
-
-        Raises:
-            ToolError: The expression is invalid or has no result on a text, the text is a table, or the result is too
-                large.
+        Of an embedded resource with a text, the text is queried. If any other text has no result, the error says so.
         """
         text = locate_text(blob)
         blob = blob[text.start : text.stop]
         inner = find_embedded_json(blob, include_lines=True)
-        found = self._select_from(blob) if inner is None else select(inner, self.expression)
+        reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice) if inner is None else ("", False)
+        if is_mistake:
+            raise ToolError(reason)
+        try:
+            found = select(blob if inner is None else inner, self.expression)
+        except ToolError as error:
+            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
+        if found == b"null" and reason:
+            raise ToolError(f"null: the expression finds nothing. {reason}")
         if len(found) > self.max_bytes:
             raise ToolError(
                 f"The result has {format_bytes(len(found))}, more than the limit of {format_bytes(self.max_bytes)} "
                 "(`memory_tools.query_bytes`). Select less."
             )
-        return found
-
-    def _select_from(self, blob: Buffer) -> bytes:
-        """Return the result on a value; if a text has none, the error says that the value is text."""
-        reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice)
-        if is_mistake:
-            raise ToolError(reason)
-        try:
-            found = select(blob, self.expression)
-        except ToolError as error:
-            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
-        if found == b"null" and reason:
-            raise ToolError(f"null: the expression finds nothing. {reason}")
         return found
 
 

@@ -10,10 +10,8 @@ from mcp_mirror.query.grep import Search
 from mcp_mirror.query.lines import measure_pattern
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window
-from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string, sanitize
 from mcp_mirror.system.slices import has_few_parts
-from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.queries import INLINE_BYTES
 
 _PROVENANCE: Final = 600
@@ -35,29 +33,22 @@ async def describe(call: ToolInput) -> Content:
     memory = call.memory
     shape = await query_value(call, found_value, Shape(memory.budget.without(_PROVENANCE)))
     tokens = count_value_tokens(found_value.blob, memory.estimate)
-    origin = _describe_origin(found_value.descriptor, memory.flows)
     size = format_bytes(await count_shown_bytes(call, found_value))
     kind = "binary " if is_media(found_value) else ""
-    return build_text_content(f"{kind}{size}, about {tokens:,} tokens\n{shape}{origin}")
-
-
-def _describe_origin(described: Descriptor, flows: Flows) -> str:
-    provenance, labels = described.provenance, flows.read_labels(described)
-    inputs = f", given {', '.join(sanitize(path[:200]) for path in provenance.inputs[:3])}" if provenance.inputs else ""
+    described = found_value.descriptor
+    provenance, labels = described.provenance, memory.flows.read_labels(described)
     media = f" {as_json_string(described.media_type, 80)}" if described.media_type else ""
-    return (
-        f"\nfrom {as_json_string(provenance.tool, 80)} of {provenance.upstream!r}{media}{inputs}; "
+    inputs = f", given {', '.join(sanitize(path[:200]) for path in provenance.inputs[:3])}" if provenance.inputs else ""
+    return build_text_content(
+        f"{kind}{size}, about {tokens:,} tokens\n{shape}\n"
+        f"from {as_json_string(provenance.tool, 80)} of {provenance.upstream!r}{media}{inputs}; "
         f"stored {format_time(described.created)}, expires {format_time(described.expires)}; "
         f"{labels.integrity}, {labels.confidentiality}"
     )
 
 
 async def read(call: ToolInput) -> Content:
-    """Return a window of a value: lines, items, keys or characters.
-
-    Raises:
-        ToolError: The path has no value, or an argument does not fit it.
-    """
+    """Return a window of a value: lines, items, keys or characters."""
     arguments = call.arguments
     limit = _read_limit(arguments)
     by = cast("Unit", arguments.text("by")) if arguments.has("by") else None
@@ -70,11 +61,7 @@ async def read(call: ToolInput) -> Content:
 
 
 async def grep(call: ToolInput) -> Content:
-    """Return the parts of a value that match a pattern.
-
-    Raises:
-        ToolError: The path has no value, or the pattern is invalid.
-    """
+    """Return the parts of a value that match a pattern."""
     arguments = call.arguments
     found_value, limit = await find_argument(call), _read_limit(arguments, _DEFAULT_MATCHES)
     ignores_case = arguments.flag("ignore_case") or not arguments.flag("case_sensitive", default=True)

@@ -7,7 +7,7 @@ between check and use. On systems without this (Windows), the path is resolved a
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final
@@ -37,20 +37,16 @@ _NAME_CHARACTERS: Final = 1000
 
 
 class Roots(msgspec.Struct, frozen=True):
-    """The folders in which the gateway may read and write files."""
+    """The folders in which the gateway may read and write files. Methods raise `ToolError` for other files."""
 
     folders: tuple[str, ...]
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[int]:
-        """Open a regular file, absolute or relative to a root, for reading and yield its descriptor.
-
-        Raises:
-            ToolError: The file does not exist or cannot be read.
-        """
-        for path in self._resolve(name):
+        """Open a regular file, absolute or relative to a root, for reading and yield its descriptor."""
+        for root, parts in self._resolve(name):
             try:
-                with _explain_errors(name), _open_parent(path) as (folder, last):
+                with _explain_errors(name), _open_parent(root, parts) as (folder, last):
                     file = os.open(last, _FILE_FLAGS, dir_fd=folder)
             except FileNotFoundError:
                 continue
@@ -67,14 +63,10 @@ class Roots(msgspec.Struct, frozen=True):
         )
 
     def write(self, name: str, pieces: Iterable[Buffer], *, overwrite: bool) -> int:
-        """Write a file, absolute or relative to the first root, atomically and return its size in bytes.
-
-        Raises:
-            ToolError: The file exists, or it cannot be written.
-        """
-        path = self._resolve(name)[0]
+        """Write a file, absolute or relative to the first root, atomically and return its size in bytes."""
+        root, parts = self._resolve(name)[0]
         try:
-            with _explain_errors(name), _open_parent(path) as (folder, last):
+            with _explain_errors(name), _open_parent(root, parts) as (folder, last):
                 return atomic_write(last, pieces, folder=folder, overwrite=overwrite)
         except FileNotFoundError:
             raise ToolError(
@@ -82,8 +74,8 @@ class Roots(msgspec.Struct, frozen=True):
                 "(`memory_tools.roots`). Give a path in an existing folder there."
             ) from None
 
-    def _resolve(self, name: str) -> "list[_RootedPath]":
-        """The paths below roots that a name may mean, the likeliest first."""
+    def _resolve(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
+        """The roots, and the parts of a path below each, that a name may mean, the likeliest first."""
         if len(name) > _MAX_NAME:
             raise ToolError(f"{quote_name(name)} is longer than {_MAX_NAME:,} characters. Give a shorter path.")
         path = PurePath(os.path.expanduser(name))  # noqa: PTH111  # Path.expanduser raises for an unknown user
@@ -93,7 +85,7 @@ class Roots(msgspec.Struct, frozen=True):
                 f"{quote_name(name)} is not a valid file path. Give a path without `..` under {self._listed}."
             )
         if not path.is_absolute():
-            return [_RootedPath(root, path.parts) for root in self.folders]
+            return [(root, path.parts) for root in self.folders]
         under = [root for root in self.folders if path.is_relative_to(root)]
         if path in map(PurePath, under):
             raise ToolError(f"{quote_name(name)} is a folder. Give a file in it.")
@@ -101,7 +93,7 @@ class Roots(msgspec.Struct, frozen=True):
             raise ToolError(
                 f"{quote_name(name)} is not under the roots {self._listed} (`memory_tools.roots`). Give a path there."
             )
-        return [_RootedPath(root, path.relative_to(root).parts) for root in under]
+        return [(root, path.relative_to(root).parts) for root in under]
 
     @property
     def _listed(self) -> str:
@@ -113,36 +105,24 @@ def quote_name(name: str) -> str:
     return repr(shorten(name, _NAME_CHARACTERS))
 
 
-class _RootedPath(msgspec.Struct, frozen=True):
-    """A path below a root."""
-
-    root: str
-    parts: tuple[str, ...]
-
-
 @contextmanager
-def _open_parent(path: _RootedPath) -> Iterator[tuple[int | None, str]]:
+def _open_parent(root: str, parts: Sequence[str]) -> Iterator[tuple[int | None, str]]:
     """Open the folder of a file; yield its descriptor and the file's name, or None and the checked path on Windows."""
     if not _HAS_DIR_FD:
-        yield None, _check_links(path)
+        whole = Path(os.path.realpath(root), *parts)
+        if Path(os.path.realpath(whole)) != whole:
+            raise OSError(errno.ELOOP, "a symbolic link")
+        yield None, str(whole)
         return
-    folder = os.open(os.path.realpath(path.root), _FOLDER_FLAGS)
+    folder = os.open(os.path.realpath(root), _FOLDER_FLAGS)
     try:
-        for part in path.parts[:-1]:
+        for part in parts[:-1]:
             below = os.open(part, _FOLDER_FLAGS, dir_fd=folder)
             os.close(folder)
             folder = below
-        yield folder, path.parts[-1]
+        yield folder, parts[-1]
     finally:
         os.close(folder)
-
-
-def _check_links(path: _RootedPath) -> str:
-    """The whole path, which must not contain a symbolic link."""
-    whole = Path(os.path.realpath(path.root), *path.parts)
-    if Path(os.path.realpath(whole)) != whole:
-        raise OSError(errno.ELOOP, "a symbolic link")
-    return str(whole)
 
 
 @contextmanager

@@ -125,9 +125,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
 async def _make_frame(call: ToolInput, value: NewValue) -> bytes | SpooledFrame:
     """Return the value in an upstream's response; a value that is too large is not made, if its size is known.
 
-    Raises:
-        ToolError: The value is too large: a call can name a large value many times.
-        StoreError: The response cannot be written to a file.
+    A call can name a large value many times.
     """
     limit = call.memory.limits.max_message_bytes
     oversize = ToolError(

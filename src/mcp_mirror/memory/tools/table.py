@@ -147,7 +147,9 @@ def own_tools(
     `lifetime` is how many seconds after its last use a value is kept. `has_sql`: the extra `sql` is installed.
     `has_run`: `memory_run` is served beside them.
     """
-    kept = f"kept {_format_duration(lifetime)} after last use"
+    scale, unit = next(((scale, unit) for scale, unit in _UNITS if lifetime >= 2 * scale), _UNITS[-1])
+    amount = f"{lifetime / scale:.3g}"
+    kept = f"kept {amount} {unit}{'' if amount == '1' else 's'} after last use"
     tools = {**TOOLS, QUERY: with_sql(TOOLS[QUERY], has_run=has_run)} if has_sql else TOOLS
     return {
         name: replace(tool, description=tool.description.replace(_KEPT, kept))
@@ -181,9 +183,3 @@ def explain_unserved(name: str, policy: MemoryToolsPolicy, elsewhere: str = "") 
     else:
         reason = "`memory_tools: all` in the gateway's configuration serves it."
     return f"Unknown tool {name!r}: this memory tool is not served. {reason}"
-
-
-def _format_duration(seconds: float) -> str:
-    scale, unit = next(((scale, unit) for scale, unit in _UNITS if seconds >= 2 * scale), _UNITS[-1])
-    amount = f"{seconds / scale:.3g}"
-    return f"{amount} {unit}{'' if amount == '1' else 's'}"

@@ -102,9 +102,7 @@ class Memory(msgspec.Struct, frozen=True):
     async def find_pointers(self, namespace: str, text: bytes) -> Pointers:
         """Find the paths in JSON text, also those to values that other processes with the same store made.
 
-        Raises:
-            StoreError: The store failed.
-            ToolError: There are too many paths.
+        ToolError if there are too many.
         """
         most = self.limits.traffic.max_pointers
         found = await self.scanner.find(text, self.path_slugs, most)
@@ -181,6 +179,7 @@ class MemoryTool(msgspec.Struct, frozen=True):
     """The schema of each argument."""
     required: tuple[str, ...]
     run: Callable[[ToolInput], Awaitable[Content]]
+    """Answers a call; raises as `call`."""
     hints: Mapping[str, bool] = msgspec.field(default_factory=lambda: READS)
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     unlisted: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
@@ -222,7 +221,9 @@ class MemoryTool(msgspec.Struct, frozen=True):
         """Answer a call.
 
         Raises:
-            ToolError: The arguments do not match the schema, or the tool failed.
+            ToolError: The arguments do not match the schema, a path has no value, or the tool failed.
+            FlowError: The flow policy hides a value from the model.
+            StoreError: The store failed.
         """
         read = await run_by_size(len(arguments), self.read_arguments, arguments)
         return await self.run(ToolInput(memory, namespace, self.name, read))
@@ -230,8 +231,7 @@ class MemoryTool(msgspec.Struct, frozen=True):
     def read_arguments(self, arguments: Buffer) -> Arguments:
         """Return the arguments of a call, converted to the types of the schema.
 
-        Raises:
-            ToolError: An argument is missing, unknown or of another type.
+        ToolError if an argument is missing, unknown or of another type.
         """
         try:
             members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
@@ -240,11 +240,6 @@ class MemoryTool(msgspec.Struct, frozen=True):
         texts = self._translate({name: bytes(raw) for name, raw in members.items() if bytes(raw) != b"null"})
         kept = {*self.required, *self.may_be_empty}.difference(self.optional)
         given = {name: text for name, text in texts.items() if text != b'""' or name in kept}
-        self._check_names(given)
-        return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
-
-    def _check_names(self, given: Mapping[str, bytes]) -> None:
-        """Raise a `ToolError` for the first unknown argument, else for the first one that is missing."""
         for name in given:
             if self._find_schema(name) is None:
                 hint = self._hint(name, given)
@@ -252,17 +247,20 @@ class MemoryTool(msgspec.Struct, frozen=True):
         for name in self.required:
             if name not in given and name not in self.optional:
                 raise ToolError(f"{self.name} needs {name!r}. {self._describe_usage}")
+        return Arguments({name: self._read(name, raw) for name, raw in given.items()}, arguments)
 
     def _hint(self, unknown: str, given: Mapping[str, bytes]) -> str:
         """The sentence about an unknown argument that names the right one; empty if it is not known."""
-        for name in self._find_synonyms(unknown):
-            if name in given:
-                return f" Give {name!r} once."
+        if given_again := [name for name in self._find_synonyms(unknown) if name in given]:
+            return f" Give {given_again[0]!r} once."
         left = [name for name in self.properties if name not in given and self._accepts(name, given[unknown])]
         if near := find_nearest(unknown, left):
             return f" Did you mean {near[0]!r}?"
         missing = [name for name in left if name in self.required]
-        return f" Did you mean {missing[0]!r}?" if len(missing) == 1 else self._find_enumerated(unknown)
+        if len(missing) == 1:
+            return f" Did you mean {missing[0]!r}?"
+        enumerated = (name for name, schema in self.properties.items() if unknown in schema.get("enum", ()))
+        return next((f' Write {name}="{unknown}".' for name in enumerated), "")
 
     def _find_schema(self, name: str) -> Mapping[str, Any] | None:
         """The schema of an argument; None if the tool has no such argument."""
@@ -286,22 +284,16 @@ class MemoryTool(msgspec.Struct, frozen=True):
     def _accepts(self, name: str, raw: bytes) -> bool:
         """Whether an argument accepts the type of a value."""
         schema = self._find_schema(name) or {}
-        return _READERS.get(schema.get("type", ""), bytes)(raw) is not None
-
-    def _find_enumerated(self, word: str) -> str:
-        """The hint for a value of an argument that is given as an argument; empty for other words."""
-        for name, schema in self.properties.items():
-            if word in schema.get("enum", ()):
-                return f' Write {name}="{word}".'
-        return ""
+        read, _ = _KINDS.get(schema.get("type", ""), _ANY)
+        return read(raw) is not None
 
     def _read(self, name: str, raw: bytes) -> Any:
         """The value of an argument from its JSON text."""
         schema = self._find_schema(name) or {}
-        kind = schema.get("type", "")
-        value = _READERS.get(kind, bytes)(raw)
+        read, described = _KINDS.get(schema.get("type", ""), _ANY)
+        value = read(raw)
         if value is None:
-            raise ToolError(f"{name!r} of {self.name} must be {_TYPES[kind]}. {self._describe_usage}")
+            raise ToolError(f"{name!r} of {self.name} must be {described}. {self._describe_usage}")
         options = schema.get("enum", (value,))
         if value not in options and f"{value}s" in options:
             return f"{value}s"
@@ -311,8 +303,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
 
     @property
     def _describe_usage(self) -> str:
-        further = ((name, schema) for name, schema in self.properties.items() if name not in self.required)
-        optional = ", ".join(_describe_argument(name, schema) for name, schema in further)
+        further = [name for name in self.properties if name not in self.required]
+        optional = ", ".join(_describe_argument(name, self.properties[name]) for name in further)
         if not self.required:
             return f"It may take {optional}."
         return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."
@@ -347,20 +339,15 @@ def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
     return read
 
 
-_READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "string": lambda raw: decode_as(raw, str),
-    "integer": _read_number,
-    "boolean": lambda raw: {"true": True, "false": False}.get(_unquote(raw)),
-    "array": _make_json_reader(b"["),
-    "object": _make_json_reader(b"{"),
+_KINDS: Final[Mapping[str, tuple[Callable[[bytes], Any], str]]] = {
+    "string": (lambda raw: decode_as(raw, str), "text"),
+    "integer": (_read_number, "a whole number"),
+    "boolean": (lambda raw: {"true": True, "false": False}.get(_unquote(raw)), "true or false"),
+    "array": (_make_json_reader(b"["), "a list"),
+    "object": (_make_json_reader(b"{"), "an object"),
 }
-_TYPES: Final[Mapping[str, str]] = {
-    "string": "text",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-}
+"""The types of arguments: the reader of a value, which returns None for other types, and the name in errors."""
+_ANY: Final[tuple[Callable[[bytes], Any], str]] = (bytes, "JSON")
 
 READS: Final[Mapping[str, bool]] = {"readOnlyHint": True, "openWorldHint": False}
 ADDS: Final[Mapping[str, bool]] = {"destructiveHint": False, "openWorldHint": False}

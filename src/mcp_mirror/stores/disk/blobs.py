@@ -56,7 +56,10 @@ class BlobDraft(msgspec.Struct, frozen=True):
 
 
 class Blobs(msgspec.Struct, frozen=True):
-    """A folder of blobs. Call `adopt`, `remove` and `sizes` only with the index's write lock."""
+    """A folder of blobs. Call `adopt`, `remove` and `sizes` only with the index's write lock.
+
+    Methods raise `OSError` if the system refuses an operation.
+    """
 
     folder: Path
     drafts: Path
@@ -65,11 +68,7 @@ class Blobs(msgspec.Struct, frozen=True):
     """Sync drafts before they are adopted, and the folder before `adopt` returns."""
 
     def open(self) -> None:
-        """Create the folder.
-
-        Raises:
-            OSError: The folder cannot be created.
-        """
+        """Create the folder."""
         with suppress(FileExistsError):
             self.folder.mkdir(0o700)
         self._sync(self.folder.parent)
@@ -102,9 +101,6 @@ class Blobs(msgspec.Struct, frozen=True):
 
         `fingerprint` is the beginning of its name, from `compute_fingerprint`; None for an encrypted blob. `file` is an
         existing file with the same bytes, which may be linked.
-
-        Raises:
-            OSError: The blob cannot be written.
         """
         digest = f"{fingerprint or secrets.token_hex(_FINGERPRINT)}{secrets.token_hex(_RANDOM)}"
         path = self.drafts / secrets.token_hex(16)
@@ -118,9 +114,7 @@ class Blobs(msgspec.Struct, frozen=True):
     def adopt(self, draft: BlobDraft) -> None:
         """Rename a draft to its final name; do nothing for a blob that is already stored.
 
-        Raises:
-            BlobRemovedError: The file of that blob was removed since.
-            OSError: The draft cannot be renamed.
+        BlobRemovedError if the file of that blob was removed since.
         """
         path = self.build_path(draft.digest, draft.start)
         if draft.path is None:
@@ -201,11 +195,7 @@ def compute_fingerprint(owner: str, blob: Segments) -> str:
 
 
 def _has_bytes(path: Path, start: int, blob: Segments) -> bool:
-    """Whether a file has these bytes at an offset. Other threads run while it is read.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Whether a file has these bytes at an offset. Other threads run while it is read."""
     read = bytearray(PIECE)
     with path.open("rb", buffering=0) as file:
         file.seek(start)

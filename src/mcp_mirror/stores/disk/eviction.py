@@ -14,7 +14,6 @@ from mcp_mirror.stores.quotas import (
     EXPIRED_PER_PUT,
     MAX_TOMBSTONES,
     NAMESPACE_TOMBSTONES,
-    REMOVED_PER_STEP,
     TOMBSTONE_LIFETIME,
     Eviction,
     SpaceUsage,
@@ -42,15 +41,6 @@ class Removal(NamedTuple):
     size: int
 
 
-class Room(NamedTuple):
-    """The room that one change of the index made for a new value."""
-
-    is_enough: bool
-    """The value fits; otherwise another change must make more room."""
-    evicted: int
-    """The number of values that were removed although they had not expired."""
-
-
 class DiskEviction:
     """Makes room in the index."""
 
@@ -63,53 +53,34 @@ class DiskEviction:
         query = _EXPIRED.format(owner="" if owner is None else _OF_OWNER)
         return [Removal(*row) for row in change.execute(query, parameters)]
 
-    def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> Room:
-        """Replace some expired values by tombstones, then some of the least recently used ones of crowded namespaces.
+    def make_room(self, change: sqlite3.Connection, namespace: str, size: int) -> tuple[bool, int]:
+        """Replace some values by tombstones for a new value; see `Eviction.make_room`.
 
-        Raises:
-            StoreError: The value fits only at the cost of another namespace's fair share.
+        Returns:
+            Whether the value fits now, otherwise another change must make more room; and the number of evicted values.
         """
-        self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
-        plan = self._plan_eviction(change, namespace, size)
-        most_evicted = REMOVED_PER_STEP - self._remove_expired(change, namespace, plan)
-        if not most_evicted:
-            return Room(is_enough=False, evicted=0)
-        plan.check()
-        evicted = 0
-        while (crowded := plan.choose_namespace()) is not None:
-            if evicted == most_evicted:
-                return Room(is_enough=False, evicted=evicted)
+
+        def expire(owner: str | None) -> tuple[str, int] | None:
+            expired = self.find_expired(change, owner, 1)
+            self.replace_by_tombstones(change, "expired", expired)
+            return (expired[0].namespace, expired[0].size) if expired else None
+
+        def evict(crowded: str) -> int:
             oldest = Removal(*change.execute(_OLDEST, (crowded,)).fetchone())
             self.replace_by_tombstones(change, "evicted", [oldest])
-            plan.remove(crowded, oldest.size)
-            evicted += 1
-        return Room(is_enough=True, evicted=evicted)
+            return oldest.size
 
-    def _remove_expired(self, change: sqlite3.Connection, namespace: str, plan: Eviction) -> int:
-        """Remove expired values until the new value fits, those of all namespaces if the store is full.
-
-        Returns their number, at most `REMOVED_PER_STEP`.
-        """
-        for removed in range(REMOVED_PER_STEP):
-            if not (plan.exceeds_total or plan.exceeds_share):
-                return removed
-            expired = self.find_expired(change, None if plan.exceeds_total else namespace, 1)
-            if not expired:
-                return removed
-            self.replace_by_tombstones(change, "expired", expired)
-            plan.remove(expired[0].namespace, expired[0].size)
-        return REMOVED_PER_STEP
-
-    def _plan_eviction(self, change: sqlite3.Connection, namespace: str, size: int) -> Eviction:
+        self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
         total = SpaceUsage(*change.execute(TOTALS).fetchone())
         is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
         where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
         usage = {name: SpaceUsage(*used) for name, *used in rows}
-        return Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
+        plan = Eviction(self._policy.for_namespace(namespace), namespace, size, usage, total)
+        return plan.make_room(expire, evict), plan.evicted
 
     def replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, removals: list[Removal]) -> None:
-        """Remove values, and add their tombstones."""
+        """Remove values, and add their tombstones, in place of the oldest ones over the limits."""
         now = self._clock()
         for rowid, namespace, base, record, _ in removals:
             change.execute("DELETE FROM entries WHERE rowid = ?", (rowid,))
@@ -120,15 +91,10 @@ class DiskEviction:
                 tombstone = (namespace, base, slug_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)
         for namespace in {removal.namespace for removal in removals}:
-            _trim_tombstones(change, namespace, now)
-
-
-def _trim_tombstones(change: sqlite3.Connection, namespace: str, now: float) -> None:
-    """Remove old tombstones, and the oldest ones over the limits of the namespace and of the store."""
-    change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
-    limits = (("WHERE namespace = ?", (namespace,), NAMESPACE_TOMBSTONES), ("", (), MAX_TOMBSTONES))
-    for where, names, most in limits:
-        [count] = change.execute(f"SELECT coalesce(sum(tombstones), 0) FROM graves {where}", names).fetchone()  # noqa: S608  # ours
-        if count > most:
-            oldest = f"SELECT rowid FROM tombstones {where} ORDER BY at LIMIT ?"  # noqa: S608  # ours
-            change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (*names, count - most))  # noqa: S608  # ours
+            change.execute("DELETE FROM tombstones WHERE at < ?", (now - TOMBSTONE_LIFETIME,))
+            limits = (("WHERE namespace = ?", (namespace,), NAMESPACE_TOMBSTONES), ("", (), MAX_TOMBSTONES))
+            for where, names, most in limits:
+                [count] = change.execute(f"SELECT coalesce(sum(tombstones), 0) FROM graves {where}", names).fetchone()  # noqa: S608  # ours
+                if count > most:
+                    oldest = f"SELECT rowid FROM tombstones {where} ORDER BY at LIMIT ?"  # noqa: S608  # ours
+                    change.execute(f"DELETE FROM tombstones WHERE rowid IN ({oldest})", (*names, count - most))  # noqa: S608  # ours

@@ -88,17 +88,6 @@ _FILES_AT_ONCE: Final = 16
 """Files that one change removes."""
 
 
-def _begin(connection: sqlite3.Connection, until: float) -> bool:
-    """Begin a transaction. Return whether this process has the write lock; raise the error after `until`."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if not is_busy(error) or time.monotonic() > until:
-            raise
-        return False
-    return True
-
-
 class ValueLocation(msgspec.Struct, frozen=True):
     """The location of a value's bytes: in the index or in a blob."""
 
@@ -114,7 +103,10 @@ class ValueLocation(msgspec.Struct, frozen=True):
 
 
 class Index:
-    """Values by namespace and base. Safe for use from any thread."""
+    """Values by namespace and base. Safe for use from any thread.
+
+    Methods raise errors of SQLite, and `OSError` of the folder.
+    """
 
     def __init__(
         self, path: Path, policy: StorePolicy, clock: Callable[[], float], blobs: Blobs, records: RecordCodec
@@ -141,10 +133,7 @@ class Index:
     def open(self) -> bool:
         """Open or create the index; if it is open, close it before. Return whether it is new.
 
-        Raises:
-            sqlite3.Error: The index cannot be used.
-            OSError: The index cannot be created.
-            StoreError: The index has another format.
+        StoreError if the index has another format.
         """
         self.close()
         create_private(self._path)
@@ -203,8 +192,11 @@ class Index:
             while not self._put(namespace, descriptor, record, content, draft):
                 time.sleep(_PAUSE)
         except BaseException:
-            if draft and draft.path:
-                self._discard_draft(draft)
+            if draft and draft.path:  # if its file cannot be removed, the next start removes it
+                place = (draft.digest, draft.start)
+                with suppress(sqlite3.Error), self._change(is_durable=False) as change:
+                    if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
+                        self._blobs.remove(name_of(*place))
             raise
         self._remove_doomed_files()
 
@@ -216,8 +208,8 @@ class Index:
             key = (namespace, descriptor.base)
             for table in ("entries", "tombstones"):
                 change.execute(f"DELETE FROM {table} WHERE namespace = ? AND base = ?", key)  # noqa: S608  # ours
-            room = self._eviction.make_room(change, namespace, descriptor.size)
-            if room.is_enough:
+            has_room, evicted = self._eviction.make_room(change, namespace, descriptor.size)
+            if has_room:
                 if draft:
                     self._blobs.adopt(draft)
                     place = (draft.digest, draft.start, draft.file_size)
@@ -227,8 +219,8 @@ class Index:
                 stored = (record, content, draft.digest if draft else None)
                 row = (*key, descriptor.size, *times, *stored, slug_of(descriptor.base))
                 change.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        self._evicted += room.evicted
-        return room.is_enough
+        self._evicted += evicted
+        return has_room
 
     def find_blobs(self, fingerprint: str) -> list[tuple[str, int]]:
         """The digests and offsets of blobs with this fingerprint, at most four."""
@@ -330,7 +322,12 @@ class Index:
                 if self._synchronous != level:  # SQLite compiles the statement each time
                     connection.execute(f"PRAGMA synchronous = {level}")
                     self._synchronous = level
-                if _begin(connection, until):
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if not is_busy(error) or time.monotonic() > until:
+                        raise
+                else:
                     with connection:  # commits, or rolls back
                         if writes_uses:
                             self._write_uses(connection)
@@ -443,13 +440,6 @@ class Index:
             if self._checkpointer is None:
                 self._checkpointer = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             return self._checkpointer
-
-    def _discard_draft(self, draft: BlobDraft) -> None:
-        """Remove the file of a value that was not stored. If that fails, the next start removes the file."""
-        with suppress(sqlite3.Error), self._change(is_durable=False) as change:
-            place = (draft.digest, draft.start)
-            if not change.execute("SELECT 1 FROM blobs WHERE digest = ? AND start = ?", place).fetchone():
-                self._blobs.remove(name_of(*place))
 
     def _remove_doomed_files(self) -> int:
         """Remove some files of blobs without a value, unless a new value uses the blob. Returns their number."""

@@ -53,11 +53,7 @@ class DiskListings:
         self._index, self._records, self._clock, self._lifetime = index, records, clock, lifetime
 
     def list(self, namespace: str, after: str | None, slug: str, limit: int | None) -> tuple[Descriptor, ...]:
-        """A page of the stored values, newest first; see `Store.list`.
-
-        Raises:
-            LookupError: `after` does not exist.
-        """
+        """A page of the stored values, newest first; see `Store.list`."""
         now = self._clock()
         parameters: dict[str, Any] = {"namespace": namespace, "now": now, "slug": slug}
         page: list[Descriptor] = []
@@ -95,10 +91,17 @@ class DiskListings:
 
     def stats(self, namespace: str) -> StoreStats:
         """The number and bytes of the unexpired values, and the counted tokens."""
+        now = self._clock()
         with self._index.reading() as connection:
-            kept = _sum_unexpired(connection, namespace, self._clock())
             counted = connection.execute(_TRAFFIC, (namespace,)).fetchone()
-        return StoreStats(*kept, Traffic(*counted) if counted else Traffic())
+            own = connection.execute('SELECT "values", bytes FROM usage WHERE namespace = ?', (namespace,)).fetchone()
+            values, size = own or (0, 0)
+            if own and connection.execute(_EXPIRED, (namespace, now)).fetchone():
+                half = values // 2  # the smaller part is counted: the unexpired values, or the others
+                values, size = connection.execute(_UNEXPIRED, (namespace, now, half + 1)).fetchone()
+                if values > half:
+                    values, size = connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
+        return StoreStats(values, size, Traffic(*counted) if counted else Traffic())
 
     def namespaces(self) -> frozenset[str]:
         """The namespaces with stored values or counted tokens."""
@@ -112,20 +115,6 @@ class DiskListings:
             if namespace is None:
                 rows += connection.execute("SELECT DISTINCT label FROM tombstones").fetchall()
         return frozenset(slug for (slug,) in rows if slug)
-
-
-def _sum_unexpired(connection: sqlite3.Connection, namespace: str, now: float) -> tuple[int, int]:
-    """The values and bytes of a namespace without expired values, counted by the smaller part."""
-    own = connection.execute('SELECT "values", bytes FROM usage WHERE namespace = ?', (namespace,)).fetchone()
-    if not own:
-        return 0, 0
-    if not connection.execute(_EXPIRED, (namespace, now)).fetchone():
-        return own[0], own[1]
-    half = own[0] // 2
-    values, size = connection.execute(_UNEXPIRED, (namespace, now, half + 1)).fetchone()
-    if values > half:
-        values, size = connection.execute(_STATS, {"namespace": namespace, "now": now}).fetchone()
-    return values, size
 
 
 def _choose_index(connection: sqlite3.Connection, namespace: str, now: float, in_order: str) -> str:

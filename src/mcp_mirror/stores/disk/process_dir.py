@@ -49,11 +49,7 @@ class ProcessDir:
         return any(other != self.path and not _is_dead(other) for other in self._folder.glob(f"{_PREFIX}*"))
 
     def create(self) -> None:
-        """Create the directory if it is not in place, and remove those of dead processes, within `lock_folder`.
-
-        Raises:
-            OSError: The directory cannot be created.
-        """
+        """Create the directory if it is not in place, and remove those of dead processes, within `lock_folder`."""
         if self.is_in_place:
             return
         self._unlock()
@@ -84,20 +80,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
         OSError: Another process keeps the lock for too long, the folder is not writable or cannot be locked, or another
             user has replaced it.
     """
-    _refuse_replaced(folder)
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode) or (sys.platform != "win32" and found.st_uid != os.geteuid()):
+        raise OSError(errno.ESTALE, "another user has replaced its folder")
     file = open_lock(folder / _LOCK)
     try:
         _wait_for_lock(file)
         yield
     finally:
         os.close(file)
-
-
-def _refuse_replaced(folder: Path) -> None:
-    """Raise an `OSError` for a link or a folder of another user, which the store did not open."""
-    found = folder.lstat()
-    if stat.S_ISLNK(found.st_mode) or (sys.platform != "win32" and found.st_uid != os.geteuid()):
-        raise OSError(errno.ESTALE, "another user has replaced its folder")
 
 
 def _wait_for_lock(file: int) -> None:

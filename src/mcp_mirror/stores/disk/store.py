@@ -107,7 +107,12 @@ class DiskStore:
     async def check(self) -> None:
         """Read from the index, and write a file of the size of a small value, which is removed again."""
         await self.totals()
-        await self._run_change(self._check_room)
+
+        def write() -> None:
+            with self._blobs.draft((bytes(INLINE_BYTES),)):
+                pass
+
+        await self._run_change(write)
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         refuse_oversized(size := sum(map(len, blob)), self._policy.for_namespace(namespace))
@@ -205,10 +210,6 @@ class DiskStore:
                     if not reserve.exists() or reserve.stat().st_size < size:
                         atomic_write(reserve, (bytes(size),))
                     return
-
-    def _check_room(self) -> None:
-        with self._blobs.draft((bytes(INLINE_BYTES),)):
-            pass
 
     def _put(self, namespace: str, descriptor: Descriptor, blob: Segments, size: int, file: FileSpan | None) -> None:
         self._reopen_if_removed()
@@ -314,7 +315,15 @@ class DiskStore:
 
     def _open_index(self) -> int:
         if self._index.open() and self._blobs.sizes():
-            self._set_blobs_aside()
+            aside = f"{_BLOBS}.without-index-{int(time.time())}"
+            (self._folder / _BLOBS).rename(self._folder / aside)
+            self._blobs.open()
+            _logger.warning(
+                "The store in %s had large values and no index. They were renamed to %s, and the store is now empty. "
+                "To use a backup, stop all gateways and replace the folder of the store by the backup.",
+                self._folder,
+                aside,
+            )
         lost = self._index.reconcile()
         if foreign := self._index.count_foreign():  # these values would look lost
             raise StoreError(
@@ -326,8 +335,7 @@ class DiskStore:
     def _set_aside(self) -> None:
         """Rename a damaged index and its blobs, so that a new store can be created.
 
-        Raises:
-            StoreError: Another process still uses the index.
+        StoreError if another process still uses the index.
         """
         self._index.close()
         if self._process_dir.is_shared:
@@ -349,18 +357,6 @@ class DiskStore:
             _INDEX,
             aside,
             _BLOBS,
-            aside,
-        )
-
-    def _set_blobs_aside(self) -> None:
-        """Rename large values without an index, which the operator may not have restored yet."""
-        aside = f"{_BLOBS}.without-index-{int(time.time())}"
-        (self._folder / _BLOBS).rename(self._folder / aside)
-        self._blobs.open()
-        _logger.warning(
-            "The store in %s had large values and no index. They were renamed to %s, and the store is now empty. To "
-            "use a backup, stop all gateways and replace the folder of the store by the backup.",
-            self._folder,
             aside,
         )
 

@@ -79,9 +79,7 @@ _TABLES: Final = (
 def create_tables(connection: sqlite3.Connection, folder: Path) -> bool:
     """Create the tables of a new index in a folder, completely or not at all. Return whether it is new.
 
-    Raises:
-        StoreError: The index has another format.
-        sqlite3.Error: The index cannot be read or written.
+    StoreError if the index has another format.
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found == _FORMAT:

@@ -154,13 +154,15 @@ class _ConnectedFirstPool(ConnectionPool):
 
 
 class RedisConnection:
-    """A pool of connections. When the server fails, all waiting exchanges fail with the first one."""
+    """A pool of connections. When the server fails, all waiting exchanges fail with the first one.
+
+    Exchanges raise `StoreError`. One that failed may have been carried out.
+    """
 
     def __init__(self, url: str, script: str, beginning: str) -> None:
         """Create the pool, which connects with the first command; the script gets the beginning of all keys.
 
-        Raises:
-            StoreError: The address is not valid.
+        StoreError if the address is not valid.
         """
         self._pool = _create_pool(url)
         self._client = Redis(connection_pool=self._pool)
@@ -193,9 +195,6 @@ class RedisConnection:
         """Run commands in one exchange and return their replies. Commands of others may run between them.
 
         `is_large`: the commands or their replies may have megabytes.
-
-        Raises:
-            StoreError: The exchange failed.
         """
         slots = self._transfers if is_large else self._slots
         async with self._exchange(slots), self._client.pipeline(transaction=False) as pipe:
@@ -208,9 +207,6 @@ class RedisConnection:
 
         `blobs` are the arguments that JSON cannot represent. `is_write`: the operation has written if its reply is not
         empty.
-
-        Raises:
-            StoreError: The exchange failed. The operation may have been carried out.
         """
         async with self._exchange(self._slots):
             texts = operation, msgspec.json.encode(arguments)
@@ -280,11 +276,7 @@ class RedisConnection:
 
 @contextmanager
 def decoding() -> Iterator[None]:
-    """Decode replies in the context: values of another form are those of another program, or of a damaged server.
-
-    Raises:
-        StoreError: A reply cannot be decoded.
-    """
+    """Decode replies in the context: StoreError for those of another form, of another program or a damaged server."""
     try:
         yield
     except (ValueError, TypeError, LookupError):

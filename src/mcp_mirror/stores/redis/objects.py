@@ -66,15 +66,19 @@ class ObjectRegistry:
         await self._redis.run([("ZADD", self._key, "XX", "LT", 0, name) for name in names])
 
     async def remove_garbage(self) -> int:
-        """Remove a batch of objects without a value. Returns the number of removed objects.
+        """Remove a batch of objects without a value, and return the number of removed objects.
 
-        Raises:
-            StoreError: Redis or the object store failed; the objects are removed later.
+        After a `StoreError`, they are removed later.
         """
         [late] = await self._redis.run([("ZRANGE", self._key, "(0", self._clock(), "BYSCORE", "LIMIT", 0, _AT_ONCE)])
         if late:
             await self.give_up(*late)
-        await self._search()
+        [is_due] = await self._redis.run([("SET", self._searched, 1, "NX", "EX", _SEARCH_SECONDS)])
+        if is_due:  # Redis may not know an object: it lost data, or an upload finished late
+            old = self._clock() - _YOUNG
+            async for page in self._objects.list(await self._find_folder()):
+                if unknown := [("ZADD", self._key, "NX", 0, name) for name, created in page if created < old]:
+                    await self._redis.run([*unknown, *self._restart_expiry])
         [found] = await self._redis.run([("ZRANGE", self._key, 0, 0, "BYSCORE", "LIMIT", 0, _AT_ONCE)])
         if found:
             names = (name.decode("utf-8", "replace") for name in found)
@@ -93,13 +97,3 @@ class ObjectRegistry:
             if not _FOLDER.fullmatch(name):
                 raise ValueError
         return name
-
-    async def _search(self) -> None:
-        """Once a day, mark objects for removal that Redis does not know: it lost data, or an upload finished late."""
-        [is_due] = await self._redis.run([("SET", self._searched, 1, "NX", "EX", _SEARCH_SECONDS)])
-        if not is_due:
-            return
-        old = self._clock() - _YOUNG
-        async for page in self._objects.list(await self._find_folder()):
-            if unknown := [("ZADD", self._key, "NX", 0, name) for name, created in page if created < old]:
-                await self._redis.run([*unknown, *self._restart_expiry])

@@ -121,16 +121,10 @@ class RedisStore:
         folder: Callable[[], Path],
         objects: "S3Blobs | None" = None,
     ) -> None:
-        """Configure the store. It connects with its first use.
+        """Configure the store, which connects with its first use; the clock returns seconds since the epoch.
 
-        Args:
-            policy: The server, the quotas and the lifetime.
-            clock: Seconds since the epoch.
-            folder: Returns the folder for files of large values. Called with the first file.
-            objects: The bucket for large values; None to keep them in Redis.
-
-        Raises:
-            StoreError: The address is missing or not valid.
+        `folder` returns the folder for files of large values. `objects` is the bucket for large values; None: Redis has
+        them. StoreError if the address is missing or not valid.
         """
         if policy.url is None:
             raise StoreError("`store.kind: redis` needs `store.url`, such as redis://127.0.0.1:6379/0.")
@@ -154,28 +148,24 @@ class RedisStore:
         The store works without the server until its first use.
         """
         with suppress(StoreError):
-            await self._warn_of_memory_limit()
-            await self._warn_of_other_formats()
+            await self._check_server()
         self._sweeper.start()
         return self
 
-    async def _warn_of_other_formats(self) -> None:
+    async def _check_server(self) -> None:
+        """Log why the server may lose values, and that it has values of another format."""
+        if (limit := await self._call("memory_limit")) and limit[1]:
+            kind, most = limit[0].decode(), limit[1]
+            if kind != "noeviction":
+                _logger.warning(_EVICTS, kind)
+            elif most < self._policy.max_bytes and not self._objects:
+                _logger.warning(_TOO_SMALL, format_bytes(most), format_bytes(self._policy.max_bytes))
         since = self._clock() - self._policy.lifetime
         orders = (KeyNames(f"{self._policy.prefix}{number}").of("order") for number in OTHER_FORMATS)
         counts = await self._redis.run([("ZCOUNT", order, since, "+inf") for order in orders])
         for number, values in zip(OTHER_FORMATS, counts, strict=True):
             if values:
                 _logger.warning(_OTHER_FORMAT, format_count(values, "value"), number, FORMAT)
-
-    async def _warn_of_memory_limit(self) -> None:
-        found = await self._call("memory_limit")
-        if not found or not found[1]:
-            return
-        kind, most = found[0].decode(), found[1]
-        if kind != "noeviction":
-            _logger.warning(_EVICTS, kind)
-        elif most < self._policy.max_bytes and not self._objects:
-            _logger.warning(_TOO_SMALL, format_bytes(most), format_bytes(self._policy.max_bytes))
 
     async def __aexit__(self, *_: object) -> None:
         await self._sweeper.stop()

@@ -47,9 +47,6 @@ async def assemble(
 
     The parts of an encrypted value, which has an envelope, are the encrypted chunks that contain the range. `folder`
     returns the folder for the file.
-
-    Raises:
-        StoreError: The value was changed, or the file cannot be written.
     """
     if envelope:
         reader = RangeReader(envelope, size, wanted)
