@@ -113,6 +113,11 @@ class BodyReader:
         await self._deliver(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error), identity)
         return True
 
+    def end(self) -> None:
+        """Fail all requests: the connection has ended."""
+        self._bypass.end()
+        self._for_sdk.close()
+
     async def read_json(self, response: httpx2.Response, identity: RequestId) -> None:
         """Take the response to a request out of a body with one message.
 

@@ -76,6 +76,8 @@ class HttpStreams(RequestSink):
         """The headers that name the session and its protocol version, as far as they are known."""
         self._address: httpx2.URL | None = None
         """Where messages go; None: to the URL of the server."""
+        self._sending: dict[RequestId, anyio.CancelScope] = {}
+        """The requests of the SDK in flight."""
         self._messages, self._queue = anyio.create_memory_object_stream[SessionMessage](0)
         """Messages that get no answer, in the order of sending."""
 
@@ -86,16 +88,25 @@ class HttpStreams(RequestSink):
     async def end(self) -> None:
         """Stop to send."""
         self._messages.close()
-        self._queue.close()
 
     async def send(self, item: SessionMessage) -> None:
         """Send a message of the SDK."""
         if isinstance(message := item.message, types.JSONRPCRequest):
             self._bodies.expect(message.id)
             headers = item.metadata.headers if isinstance(item.metadata, ClientMessageMetadata) else None
-            self._tasks.start_soon(self._exchange, message.id, message.method, self._encode(item), headers or {})
+            self._tasks.start_soon(self._exchange_for_sdk, message, self._encode(item), headers or {})
         else:
             await self._messages.send(item)
+
+    async def _exchange_for_sdk(
+        self, message: types.JSONRPCRequest, body: Segments, headers: Mapping[str, str]
+    ) -> None:
+        with anyio.CancelScope() as scope:
+            self._sending[message.id] = scope
+            try:
+                await self._exchange(message.id, message.method, body, headers)
+            finally:
+                del self._sending[message.id]
 
     async def send_request(self, request: PendingRequest) -> None:
         """Send a request of the gateway, and take its response."""
@@ -125,8 +136,9 @@ class HttpStreams(RequestSink):
         """Take the response to a request."""
 
     async def _write_messages(self) -> None:
-        async for item in self._queue:
-            await self._post_message(item)
+        with self._queue:
+            async for item in self._queue:
+                await self._post_message(item)
 
     async def _post_message(self, item: SessionMessage) -> None:
         """Send a message that gets no answer in which a failure could be."""
@@ -177,7 +189,9 @@ class StreamableHttp(HttpStreams):
             await self._post_message(item)
             self._tasks.start_soon(self._follow_events)
         elif method != "notifications/cancelled" or self._session.get(VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS:
-            await super().send(item)  # the newer version has no such message: the end of the stream cancels a request
+            await super().send(item)
+        elif scope := self._sending.get((getattr(message, "params", None) or {}).get("requestId", "")):
+            scope.cancel()  # the end of its stream is the cancellation
 
     async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
         if response.status_code in _UNKNOWN_SESSION and SESSION_HEADER in response.request.headers:
@@ -323,7 +337,7 @@ class LegacySse(HttpStreams):
                 raise
         finally:
             await _close_events(response, events)
-            self._bypass.end()
+            self._bodies.end()
 
     def _set_address(self, address: bytes) -> None:
         """Set the address for messages; an SSEError if it is at another server."""
