@@ -4,7 +4,7 @@ The way of a request of the gateway, and back:
 
     payloads           `PayloadBypass.exchange` gives the request an id, and waits for its outcome (`requests`)
     stdio              writes it to the child (`child_process`, `commands`), and reads the child's lines
-    http_streams       sends it over HTTP, and opens and resumes event streams; `http` puts the parts together
+    http               sends it over HTTP, and opens and resumes event streams
     http_requests      headers, cookies and redirects of the HTTP requests
     http_bodies        reads response bodies: messages and server-sent events
     `oauth`, the SSRF guard and `system/http_connections.py` are the layers between these and the network

@@ -87,7 +87,7 @@ class BodyReader:
         self._spool = spool
         self._output = output
         self._for_sdk = for_sdk
-        self._requests_of_sdk = set[RequestId]()
+        self._requests_of_sdk: dict[RequestId, anyio.CancelScope] = {}
         """Those without a response."""
         self._log = RepeatedLog(_logger)
         self.on_endpoint: Callable[[bytes], object] = lambda _address: None
@@ -95,9 +95,14 @@ class BodyReader:
         self.taking: RequestId | None = None
         """The request whose response is being read at this moment."""
 
-    def expect(self, identity: RequestId) -> None:
-        """Take the response to a request of the SDK from now on."""
-        self._requests_of_sdk.add(identity)
+    def expect(self, identity: RequestId, scope: anyio.CancelScope) -> None:
+        """Take the response to a request of the SDK from now on; `scope` sends it."""
+        self._requests_of_sdk[identity] = scope
+
+    def cancel(self, identity: RequestId) -> None:
+        """Stop a request of the SDK, if there is one with this id."""
+        if scope := self._requests_of_sdk.pop(identity, None):
+            scope.cancel()
 
     def has_ended(self, identity: RequestId) -> bool:
         """Whether a request, of the SDK or of the gateway, waits no longer for its response."""
@@ -222,10 +227,10 @@ class BodyReader:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             if identity in self._requests_of_sdk:
                 message.id = identity
-            answered = None if message.id is None else coerce_request_id(message.id)
+            answered = coerce_request_id(message.id or 0)
             if answered not in self._requests_of_sdk:
                 return
-            self._requests_of_sdk.discard(answered)
+            del self._requests_of_sdk[answered]
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._for_sdk.send(SessionMessage(message))
 

@@ -15,6 +15,7 @@ from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning
 from mcp_mirror.payload.json_rpc import chunks_of
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.types import Segments
+from mcp_mirror.upstreams.oauth import Authorizer, send_authorized
 from mcp_mirror.upstreams.transports.cookies import AcceptCookies, create_cookies, keep_cookies
 from mcp_mirror.upstreams.transports.network_errors import find_followed
 
@@ -44,13 +45,19 @@ class HttpRequests:
     """Sends the requests of one connection."""
 
     def __init__(
-        self, endpoint: HttpEndpoint, timeout: float, inner: httpx2.AsyncBaseTransport, accept_cookies: AcceptCookies
+        self,
+        endpoint: HttpEndpoint,
+        timeout: float,
+        inner: httpx2.AsyncBaseTransport,
+        accept_cookies: AcceptCookies,
+        authorizer: Authorizer | None,
     ) -> None:
         """Send through `inner`; see `HttpTransport`."""
         self.url: Final = httpx2.URL(endpoint.url)
         self.timeout: Final = timeout
         self._inner = inner
         self._accept_cookies = accept_cookies
+        self._authorizer = authorizer
         self._cookies = create_cookies()
         self._headers = _build_common_headers(endpoint, self.url)
 
@@ -76,7 +83,7 @@ class HttpRequests:
             if self._cookies:
                 self._cookies.set_cookie_header(request)
             try:
-                response = await self._inner.handle_async_request(request)
+                response = await send_authorized(self._inner, request, self._authorizer)
             except httpx2.TransportError as error:
                 error.request = request
                 raise
