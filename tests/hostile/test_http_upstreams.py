@@ -19,12 +19,9 @@ from samples import sample
 from tests.end_to_end.conftest import until
 
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.upstreams.transports.http_bodies import BodyReader, StreamPosition
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
-from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -414,9 +411,8 @@ async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> Non
     response = httpx2.Response(200, content=body)
     sender, receiver = anyio.create_memory_object_stream[SessionMessage | Exception]()
     with Spool(WirePolicy(spool_bytes=MIB), tmp_path) as spool, sender, receiver:
-        output = ServerOutput(Redactor(HttpEndpoint("http://127.0.0.1")))
         position = StreamPosition()
-        async for _ in BodyReader(PayloadBypass(), spool, output, sender).read_events(response, None, position):
+        async for _ in BodyReader(PayloadBypass(), spool, sender).read_events(response, None, position):
             assert position.last_id == b"1"
         assert receiver.statistics().current_buffer_used == 0
         wait_until_left(spool.directory, 0, 0)

@@ -14,12 +14,12 @@ from anyio.abc import TaskGroup, TaskStatus
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_mirror.errors import UpstreamError
 from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, BodyError, read_beginning, replace_body
 from mcp_mirror.payload.json_rpc import RequestId, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.upstreams import HttpEndpoint
-from mcp_mirror.system.http_connections import CLOSED_EARLY
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.transports.cookies import AcceptCookies
@@ -45,7 +45,6 @@ from mcp_mirror.upstreams.transports.network_errors import (
 )
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
-from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _TOO_LARGE: Final = 413
 _LATER: Final = frozenset({409, 429, 502, 503, 504})
@@ -75,7 +74,6 @@ class HttpTransport(msgspec.Struct, frozen=True):
     """Seconds without a byte after which anything but a request fails; requests have their own timeout."""
     spool: Spool
     accept_cookies: AcceptCookies
-    output: ServerOutput
     authorizer: Authorizer | None = None
     """Provides OAuth tokens; None if the server needs none."""
 
@@ -86,10 +84,10 @@ class HttpTransport(msgspec.Struct, frozen=True):
         inner = SSRFGuardTransport(addresses)
         sender, receiver = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         http = HttpRequests(self.endpoint, self.timeout, inner, self.accept_cookies, self.authorizer)
-        bodies = BodyReader(bypass, self.spool, self.output, sender)
+        bodies = BodyReader(bypass, self.spool, sender)
         kind: type[HttpStreams] = LegacySse if self.endpoint.legacy_sse else StreamableHttp
         async with sender, receiver, inner, anyio.create_task_group() as tasks:
-            streams = kind(http, bodies, bypass, self.output, tasks)
+            streams = kind(http, bodies, bypass, tasks)
             try:
                 await streams.start()
                 yield receiver, streams
@@ -101,13 +99,10 @@ class HttpTransport(msgspec.Struct, frozen=True):
 class HttpStreams(RequestSink):
     """What the SDK and the gateway send to a server; its answers go to `bodies`."""
 
-    def __init__(
-        self, http: HttpRequests, bodies: BodyReader, bypass: PayloadBypass, output: ServerOutput, tasks: TaskGroup
-    ) -> None:
+    def __init__(self, http: HttpRequests, bodies: BodyReader, bypass: PayloadBypass, tasks: TaskGroup) -> None:
         self._http = http
         self._bodies = bodies
         self._bypass = bypass
-        self._output = output
         self._tasks = tasks
         self._session: dict[str, str] = {}
         """The headers that name the session and its protocol version, as far as they are known."""
@@ -155,6 +150,7 @@ class HttpStreams(RequestSink):
         """Send a request, and take its response. Each failure fails only the request."""
         try:
             response = await self._post(body, headers)
+            self._bypass.unreachable = None
             if method == _INITIALIZE and response.is_success and SESSION_HEADER in response.headers:
                 self._session[SESSION_HEADER] = response.headers[SESSION_HEADER]
             await self._take_response(response, identity)
@@ -183,25 +179,18 @@ class HttpStreams(RequestSink):
     def _encode(self, item: SessionMessage) -> Segments:
         return self._bypass.outbound(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
-    def _note_answer(self, response: httpx2.Response, *, has_message: bool) -> None:
-        """Note what the server answers to a request."""
-        self._bypass.unreachable = None
-        self._output.refusal = None if has_message and not response.is_error else explain_response(response)
-
     async def _refuse(self, response: httpx2.Response, identity: RequestId) -> None:
         """Fail a request whose response does not contain a message."""
         await close(response)
+        reason = explain_response(response)
         if response.status_code == _TOO_LARGE:
             size = int(response.request.headers["content-length"])
-            reason = mark(FailureKind.ANSWERED, explain_large_message(response.request.url, size))
-            await self._bodies.fail(identity, reason)
-        elif self._bypass.find(identity) is not None:
-            await self._bodies.fail(identity, mark(FailureKind.ANSWERED, explain_response(response)))
-        else:  # the SDK's, for which this is the answer of a server that refuses the request
-            code = types.INTERNAL_ERROR if response.is_error else types.INVALID_REQUEST
-            if response.status_code == httpx2.codes.NOT_FOUND:
-                code = types.METHOD_NOT_FOUND
-            await self._bodies.fail(identity, f"HTTP status {response.status_code}", code)
+            reason = explain_large_message(response.request.url, size)
+        code = types.INTERNAL_ERROR if response.is_error else types.INVALID_REQUEST
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            code = types.METHOD_NOT_FOUND
+        kind = FailureKind.REFUSED if self._bypass.find(identity) is None else FailureKind.ANSWERED
+        await self._bodies.fail(identity, mark(kind, reason), code)
 
 
 class StreamableHttp(HttpStreams):
@@ -231,7 +220,6 @@ class StreamableHttp(HttpStreams):
         has_message = kind == JSON or (kind == EVENTS and not response.is_error)
         if response.status_code == httpx2.codes.ACCEPTED or response.has_redirect_location:
             has_message = False
-        self._note_answer(response, has_message=has_message)
         if not has_message:
             await self._refuse(response, identity)
         elif kind == EVENTS:
@@ -349,42 +337,40 @@ class LegacySse(HttpStreams):
 
     async def _follow_events(self, *, task_status: TaskStatus[None]) -> None:
         response = await self._http.send("GET", {**_NO_STORE, "accept": EVENTS})
-        is_stream = _is_event_stream(response)
-        self._note_answer(response, has_message=is_stream)
+        if not _is_event_stream(response):
+            await close(response)
+            raise UpstreamError(explain_response(response))
         events = self._bodies.read_events(response, None, StreamPosition())
+        failure = UpstreamError("It ended its event stream before it named an address for messages.")
         is_started = False
         try:
-            if not is_stream:
-                raise httpx2.HTTPStatusError("", request=response.request, response=response)
             async for _ in events:
                 if self._address and not is_started:
                     is_started = True
                     task_status.started()
-            if not is_started:
-                raise httpx2.RemoteProtocolError(CLOSED_EARLY)
-        except httpx2.HTTPError as error:
-            if not is_started:
-                error.request = response.request
-                raise
+        except httpx2.TransportError as error:
+            failure = UpstreamError(explain_failed_connection(error, self._http.url))
+        except UpstreamError as error:
+            failure = error
         finally:
             await _close_events(response, events)
             self._bodies.end()
+        if not is_started:
+            raise failure
 
     def _set_address(self, address: bytes) -> None:
-        """Set the address for messages; an SSEError if it is at another server."""
+        """Set the address for messages; an UpstreamError if it is at another server."""
         with suppress(ValueError, httpx2.InvalidURL):
             target = urljoin(str(self._http.url), address.decode())
             if urlsplit(target)[:2] == urlsplit(str(self._http.url))[:2]:
                 self._address = httpx2.URL(target)
                 return
-        self._output.refusal = (
+        raise UpstreamError(
             f"{format_address(self._http.url)} wants messages at another address than `url`. Correct the public "
             "address in the server's settings, or `url`."
         )
-        raise httpx2.SSEError(self._output.refusal)
 
     async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
-        self._note_answer(response, has_message=response.is_success)
         if response.is_success:
             await discard(response)
         else:

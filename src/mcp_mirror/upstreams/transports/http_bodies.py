@@ -31,7 +31,6 @@ from mcp_mirror.upstreams.transports.network_errors import (
     mark,
 )
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
-from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 _logger = logging.getLogger(__name__)
 
@@ -79,13 +78,11 @@ class BodyReader:
         self,
         bypass: PayloadBypass,
         spool: Spool,
-        output: ServerOutput,
         for_sdk: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
         """Give messages to a bypass, and those for the SDK to its stream."""
         self._bypass = bypass
         self._spool = spool
-        self._output = output
         self._for_sdk = for_sdk
         self._requests_of_sdk: dict[RequestId, anyio.CancelScope] = {}
         """Those without a response."""
@@ -207,7 +204,6 @@ class BodyReader:
             return
         finally:
             self.taking = None
-        self._output.refusal = None
         if message is not None:
             await self._deliver(message, identity)
 

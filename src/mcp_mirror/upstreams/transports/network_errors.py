@@ -33,6 +33,8 @@ class FailureKind(StrEnum):
     """The server did not respond."""
     ANSWERED = token_hex(16)
     """The server responded, but not with MCP."""
+    REFUSED = token_hex(16)
+    """The same, to a request of the SDK: a server may refuse the handshake of a protocol version."""
     INVALID = token_hex(16)
     """The response cannot be read."""
     DISCARDED = token_hex(16)
