@@ -10,19 +10,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import httpx2
 import pytest
+from mcp.shared.message import SessionMessage
 from removed_files import wait_until_left
 from samples import sample
 from tests.end_to_end.conftest import until
 
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.policies import WirePolicy
-from mcp_mirror.settings.upstreams import HttpEndpoint
-from mcp_mirror.upstreams.transports.http_bodies import BodyReader
+from mcp_mirror.upstreams.transports.http_bodies import BodyReader, StreamPosition
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
-from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -410,11 +409,12 @@ async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> Non
     data = b"x" * (5 * MIB)
     body = b"".join(b"event: %b\nid: 1\ndata: %b\n\n" % (kind, data) for kind in (b"other", b"endpoint"))
     response = httpx2.Response(200, content=body)
-    with Spool(WirePolicy(spool_bytes=MIB), tmp_path) as spool:
-        url = "http://127.0.0.1"
-        output = ServerOutput(Redactor(HttpEndpoint(url)))
-        bodies = BodyReader(HttpEndpoint(url), PayloadBypass(), spool, output)
-        assert [event async for event in bodies.read_events(response, None)] == [b"id: 1\n\n"] * 2
+    sender, receiver = anyio.create_memory_object_stream[SessionMessage | Exception]()
+    with Spool(WirePolicy(spool_bytes=MIB), tmp_path) as spool, sender, receiver:
+        position = StreamPosition()
+        async for _ in BodyReader(PayloadBypass(), spool, sender).read_events(response, None, position):
+            assert position.last_id == b"1"
+        assert receiver.statistics().current_buffer_used == 0
         wait_until_left(spool.directory, 0, 0)
 
 

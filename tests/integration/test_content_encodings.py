@@ -1,4 +1,4 @@
-"""Bodies of HTTP upstreams: decoded content encodings and rewritten server-sent events."""
+"""Bodies of HTTP upstreams: decoded content encodings."""
 
 import gzip
 import zlib
@@ -10,7 +10,6 @@ import pytest
 from tests.load import measure_pause, slowness
 
 from mcp_mirror.payload.content_encodings import Decompressor, decode_body, read_beginning
-from mcp_mirror.upstreams.transports.http_bodies import encode_event
 
 
 def inflate(data: bytes, size: int) -> bytes:
@@ -92,10 +91,3 @@ async def test_a_response_is_closed_when_its_beginning_was_read_or_cannot_be(enc
     with nullcontext() if encoding == "identity" else pytest.raises(httpx2.ReadError):
         assert await read_beginning(response, 12) == b"not gzipnot "
     assert body.is_closed
-
-
-def test_a_rewritten_event_keeps_its_fields_and_splits_its_data() -> None:
-    assert (
-        encode_event((b"id: 7", b"event: message"), b'{"a":\n1}') == b'id: 7\nevent: message\ndata: {"a":\ndata: 1}\n\n'
-    )
-    assert encode_event((b": ping",), None) == b": ping\n\n"

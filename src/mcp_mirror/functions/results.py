@@ -162,11 +162,9 @@ def _encode_data(value: object) -> EncodedData | None:
         return None
     if (form := find_form(type(value))) is not None:
         return write_data(value, form, _encode)
-    if _is_buffer(value):
-        view = memoryview(value)  # type: ignore[arg-type]  # it supports the buffer protocol
-        if view.format not in _BYTE_FORMATS:
-            schema = {"type": type(value).__name__, "shape": list(view.shape or ()), "dtype": view.format}
-            return EncodedData(_encode(view.tolist()), schema)
+    if (view := _view_buffer(value)) is not None and view.format not in _BYTE_FORMATS:
+        schema = {"type": type(value).__name__, "shape": list(view.shape or ()), "dtype": view.format}
+        return EncodedData(_encode(view.tolist()), schema)
     return None
 
 
@@ -174,20 +172,19 @@ _BYTE_FORMATS: Final = ("B", "b", "c")
 """Formats of buffers that contain bytes."""
 
 
-def _is_buffer(value: object) -> bool:
+def _view_buffer(value: Any) -> memoryview | None:
+    """The memory of a value that supports the buffer protocol; None for any other value."""
     try:
-        memoryview(value).release()  # type: ignore[arg-type]  # the call is the check
+        return memoryview(value)
     except (TypeError, BufferError, ValueError):
-        return False
-    return True
+        return None
 
 
 def _is_media(value: object) -> bool:
     if is_pillow_image(type(value)):
         return True
-    if find_form(type(value)) is not None or not _is_buffer(value):
-        return False
-    return memoryview(value).format in _BYTE_FORMATS  # type: ignore[arg-type]  # it supports the buffer protocol
+    view = _view_buffer(value) if find_form(type(value)) is None else None
+    return view is not None and view.format in _BYTE_FORMATS
 
 
 def _build_content_blocks(value: object) -> list[Mapping[str, Any]] | None:
@@ -321,8 +318,8 @@ def _convert_unknown(value: object) -> object:
         return convert_scalar(value)
     if (written := _encode_data(value)) is not None:
         return msgspec.Raw(written.raw)
-    if _is_buffer(value):
-        return memoryview(value).tobytes()  # type: ignore[arg-type]  # it supports the buffer protocol
+    if (view := _view_buffer(value)) is not None:
+        return view.tobytes()
     turn = next((turn for kinds, turn in _CONTAINERS if isinstance(value, kinds)), _convert_by_pydantic)
     return _convert_parts(turn(value))
 

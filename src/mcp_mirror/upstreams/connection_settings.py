@@ -91,6 +91,6 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
         if isinstance(endpoint, HttpEndpoint):
             from mcp_mirror.upstreams.transports.http import HttpTransport  # noqa: PLC0415  # takes long to import
 
-            return HttpTransport(endpoint, self.policy.timeout, spool, accept_cookies, output, self.authorizer)
+            return HttpTransport(endpoint, self.policy.timeout, spool, accept_cookies, self.authorizer)
         assert isinstance(endpoint, StdioEndpoint)  # noqa: S101  # local functions have no connection
         return StdioTransport(self.policy.name, endpoint, spool, self.services.child_watchdog, output)

@@ -156,10 +156,6 @@ class LocalUpstream:
     async def settle_for(self, channel: ClientChannel) -> None:
         """Do nothing: all functions are known."""
 
-    async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Raise an error: local functions have no connections."""
-        return self.listing_connection(channel)
-
     def needs_headers(self, caller: Caller) -> bool:  # noqa: ARG002  # as `ServerUpstream`
         """Return False: functions get no headers."""
         return False
@@ -167,14 +163,16 @@ class LocalUpstream:
     def find_missing_header(self, caller: Caller) -> None:
         """Return None: functions need no headers."""
 
-    async def connection_for_lists(self, channel: ClientChannel) -> ReconnectingConnection:
-        """Raise an error: local functions have no connections."""
-        return self.listing_connection(channel)
-
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
         """Raise an error: local functions have no connections."""
         del channel
         raise UpstreamError(f"The {NAME} have only tools. Use another upstream for resources and prompts.")
+
+    async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
+        """Raise an error, as `listing_connection`."""
+        return self.listing_connection(channel)
+
+    connection_for_lists = connection_for
 
     async def run(self) -> None:
         """Announce added functions, in the event loop whichever thread adds them; until cancelled."""

@@ -278,36 +278,27 @@ class Authorizer:
         return failure
 
 
-class AuthorizingTransport(httpx2.AsyncBaseTransport):
-    """Sends through `inner` with a token; if the server rejects it, once more with another."""
+async def send_authorized(
+    transport: httpx2.AsyncBaseTransport, request: httpx2.Request, authorizer: Authorizer | None
+) -> httpx2.Response:
+    """Send a request with a token, if there is an authorizer; if the server rejects the token, once more with another.
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, authorizer: Authorizer) -> None:
-        self._inner = inner
-        self._authorizer = authorizer
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request.
-
-        Raises:
-            AuthorizationError: The request has no token.
-        """
-        await self._authorizer.prepare(request)
-        response = await self._inner.handle_async_request(request)
-        if not _is_refusal(response):
-            return response
-        body = await read_beginning(response, MAX_ERROR_BYTES)
-        await self._authorizer.renew(request, replace_body(response, content=body, request=request))
-        return await self._inner.handle_async_request(request)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._inner.aclose()
-
-
-def _is_refusal(response: httpx2.Response) -> bool:
+    Raises:
+        AuthorizationError: The request has no token.
+    """
+    if authorizer is None:
+        return await transport.handle_async_request(request)
+    await authorizer.prepare(request)
+    response = await transport.handle_async_request(request)
     if response.status_code == httpx2.codes.FORBIDDEN:
-        return extract_field_from_www_auth(response, "error") == "insufficient_scope"
-    return response.status_code == httpx2.codes.UNAUTHORIZED
+        is_rejected = extract_field_from_www_auth(response, "error") == "insufficient_scope"
+    else:
+        is_rejected = response.status_code == httpx2.codes.UNAUTHORIZED
+    if not is_rejected:
+        return response
+    body = await read_beginning(response, MAX_ERROR_BYTES)
+    await authorizer.renew(request, replace_body(response, content=body, request=request))
+    return await transport.handle_async_request(request)
 
 
 def _read_refresh_token(context: OAuthContext) -> str:

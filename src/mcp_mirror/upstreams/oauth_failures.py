@@ -12,17 +12,14 @@ from mcp_mirror.system.forward_proxies import ForwardProxyError
 
 _SAFE: Final = re.compile(r"[a-z_]{1,40}")
 """The form of an OAuth error code; other text is not repeated."""
-_FAILURES: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (OAuthTokenError, "returned no token"),
+_FAILURES: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
+    ((OAuthTokenError,), "returned no token"),
     (
-        OAuthRegistrationError,
+        (OAuthRegistrationError,),
         "does not register this client; check the requested scopes, or set `auth.oauth.client_id`",
     ),
-    (OAuthFlowError, "returned an invalid response"),
-    (ValueError, "returned an invalid response"),
-    (OverflowError, "returned an invalid response"),
-    (TimeoutError, "did not answer in time"),
-    (httpx2.TimeoutException, "did not answer in time"),
+    ((OAuthFlowError, ValueError, OverflowError), "returned an invalid response"),
+    ((TimeoutError, httpx2.TimeoutException), "did not answer in time"),
 )
 _FLOW_FAILURES: Final = (
     ("Protected resource metadata request failed", "its metadata cannot be read now"),

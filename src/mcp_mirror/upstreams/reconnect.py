@@ -25,7 +25,6 @@ from mcp_mirror.upstreams.session import Mode
 from mcp_mirror.upstreams.transports.network_errors import (
     FailureKind,
     explain_failed_connection,
-    explain_response,
     omit_scopes,
     read_mark,
 )
@@ -60,6 +59,8 @@ _QUOTED_VERSION: Final = 40
 _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
 
+_REFUSALS: Final = (None, FailureKind.REFUSED)
+"""The marks of JSON-RPC errors with which a server refuses the handshake."""
 _TRY_AGAIN: Final = "Try again in a moment."
 _TRY_AFTER_SIGN_IN: Final = "Try again after that."
 
@@ -218,8 +219,6 @@ def explain_end(
     if output.exit_code is not None:
         ended = _describe_exit(output.exit_code)
         reason, logged = (_ENDED.sub(ended, text, count=1) for text in (reason, logged))
-    if is_starting and output.refusal:
-        reason = logged = output.refusal
     summary = output.summary
     printed = [f"Its error output: {summary}"] if summary else []
     if is_starting and (stray := output.stray) is not None:
@@ -229,7 +228,7 @@ def explain_end(
         printed = [_NOT_MCP]
         logged = f"{logged} {_NOT_MCP}"
     message = " ".join((reason, *printed)) if policy.preview else logged
-    if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] is None:
+    if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] in _REFUSALS:
         return RefusedError(message, cause.error.code).with_log_message(logged)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped
     return _find_kind(cause)(message).with_log_message(
@@ -303,8 +302,6 @@ def _explain_cause(error: BaseException, redactor: Redactor) -> tuple[str, str]:
         return f"It refused to connect: {quoted} (error {code}).", f"It refused to connect (error {code})."
     if is_closed(error):
         reason = _ENDED_EARLY
-    elif isinstance(error, httpx2.HTTPStatusError):
-        reason = explain_response(error.response)
     elif isinstance(error, httpx2.TransportError):
         reason = explain_failed_connection(error, error.request.url)
     else:

@@ -107,7 +107,6 @@ class ServerUpstream:
         self.listed: anyio.Event = self._shared.listed
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self._client_values = ClientValues(policy)
-        self._takes_client_values = bool(policy.client_values)
         self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
         self._current: dict[str, DedicatedConnection] = {}
         """The dedicated connection that each owner used last."""
@@ -212,8 +211,7 @@ class ServerUpstream:
             self._check_scopes(channel)
             if answered is not None and "held" in answered.state:
                 return await self._suspended.resume(answered, channel)
-            key = self._connection_key(channel.caller)
-            connection = self._shared if key is None else await self._get_dedicated(key, channel)
+            connection = await self.connection_for(channel)
             filtered = channel if self.policy.preview else filter_content(channel)
             if answered is not None:
                 answered = restore_keys(self._client_values.check_round(answered, channel.caller))
@@ -357,7 +355,7 @@ class ServerUpstream:
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
-        if self._takes_client_values and (digest := self._client_values.digest(caller)) is not None:
+        if self.policy.client_values and (digest := self._client_values.digest(caller)) is not None:
             return f"{self._choose_owner(caller)} {digest}"
         listing = self._shared.listing
         if caller.session is not None and scope in (None, "session"):

@@ -47,15 +47,7 @@ class EarlyProcess:
 
     async def wait(self) -> int:
         """Return the exit code, once the process has exited."""
-        try:
-            descriptor: int = getattr(os, "pidfd_open")(self.pid)  # noqa: B009  # only Linux has it
-        except (AttributeError, OSError):  # the kernel has no pidfd_open (before 5.3)
-            return await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
-        try:
-            await anyio.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
-        return self._process.wait()
+        return await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
 
     def kill(self) -> None:
         """End the process at once."""

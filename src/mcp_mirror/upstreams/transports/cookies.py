@@ -16,7 +16,7 @@ AcceptCookies = Callable[[str | None], bool]
 """Whether to keep the cookies of a response, by the protocol version that the request names (None: none)."""
 
 
-class BoundedCookies(CookieJar):
+class _BoundedCookies(CookieJar):
     """The cookies of one connection. A server may set new ones with every response."""
 
     def set_cookie(self, cookie: Cookie) -> None:
@@ -26,24 +26,16 @@ class BoundedCookies(CookieJar):
             super().set_cookie(cookie)
 
 
-class CookieFilter(httpx2.AsyncBaseTransport):
-    """Sends through `inner`, and removes the cookies of responses that the connection must not keep."""
+def create_cookies() -> httpx2.Cookies:
+    """Return the empty cookies of a connection, with bounds."""
+    return httpx2.Cookies(_BoundedCookies())
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, accept_cookies: AcceptCookies) -> None:
-        self._inner = inner
-        self._accept_cookies = accept_cookies
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request."""
-        response = await self._inner.handle_async_request(request)
-        if "set-cookie" in response.headers:
-            is_kept = self._accept_cookies(request.headers.get("mcp-protocol-version"))
-            headers = response.headers.raw  # of any encoding
-            cookies = [one for one in headers if one[0].lower() == _SET_COOKIE and len(one[1]) <= _MAX_COOKIE]
-            others = [one for one in headers if one[0].lower() != _SET_COOKIE]
-            response.headers = httpx2.Headers([*others, *(cookies[:_MAX_COOKIES] if is_kept else ())])
-        return response
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._inner.aclose()
+def keep_cookies(cookies: httpx2.Cookies, response: httpx2.Response) -> None:
+    """Keep the cookies of a response as far as its connection may keep them."""
+    headers = response.headers.raw  # of any encoding
+    small = [one for one in headers if one[0].lower() == _SET_COOKIE and len(one[1]) <= _MAX_COOKIE]
+    response.headers = httpx2.Headers(
+        [*(one for one in headers if one[0].lower() != _SET_COOKIE), *small[:_MAX_COOKIES]]
+    )
+    cookies.extract_cookies(response)

@@ -1,90 +1,69 @@
-"""The transport to a URL: Streamable HTTP, or the older HTTP+SSE.
+"""The transport to a URL: Streamable HTTP, or the older HTTP+SSE."""
 
-The SDK's clients speak the protocol. Between them and the network is an `httpx2` transport that writes the bodies of
-the gateway's own requests, and takes their responses out of JSON bodies and server-sent events of any size.
-"""
-
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
 
 import anyio
 import httpx2
 import mcp_types as types
 import msgspec
-from anyio.abc import TaskGroup
-from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
+from anyio.abc import TaskGroup, TaskStatus
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_mirror.payload.pipes import MessageStream
+from mcp_mirror.errors import UpstreamError
+from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, BodyError, read_beginning, replace_body
+from mcp_mirror.payload.json_rpc import RequestId, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.upstreams import HttpEndpoint
-from mcp_mirror.upstreams.oauth import Authorizer, AuthorizingTransport
-from mcp_mirror.upstreams.transports.cookies import AcceptCookies, BoundedCookies, CookieFilter
-from mcp_mirror.upstreams.transports.http_messages import DELETE_TIMEOUT, LiftingTransport
+from mcp_mirror.types import Segments
+from mcp_mirror.upstreams.oauth import Authorizer
+from mcp_mirror.upstreams.transports.cookies import AcceptCookies
+from mcp_mirror.upstreams.transports.http_bodies import BodyReader, StreamPosition, mark_failure
+from mcp_mirror.upstreams.transports.http_requests import (
+    END_TIMEOUT,
+    EVENTS,
+    JSON,
+    SESSION_HEADER,
+    VERSION_HEADER,
+    HttpRequests,
+    close,
+    discard,
+)
+from mcp_mirror.upstreams.transports.network_errors import (
+    FailureKind,
+    explain_failed_connection,
+    explain_large_message,
+    explain_response,
+    format_address,
+    mark,
+    read_media_type,
+)
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
-from mcp_mirror.upstreams.transports.server_output import ServerOutput
 
-_CONNECT_TIMEOUT: Final = 10.0
-"""Seconds for connecting to the host."""
-
-
-class _HttpReader(MessageStream):
-    """Reads messages of the SDK's transport; its errors for requests of the gateway go to the bypass."""
-
-    def __init__(self, inner: Any, bypass: PayloadBypass) -> None:
-        self._inner = inner
-        self._bypass = bypass
-
-    async def receive(self) -> SessionMessage | Exception:
-        try:
-            while True:
-                item: SessionMessage | Exception = await self._inner.receive()
-                if isinstance(item, Exception) or not self._bypass.resolve(item.message):
-                    return item
-        except anyio.EndOfStream:
-            self._bypass.end()
-            raise
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _HttpWriter(RequestSink):
-    """Writes messages to the SDK's transport."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    async def send(self, item: SessionMessage) -> None:
-        await self._inner.send(item)
-
-    async def send_request(self, request: PendingRequest) -> None:
-        stub = types.JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method)
-        await self._inner.send(SessionMessage(stub, ClientMessageMetadata(headers=dict(request.headers))))
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _StreamableWriter(_HttpWriter):
-    """Sends most requests of the gateway past the SDK's transport."""
-
-    def __init__(self, inner: Any, transport: LiftingTransport, cookies: httpx2.Cookies, tasks: TaskGroup) -> None:
-        super().__init__(inner)
-        self._transport = transport
-        self._cookies = cookies
-        self._tasks = tasks
-
-    async def send_request(self, request: PendingRequest) -> None:
-        if not await self._transport.direct_posts.post(request, self._cookies, self._tasks):
-            await super().send_request(request)
-
-    def drop_request(self, identity: int) -> None:
-        self._transport.drop_request(identity, self._tasks)
+_TOO_LARGE: Final = 413
+_LATER: Final = frozenset({409, 429, 502, 503, 504})
+"""Statuses for an event stream that may be opened later: the server has not noticed the end of the last one (409), or
+it, or a proxy in front of it, is busy or starts again."""
+_UNKNOWN_SESSION: Final = frozenset({400, 404})
+"""Statuses with which servers answer in a session that they do not know."""
+_DELETE_TIMEOUT: Final = 2.0
+"""Seconds for the request that ends a session."""
+_MAX_FAILURES: Final = 2
+"""Attempts in a row to open or resume a stream that the server refuses."""
+_OPEN_INTERVAL: Final = 1.0
+"""Seconds between two attempts to reach a server for an event stream, at first."""
+_LONGEST_OPEN_INTERVAL: Final = 4.0
+"""The same, at most."""
+_UNREACHED: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
+_INITIALIZE: Final = "initialize"
+_SUBSCRIBE: Final = "subscriptions/listen"
+_NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class HttpTransport(msgspec.Struct, frozen=True):
@@ -95,49 +74,324 @@ class HttpTransport(msgspec.Struct, frozen=True):
     """Seconds without a byte after which anything but a request fails; requests have their own timeout."""
     spool: Spool
     accept_cookies: AcceptCookies
-    output: ServerOutput
     authorizer: Authorizer | None = None
     """Provides OAuth tokens; None if the server needs none."""
 
-    def open(self, bypass: PayloadBypass) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def open(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
         """Open the streams for the SDK, once."""
-        return self._open_legacy(bypass) if self.endpoint.legacy_sse else self._open_streamable(bypass)
-
-    @asynccontextmanager
-    async def _open_streamable(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
-        url, transport = self.endpoint.url, self._create_lifting_transport(bypass)
-        async with (
-            self._create_client(transport) as client,
-            streamable_http_client(url, http_client=client, max_sse_event_size=None) as (read, write),
-            anyio.create_task_group() as tasks,
-        ):
-            try:
-                yield _HttpReader(read, bypass), _StreamableWriter(write, transport, client.cookies, tasks)
-                tasks.cancel_scope.cancel()
-            except anyio.get_cancelled_exc_class():
-                with anyio.move_on_after(DELETE_TIMEOUT, shield=True), suppress(httpx2.TransportError):
-                    if transport.session:  # the SDK's own request to end the session is lost if it is cancelled
-                        await client.delete(url, headers=transport.session)
-                raise
-
-    @asynccontextmanager
-    async def _open_legacy(self, bypass: PayloadBypass) -> AsyncIterator[Any]:
-        def client(*_: object, **_given: object) -> httpx2.AsyncClient:
-            """Ignore the arguments of the SDK, which the gateway did not give."""
-            return self._create_client(self._create_lifting_transport(bypass))
-
-        async with sse_client(self.endpoint.url, httpx_client_factory=client) as (read, write):
-            yield _HttpReader(read, bypass), _HttpWriter(write)
-
-    def _create_lifting_transport(self, bypass: PayloadBypass) -> LiftingTransport:
         addresses = AddressPolicy.from_urls(self.endpoint.url, admits_private=self.endpoint.allow_private)
-        inner: httpx2.AsyncBaseTransport = SSRFGuardTransport(addresses)
-        if self.authorizer:
-            inner = AuthorizingTransport(inner, self.authorizer)
-        inner = CookieFilter(inner, self.accept_cookies)
-        return LiftingTransport(self.endpoint, inner, bypass, self.spool, self.output)
+        inner = SSRFGuardTransport(addresses)
+        sender, receiver = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        http = HttpRequests(self.endpoint, self.timeout, inner, self.accept_cookies, self.authorizer)
+        bodies = BodyReader(bypass, self.spool, sender)
+        kind: type[HttpStreams] = LegacySse if self.endpoint.legacy_sse else StreamableHttp
+        async with sender, receiver, inner, anyio.create_task_group() as tasks:
+            streams = kind(http, bodies, bypass, tasks)
+            try:
+                await streams.start()
+                yield receiver, streams
+            finally:
+                await streams.end()
+                tasks.cancel_scope.cancel()
 
-    def _create_client(self, transport: LiftingTransport) -> httpx2.AsyncClient:
-        timeout = httpx2.Timeout(self.timeout, connect=_CONNECT_TIMEOUT)
-        headers = {"accept-encoding": "identity", **self.endpoint.headers}
-        return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout, cookies=BoundedCookies())
+
+class HttpStreams(RequestSink):
+    """What the SDK and the gateway send to a server; its answers go to `bodies`."""
+
+    def __init__(self, http: HttpRequests, bodies: BodyReader, bypass: PayloadBypass, tasks: TaskGroup) -> None:
+        self._http = http
+        self._bodies = bodies
+        self._bypass = bypass
+        self._tasks = tasks
+        self._session: dict[str, str] = {}
+        """The headers that name the session and its protocol version, as far as they are known."""
+        self._address: httpx2.URL | None = None
+        """Where messages go; None: to the URL of the server."""
+        self._messages, self._queue = anyio.create_memory_object_stream[SessionMessage](0)
+        """Messages that get no answer, in the order of sending."""
+
+    async def start(self) -> None:
+        """Begin to send and to receive."""
+        self._tasks.start_soon(self._write_messages)
+
+    async def end(self) -> None:
+        """Stop to send."""
+        self._messages.close()
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send a message of the SDK."""
+        if isinstance(message := item.message, types.JSONRPCRequest):
+            self._bodies.expect(message.id, scope := anyio.CancelScope())
+            headers = item.metadata.headers if isinstance(item.metadata, ClientMessageMetadata) else None
+            self._tasks.start_soon(self._exchange_for_sdk, scope, message, self._encode(item), headers or {})
+        else:
+            await self._messages.send(item)
+
+    async def _exchange_for_sdk(
+        self, scope: anyio.CancelScope, message: types.JSONRPCRequest, body: Segments, headers: Mapping[str, str]
+    ) -> None:
+        with scope:
+            await self._exchange(message.id, message.method, body, headers)
+
+    async def send_request(self, request: PendingRequest) -> None:
+        """Send a request of the gateway, and take its response."""
+        with anyio.CancelScope() as scope:
+            request.stop = partial(self._stop, request.id, scope)
+            request.is_sent = True  # or will be: a slow server counts as a slow response
+            await self._exchange(request.id, request.method, request.frame, request.headers)
+
+    def _stop(self, identity: RequestId, scope: anyio.CancelScope) -> None:
+        """Stop a request that a message of another stream, or the end of the connection, has ended."""
+        if self._bodies.taking != identity:
+            scope.cancel()
+
+    async def _exchange(self, identity: RequestId, method: str, body: Segments, headers: Mapping[str, str]) -> None:
+        """Send a request, and take its response. Each failure fails only the request."""
+        try:
+            response = await self._post(body, headers)
+            self._bypass.unreachable = None
+            if method == _INITIALIZE and response.is_success and SESSION_HEADER in response.headers:
+                self._session[SESSION_HEADER] = response.headers[SESSION_HEADER]
+            await self._take_response(response, identity)
+        except httpx2.TransportError as error:
+            if method == _SUBSCRIBE and isinstance(error, _UNREACHED):  # the caller subscribes again
+                self._bypass.unreachable = explain_failed_connection(error, self._http.url)
+            await self._bodies.fail(identity, mark_failure(error, self._http.url))
+
+    async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
+        """Take the response to a request."""
+
+    async def _write_messages(self) -> None:
+        with self._queue:
+            async for item in self._queue:
+                await self._post_message(item)
+
+    async def _post_message(self, item: SessionMessage) -> None:
+        """Send a message that gets no answer in which a failure could be."""
+        # A server may send parts of the head of a response for ever.
+        with suppress(httpx2.TransportError), anyio.move_on_after(self._http.timeout):
+            await discard(await self._post(self._encode(item), {}))
+
+    async def _post(self, body: Segments, headers: Mapping[str, str]) -> httpx2.Response:
+        return await self._http.send("POST", {**self._session, **headers}, body, self._address)
+
+    def _encode(self, item: SessionMessage) -> Segments:
+        return self._bypass.outbound(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+    async def _refuse(self, response: httpx2.Response, identity: RequestId) -> None:
+        """Fail a request whose response does not contain a message."""
+        await close(response)
+        reason = explain_response(response)
+        if response.status_code == _TOO_LARGE:
+            size = int(response.request.headers["content-length"])
+            reason = explain_large_message(response.request.url, size)
+        code = types.INTERNAL_ERROR if response.is_error else types.INVALID_REQUEST
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            code = types.METHOD_NOT_FOUND
+        kind = FailureKind.REFUSED if self._bypass.find(identity) is None else FailureKind.ANSWERED
+        await self._bodies.fail(identity, mark(kind, reason), code)
+
+
+class StreamableHttp(HttpStreams):
+    """Streamable HTTP: the response to a request has its answer."""
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send a message of the SDK."""
+        message = item.message
+        method = message.method if isinstance(message, types.JSONRPCRequest | types.JSONRPCNotification) else ""
+        headers = item.metadata.headers if isinstance(item.metadata, ClientMessageMetadata) else None
+        if method == _INITIALIZE:
+            self._session.pop(VERSION_HEADER, None)
+        elif headers and VERSION_HEADER in headers:
+            self._session[VERSION_HEADER] = headers[VERSION_HEADER]
+        if method == "notifications/initialized":  # the server must know it before the next request
+            await self._post_message(item)
+            self._tasks.start_soon(self._follow_events)
+        elif method != "notifications/cancelled" or self._session.get(VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS:
+            await super().send(item)
+        elif params := getattr(message, "params", None):
+            self._bodies.cancel(params["requestId"])  # the end of its stream is the cancellation
+
+    async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
+        if response.status_code in _UNKNOWN_SESSION and SESSION_HEADER in response.request.headers:
+            response = await self._read_refusal(response, identity)
+        kind = read_media_type(response)
+        has_message = kind == JSON or (kind == EVENTS and not response.is_error)
+        if response.status_code == httpx2.codes.ACCEPTED or response.has_redirect_location:
+            has_message = False
+        if not has_message:
+            await self._refuse(response, identity)
+        elif kind == EVENTS:
+            await self._take_events(response, identity)
+        else:
+            try:
+                await self._bodies.read_json(response, identity)
+            finally:
+                await close(response)
+
+    async def _read_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
+        """Return the error response in a session that the server may not know, as after its restart."""
+        body = await read_beginning(response, MAX_ERROR_BYTES)
+        answered = recover_id(body) == identity  # a response to this request, which the server may have executed
+        names_session = b"session" in body.lower()
+        is_unknown = names_session and not answered
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            is_unknown = names_session or not answered
+        if is_unknown:
+            self._bypass.report_unknown_session(identity)
+        return replace_body(response, content=body, request=response.request)
+
+    async def _take_events(self, response: httpx2.Response, identity: RequestId) -> None:
+        """Take the response to a request from an event stream, which is resumed if it ends too early."""
+        position, failures = StreamPosition(), 0
+        while not await self._read_events(response, identity, position):
+            reason = "SSE stream ended without a response"
+            resumed = None
+            while resumed is None and position.last_id and failures < _MAX_FAILURES:
+                await position.wait()
+                opened = await self._open_events(position)
+                resumed = opened if opened is not None and _is_event_stream(opened) else None
+                failures = 0 if resumed else failures + 1
+                reason = "SSE stream ended and reconnection attempts were exhausted"
+            if resumed is None:
+                await self._bodies.fail(identity, reason, types.CONNECTION_CLOSED)
+                return
+            response = resumed
+
+    async def _read_events(self, response: httpx2.Response, identity: RequestId, position: StreamPosition) -> bool:
+        """Read an event stream until the request has ended, and return True; False if the stream ends before."""
+        events = self._bodies.read_events(response, identity, position)
+        is_left_open = False
+        try:
+            async for _ in events:
+                if self._bodies.has_ended(identity):
+                    self._tasks.start_soon(_read_end, response, events)
+                    is_left_open = True
+                    return True
+        except BodyError as error:  # to resume the stream would not help
+            await self._bodies.fail(identity, mark_failure(error, self._http.url))
+        except httpx2.TransportError:
+            pass
+        finally:
+            if not is_left_open:
+                await _close_events(response, events)
+        return self._bodies.has_ended(identity)
+
+    async def _follow_events(self) -> None:
+        """Read the event stream of the session, and open it again when it ends, unless the server has none."""
+        position, failures, delay, has_opened = StreamPosition(), 0, _OPEN_INTERVAL, False
+        while failures < _MAX_FAILURES and SESSION_HEADER in self._session:
+            response = await self._open_events(position)
+            if response is not None and _is_event_stream(response):
+                failures, delay, has_opened = 0, _OPEN_INTERVAL, True
+                events = self._bodies.read_events(response, None, position)
+                try:
+                    with suppress(httpx2.TransportError):
+                        async for _ in events:
+                            pass
+                finally:
+                    await _close_events(response, events)
+            elif has_opened and (response is None or response.status_code in _LATER):
+                await anyio.sleep(delay)
+                delay = min(2 * delay, _LONGEST_OPEN_INTERVAL)
+                continue
+            else:
+                failures += 1
+                if has_opened and response is not None and response.status_code == httpx2.codes.NOT_FOUND:
+                    self._bypass.report_unknown_session(None)
+            await position.wait()
+
+    async def _open_events(self, position: StreamPosition) -> httpx2.Response | None:
+        """Open an event stream. Return the response, closed if it is not one; None if the request failed."""
+        headers = {**self._session, **_NO_STORE}
+        if position.last_id:
+            headers["last-event-id"] = position.last_id.decode("utf-8", "replace")
+        try:
+            response = await self._http.send("GET", headers)
+        except httpx2.TransportError as error:
+            if isinstance(error, _UNREACHED):
+                self._bypass.unreachable = explain_failed_connection(error, self._http.url)
+            return None
+        self._bypass.unreachable = None
+        if not _is_event_stream(response):
+            await close(response)
+        return response
+
+    async def end(self) -> None:
+        """End the session at the server."""
+        await super().end()
+        if SESSION_HEADER in self._session:
+            with anyio.move_on_after(_DELETE_TIMEOUT, shield=True), suppress(httpx2.TransportError):
+                await close(await self._http.send("DELETE", self._session))
+
+
+class LegacySse(HttpStreams):
+    """HTTP+SSE of protocol version 2024-11-05: one event stream has all messages, and the connection ends with it."""
+
+    async def start(self) -> None:
+        """Open the event stream, and wait for the address for messages."""
+        await super().start()
+        self._bodies.on_endpoint = self._set_address
+        await self._tasks.start(self._follow_events)
+
+    async def _follow_events(self, *, task_status: TaskStatus[None]) -> None:
+        response = await self._http.send("GET", {**_NO_STORE, "accept": EVENTS})
+        if not _is_event_stream(response):
+            await close(response)
+            raise UpstreamError(explain_response(response))
+        events = self._bodies.read_events(response, None, StreamPosition())
+        failure = UpstreamError("It ended its event stream before it named an address for messages.")
+        is_started = False
+        try:
+            async for _ in events:
+                if self._address and not is_started:
+                    is_started = True
+                    task_status.started()
+        except httpx2.TransportError as error:
+            failure = UpstreamError(explain_failed_connection(error, self._http.url))
+        except UpstreamError as error:
+            failure = error
+        finally:
+            await _close_events(response, events)
+            self._bodies.end()
+        if not is_started:
+            raise failure
+
+    def _set_address(self, address: bytes) -> None:
+        """Set the address for messages; an UpstreamError if it is at another server."""
+        with suppress(ValueError, httpx2.InvalidURL):
+            target = urljoin(str(self._http.url), address.decode())
+            if urlsplit(target)[:2] == urlsplit(str(self._http.url))[:2]:
+                self._address = httpx2.URL(target)
+                return
+        raise UpstreamError(
+            f"{format_address(self._http.url)} wants messages at another address than `url`. Correct the public "
+            "address in the server's settings, or `url`."
+        )
+
+    async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
+        if response.is_success:
+            await discard(response)
+        else:
+            await self._refuse(response, identity)
+
+
+def _is_event_stream(response: httpx2.Response) -> bool:
+    return response.status_code == httpx2.codes.OK and read_media_type(response) == EVENTS
+
+
+async def _close_events(response: httpx2.Response, events: AsyncGenerator[None]) -> None:
+    with anyio.CancelScope(shield=True):
+        await events.aclose()
+        await response.aclose()
+
+
+async def _read_end(response: httpx2.Response, events: AsyncGenerator[None]) -> None:
+    """Read a response to its end if that comes soon, so that its connection can be used again, and close it."""
+    try:
+        with anyio.move_on_after(END_TIMEOUT), suppress(httpx2.TransportError):
+            async for _ in events:
+                pass
+    finally:
+        await _close_events(response, events)

@@ -33,6 +33,8 @@ class FailureKind(StrEnum):
     """The server did not respond."""
     ANSWERED = token_hex(16)
     """The server responded, but not with MCP."""
+    REFUSED = token_hex(16)
+    """The same, to a request of the SDK: a server may refuse the handshake of a protocol version."""
     INVALID = token_hex(16)
     """The response cannot be read."""
     DISCARDED = token_hex(16)
@@ -175,15 +177,15 @@ def _advise(response: httpx2.Response) -> str:
     return advice
 
 
-def is_followed(response: httpx2.Response) -> bool:
-    """Whether the SDK's transport sends a POST request again to the address of a redirect, at the same server."""
+def find_followed(response: httpx2.Response) -> httpx2.URL | None:
+    """Return the address at the same server to which a redirect sends a request again; None for any other response."""
     sent, target = response.request.url, _find_target(response)
-    if response.status_code not in _REPEATING or target is None:
-        return False
+    if target is None or (response.request.method != "GET" and response.status_code not in _REPEATING):
+        return None
     if target.userinfo not in (b"", sent.userinfo) or target.host != sent.host:
-        return False
+        return None
     is_upgrade = (sent.scheme, target.scheme, sent.port, target.port) == ("http", "https", None, None)
-    return is_upgrade or (sent.scheme, sent.port) == (target.scheme, target.port)
+    return target if is_upgrade or (sent.scheme, sent.port) == (target.scheme, target.port) else None
 
 
 def _leads_to_https(response: httpx2.Response) -> bool:

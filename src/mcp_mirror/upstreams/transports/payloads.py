@@ -72,7 +72,7 @@ class PayloadBypass:
     """The requests of the gateway that are in flight on one connection.
 
     The session sends them with `exchange`, and removes them with `close`. The transport gives what it receives to
-    `take_result`, `inbound` or `resolve`, and reports failures to `fail` and `end`.
+    `take_result` or `inbound`, and reports failures to `fail` and `end`.
     """
 
     def __init__(
@@ -160,10 +160,8 @@ class PayloadBypass:
 
     def close(self, request: PendingRequest) -> None:
         """Remove a request, answered or not. Delete the spool file of a result that was not taken."""
-        if self._pending.pop(request.id, None) is not None:
-            self._sink.drop_request(request.id)
-            if self._is_idle is not None and not self._pending:
-                self._is_idle.set()
+        if self._pending.pop(request.id, None) is not None and self._is_idle is not None and not self._pending:
+            self._is_idle.set()
         if isinstance(request.outcome, SpooledFrame):
             request.outcome.discard()
         elif isinstance(request.outcome, Exception):
@@ -270,14 +268,6 @@ class PayloadBypass:
         if isinstance(frame, DiscardedFrame):
             raise WireError(frame.explain())
         return self._take_spooled(frame, about) if isinstance(frame, SpooledFrame) else self._take_frame(frame, about)
-
-    def resolve(self, message: types.JSONRPCMessage) -> bool:
-        """Take a message that the SDK's transport made; return whether it answers a request of the gateway."""
-        if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError) or message.id is None:
-            return False
-        if (request := self.find(message.id)) is not None:
-            request.finish(message.error if isinstance(message, types.JSONRPCError) else MisdirectedResponseError())
-        return self._has_issued(message.id)
 
     def _take_spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """Pass a large response to its caller unread; drop one that comes too late."""

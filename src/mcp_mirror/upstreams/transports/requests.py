@@ -231,6 +231,3 @@ class RequestSink(MessageSink):
             anyio.BrokenResourceError: The connection has ended.
         """
         return False
-
-    def drop_request(self, identity: int) -> None:
-        """Stop to send a request that has ended, answered or not, and to read its response."""

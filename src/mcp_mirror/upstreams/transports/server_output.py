@@ -49,7 +49,7 @@ _PIECE: Final = 4096
 
 
 class ServerOutput:
-    """The output of a server that is not MCP: text that a program printed, or an HTTP response.
+    """The output of a server that is not MCP: text that a program printed.
 
     Configured secrets are redacted, and invisible characters are removed.
     """
@@ -59,8 +59,6 @@ class ServerOutput:
         self._kept = _MAX_BYTES + 4 * redactor.longest
         self._tail = b""
         self._stray: bytes | None = None
-        self.refusal: str | None = None
-        """A description of the last HTTP response, if it was not MCP; without the server's text."""
         self.exit_code: int | None = None
         """The exit code of a program that ended by itself, or the negative number of the signal that ended it."""
 
