@@ -36,6 +36,18 @@ SHOWS_VIEWS = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text
 """The capabilities of a client that shows views of MCP Apps."""
 
 
+SHARED = {"client", "mirror", "shared_desk", "shared_lines"}
+"""Fixtures that the tests of a module share. Such tests only add values."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that share a fixture in the event loop of their module."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and SHARED.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+
+
 async def until(true: Callable[[], Any]) -> None:
     """Wait for what another process, or another task, brings about."""
     async with asyncio.timeout(BOUND):
@@ -317,10 +329,7 @@ async def _shared(folders: pytest.TempPathFactory, start: Callable[..., Any]) ->
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
-    """Opens a gateway with labels and flow rules once for all tests of a module that give the same configuration.
-
-    The tests only add values to it, and run in the event loop of the module.
-    """
+    """Opens a gateway with labels and flow rules once for all tests of a module that give the same configuration."""
 
     def start(folder: Path, upstreams: dict[str, Any], sections: dict[str, Any]) -> Any:
         return open_desk(partial(_write_config, folder), folder, upstreams, **sections)
@@ -331,10 +340,7 @@ async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_lines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
-    """Opens a gateway with a client by hand once for all tests of a module that give the same configuration.
-
-    The tests only add values to it, and run in the event loop of the module.
-    """
+    """Opens a gateway with a client by hand once for all tests of a module that give the same configuration."""
 
     @asynccontextmanager
     async def start(folder: Path, upstreams: dict[str, Any], sections: dict[str, Any]) -> AsyncIterator[Lines]:

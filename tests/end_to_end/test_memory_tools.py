@@ -21,8 +21,6 @@ from mcp_mirror.tokens import expected_estimator, upper_estimator
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 SQL = find_spec("duckdb")
 """The extra `sql` is installed."""
 SCRIPTS = ["memory_run"] if find_spec("pydantic_monty") else []
