@@ -164,7 +164,13 @@ async def connected(
 Connect = Callable[[], AbstractAsyncContextManager[Setup]]
 
 
-@pytest.fixture(params=ALL, ids="-".join)
+SAMPLE: Final = [("stdio", OLD), ("json", NEW), ("sse", OLD), ("sse", NEW)]
+"""Each transport, and each version over a stream."""
+
+
+@pytest.fixture(
+    params=[pytest.param(one, marks=() if one in SAMPLE else pytest.mark.slow) for one in ALL], ids="-".join
+)
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
     """Open a connection over each transport, in each protocol version."""
     transport, version = request.param
