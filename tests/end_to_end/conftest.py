@@ -36,7 +36,7 @@ SHOWS_VIEWS = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text
 """The capabilities of a client that shows views of MCP Apps."""
 
 
-SHARED = {"client", "mirror", "shared_desk", "shared_lines"}
+SHARED = {"client", "mirror", "shared_client", "shared_desk", "shared_lines"}
 """Fixtures that the tests of a module share. Such tests only add values."""
 
 
@@ -348,6 +348,21 @@ async def shared_lines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         async with run_command(start_command, "serve", "--config", str(config)) as lines:
             await lines.greet()
             yield lines
+
+    async with _shared(tmp_path_factory, start) as get:
+        yield get
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+    """Opens a gateway with a client of the SDK once for all tests of a module that give the same configuration."""
+
+    @asynccontextmanager
+    async def start(folder: Path, upstreams: dict[str, Any], sections: dict[str, Any]) -> AsyncIterator[Client]:
+        config = _write_config(folder, upstreams, **sections)
+        process = await start_command("serve", "--config", str(config), stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+        async with Client(client_transport(process, BOUND)) as client:
+            yield client
 
     async with _shared(tmp_path_factory, start) as get:
         yield get
