@@ -336,18 +336,6 @@ async def test_a_call_times_out_and_its_late_answer_is_ignored(
         assert "notifications/cancelled" in log.read_text()
 
 
-async def test_a_server_that_stops_reading_is_restarted(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    upstream = raw("deaf", timeout=0.5)
-    async with open_lines(configured({"deaf": upstream})) as client:
-        await client.greet()
-        answer = await client.text("hear_mirrored", {"text": "x" * 3_000_000})
-        assert "does not read its input" in answer
-        answer = await client.text("hear_mirrored", {"text": "small"})
-        assert "'deaf'" in answer
-
-
 async def test_calls_that_a_restart_ends_read_why_the_gateway_restarts(
     configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
