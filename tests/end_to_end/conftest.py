@@ -41,11 +41,12 @@ SHARED = {"client", "mirror", "shared_client", "shared_desk", "shared_lines"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that share a fixture in the event loop of their module."""
+    """Run the tests that share a fixture in one process and in the event loop of their module."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and SHARED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 async def until(true: Callable[[], Any]) -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,6 +21,7 @@ from flow_user import path_in, upstream
 from mcp import Client
 from mcp_types import ElicitResult, EmbeddedResource, TextResourceContents
 from process_tree import offspring
+from samples import sample
 from tests.end_to_end.conftest import BOUND
 from tests.load import measure_pause, slowness
 
@@ -897,8 +899,10 @@ def asking(tmp_path: Path, configured: Configured, **code: Any) -> Path:
     return configured({"mail": upstream("mail", tmp_path)}, code=code, audit=audit)
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("is_allowed", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "is_allowed"),
+    sample(product(("auto", "legacy"), (True, False)), [("auto", True), ("legacy", False)].__contains__),
+)
 async def test_the_user_decides_on_a_tool_that_is_not_read_only(
     configured: Configured, connect: Connect, tmp_path: Path, mode: str, *, is_allowed: bool
 ) -> None:
