@@ -445,8 +445,8 @@ async def test_pages_of_configured_origins_may_send_the_header(configured: Confi
             asked = {"origin": page, "access-control-request-method": "POST", "access-control-request-headers": HEADER}
             async with httpx2.AsyncClient(timeout=BOUND) as browser:
                 answer = await browser.options(alice.visitor.url, headers=asked)
-            assert (HEADER in answer.headers.get("access-control-allow-headers", "")) is is_allowed or not is_allowed
-            assert (answer.headers.get("access-control-allow-origin") == page) is is_allowed
+            assert answer.headers.get("access-control-allow-origin") == (page if is_allowed else None)
+            assert not is_allowed or HEADER in answer.headers["access-control-allow-headers"]
 
 
 @pytest.mark.parametrize("at", ["", "/crm"])

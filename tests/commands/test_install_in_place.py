@@ -1177,7 +1177,8 @@ def expect(entry: dict[str, Any], name: str) -> dict[str, Any]:
     ids=["json", "toml", "yaml"],
 )
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=settings().max_examples // 2,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_only_entries_of_random_files_change(

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 from contexts import kept
-from flow_user import Desk, open_desk
+from flow_user import open_desk
 from gateway_processes import (
     GatewayProcess,
     Start,
@@ -34,6 +34,19 @@ BOUND = 60.0
 """Seconds that anything may take."""
 SHOWS_VIEWS = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
 """The capabilities of a client that shows views of MCP Apps."""
+
+
+SHARED = {"client", "mirror", "shared_client", "shared_desk", "shared_lines"}
+"""Fixtures that the tests of a module share. Such tests only add values."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that share a fixture in one process and in the event loop of their module."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and SHARED.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 async def until(true: Callable[[], Any]) -> None:
@@ -73,14 +86,16 @@ def chemist() -> dict[str, Any]:
     return forked_upstream(str(SERVERS / "chemist.py"), "stdio")
 
 
+def scripted_upstream(behaviour: str = "ok", *args: str, **keys: Any) -> dict[str, Any]:
+    """The configuration of `servers/raw.py`: its behaviour and options, and keys of an upstream."""
+    return {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), behaviour, *args], **keys}
+
+
 @pytest.fixture
 def raw() -> Callable[..., dict[str, Any]]:
-    """A scripted upstream over stdio, `servers/raw.py`: its behaviour and options, and keys of its configuration."""
+    """A scripted upstream over stdio: see `scripted_upstream`."""
 
-    def upstream(behaviour: str = "ok", *args: str, **keys: Any) -> dict[str, Any]:
-        return {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), behaviour, *args], **keys}
-
-    return upstream
+    return scripted_upstream
 
 
 @dataclass
@@ -296,21 +311,69 @@ def desk(configured: Configured, tmp_path: Path) -> Callable[..., Any]:
     return partial(open_desk, configured, tmp_path)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
-    """Opens a gateway with labels and flow rules once for all tests of a module that give the same keys.
-
-    The tests only add values to it, and run in the event loop of the module.
-    """
-    desks: dict[str, Desk] = {}
+@asynccontextmanager
+async def _shared(folders: pytest.TempPathFactory, start: Callable[..., Any]) -> AsyncIterator[Callable[..., Any]]:
+    """Starts one gateway for each configuration, and gives it again for the same one."""
+    started: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
 
-        async def get(upstreams: Mapping[str, Any], **sections: Any) -> Desk:
+        async def get(upstreams: Mapping[str, Any], **sections: Any) -> Any:
             key = json.dumps([upstreams, sections], sort_keys=True)
-            if key not in desks:
-                folder = tmp_path_factory.mktemp("desk")
-                opening = open_desk(partial(_write_config, folder), folder, upstreams, **sections)
-                desks[key] = await stack.enter_async_context(kept(opening))
-            return desks[key]
+            if key not in started:
+                started[key] = await stack.enter_async_context(
+                    kept(start(folders.mktemp("shared"), upstreams, sections))
+                )
+            return started[key]
 
         yield get
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+    """Opens a gateway with labels and flow rules once for all tests of a module that give the same configuration."""
+
+    def start(folder: Path, upstreams: dict[str, Any], sections: dict[str, Any]) -> Any:
+        return open_desk(partial(_write_config, folder), folder, upstreams, **sections)
+
+    async with _shared(tmp_path_factory, start) as get:
+        yield get
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_lines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+    """Opens a gateway with a client by hand once for all tests of a module that give the same configuration."""
+
+    @asynccontextmanager
+    async def start(folder: Path, upstreams: dict[str, Any], sections: dict[str, Any]) -> AsyncIterator[Lines]:
+        config = _write_config(folder, upstreams, **sections)
+        async with run_command(start_command, "serve", "--config", str(config)) as lines:
+            await lines.greet()
+            yield lines
+
+    async with _shared(tmp_path_factory, start) as get:
+        yield get
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+    """Opens a gateway with a client of the SDK once for all tests of a module that give the same configuration."""
+
+    @asynccontextmanager
+    async def start(folder: Path, upstreams: dict[str, Any], sections: dict[str, Any]) -> AsyncIterator[Client]:
+        config = _write_config(folder, upstreams, **sections)
+        process = await start_command("serve", "--config", str(config), stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+        async with Client(client_transport(process, BOUND)) as client:
+            yield client
+
+    async with _shared(tmp_path_factory, start) as get:
+        yield get
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(shared_lines: Callable[..., Any]) -> Lines:
+    """A client by hand on a gateway with the scripted upstream, shared by the tests of a module.
+
+    The tool `hear` shows what the upstream received, and no notice.
+    """
+    lines: Lines = await shared_lines({"raw": scripted_upstream(overrides={"hear": {"capture": "never"}})})
+    return lines

@@ -167,24 +167,34 @@ async def test_serve_logs_the_output_of_a_server_that_fails_at_start(
     assert "tok3n" not in logged
 
 
-@pytest.mark.parametrize(
-    ("status", "advice"),
-    [
-        ("400", "If the server uses TLS, use https:// in `url`"),
-        ("403", "check `headers` or `auth`"),
-        ("500", "See the server's log"),
-        ("502", "check whether the server runs"),
-        ("503", "is busy or not ready: try again later"),
-        ("504", "raise that proxy's timeout"),
-    ],
-)
+NOT_FOLLOWED = "does not follow it: find the address with `curl -i`, and set `url` to it."
+REFUSALS = [
+    ("400", "", "If the server uses TLS, use https:// in `url`"),
+    ("403", "", "check `headers` or `auth`"),
+    ("500", "", "See the server's log"),
+    ("502", "", "check whether the server runs"),
+    ("503", "", "is busy or not ready: try again later"),
+    ("504", "", "raise that proxy's timeout"),
+    ("301", "https://127.0.0.1/mcp", "Use https:// in `url`."),
+    ("301", "https://sign-in.example/", NOT_FOLLOWED),
+    ("301", "http://[", NOT_FOLLOWED),
+]
+
+
 async def test_an_http_server_that_is_not_mcp_is_reported_with_its_status(
-    status: str, advice: str, configured: Configured, run: Run, listening: Listening
+    configured: Configured, run: Run, listening: Listening
 ) -> None:
-    async with listening("raw_http.py", "--status", status) as port:
-        ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
-    assert f"127.0.0.1:{port} answered with HTTP status {status} instead of MCP. " in ended.err
-    assert advice in ended.err
+    async with AsyncExitStack() as stack:
+        ports = [
+            await stack.enter_async_context(listening("raw_http.py", "--status", status, "--location", location))
+            for status, location, _ in REFUSALS
+        ]
+        upstreams = {f"server{port}": {"url": f"http://127.0.0.1:{port}/mcp"} for port in ports}
+        ended = await run("check", "--config", str(configured(upstreams)))
+    for port, (status, _, advice) in zip(ports, REFUSALS, strict=True):
+        (problem,) = [line for line in ended.err.splitlines() if line.startswith(f"problem: server{port}")]
+        assert f"127.0.0.1:{port} answered with HTTP status {status} instead of MCP. " in problem
+        assert advice in problem
 
 
 async def test_servers_without_session_affinity_are_reported_with_the_remedy(
@@ -209,23 +219,6 @@ async def test_a_response_that_breaks_off_is_reported_with_the_remedy(
         "'web' closed the connection during 'cut'; it may have had effects: check them before you repeat it." in refused
     )
     assert "raise the timeout of the proxy in front of it" in refused
-
-
-@pytest.mark.parametrize(
-    ("location", "advice"),
-    [
-        ("https://127.0.0.1/mcp", "Use https:// in `url`."),
-        ("https://sign-in.example/", "does not follow it: find the address with `curl -i`, and set `url` to it."),
-        ("http://[", "does not follow it: find the address with `curl -i`, and set `url` to it."),
-    ],
-)
-async def test_a_redirect_to_another_server_is_reported_with_the_remedy(
-    location: str, advice: str, configured: Configured, run: Run, listening: Listening
-) -> None:
-    async with listening("raw_http.py", "--status", "301", "--location", location) as port:
-        ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
-    assert f"127.0.0.1:{port} answered with HTTP status 301 instead of MCP. " in ended.err
-    assert advice in ended.err
 
 
 async def test_a_server_without_the_older_transport_is_reported_with_the_remedy(
@@ -300,18 +293,9 @@ async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
         assert await client.text("scream_mirrored") == "screamed"
 
 
-@pytest.mark.parametrize("before", ["Starting...", "\ufeff", 'Loaded {"a":1} in 3 ms. '])
-async def test_responses_after_other_text_in_the_same_line_are_taken(
-    before: str, configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw("ok", "--before", before)})) as client:
-        await client.greet()
-        for _ in range(2):
-            assert "hear" in await client.text("hear_mirrored")
-    assert b"upstream raw wrote other text before a message, in the same line" in b"".join(client.stderr)
+TEXTS_BEFORE = {"word": "Starting...", "mark": "\ufeff", "json": 'Loaded {"a":1} in 3 ms. '}
 
 
-@pytest.mark.parametrize("before", ["Starting...", 'Loaded {"a":1} in 3 ms. '])
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -320,15 +304,21 @@ async def test_responses_after_other_text_in_the_same_line_are_taken(
         ({"max_message_bytes": 1 << 20}, "`limits.max_message_by"),
     ],
 )
-async def test_a_large_response_after_other_text_does_not_wait_for_the_timeout(
-    before: str, limits: dict[str, int], expected: str, configured: Configured, open_lines: OpenLines, raw: Any
+async def test_responses_after_other_text_in_the_same_line_are_taken_at_once(
+    limits: dict[str, int], expected: str, configured: Configured, open_lines: OpenLines, raw: Any
 ) -> None:
-    upstream = raw("ok", "--before", before, overrides={"hear": {"timeout": 5, "capture": "never"}})
-    async with open_lines(configured({"raw": upstream}, limits=limits)) as client:
+    keys = {"overrides": {"hear": {"timeout": 5, "capture": "never"}}}
+    upstreams = {name: raw("ok", "--before", text, **keys) for name, text in TEXTS_BEFORE.items()}
+    async with open_lines(configured(upstreams, limits=limits)) as client:
         await client.greet()
-        for _ in range(2):
-            assert expected in await client.text("hear_mirrored", {"text": '"' * 400_000})  # twice as long in JSON
-    assert b"upstream raw wrote other text before a message, in the same line" in b"".join(client.stderr)
+        for name in TEXTS_BEFORE:
+            for _ in range(2):
+                assert "hear" in await client.text(f"{name}_hear_mirrored")
+                large = await client.text(f"{name}_hear_mirrored", {"text": '"' * 400_000})  # twice as long in JSON
+                assert expected in large
+    for name in TEXTS_BEFORE:
+        warning = f"upstream {name} wrote other text before a message, in the same line"
+        assert warning.encode() in b"".join(client.stderr)
 
 
 async def test_a_call_times_out_and_its_late_answer_is_ignored(
@@ -344,18 +334,6 @@ async def test_a_call_times_out_and_its_late_answer_is_ignored(
         until.touch()
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
         assert "notifications/cancelled" in log.read_text()
-
-
-async def test_a_server_that_stops_reading_is_restarted(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    upstream = raw("deaf", timeout=0.5)
-    async with open_lines(configured({"deaf": upstream})) as client:
-        await client.greet()
-        answer = await client.text("hear_mirrored", {"text": "x" * 3_000_000})
-        assert "does not read its input" in answer
-        answer = await client.text("hear_mirrored", {"text": "small"})
-        assert "'deaf'" in answer
 
 
 async def test_calls_that_a_restart_ends_read_why_the_gateway_restarts(

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from http_sessions import HEADERS, META
 from notices import path_in
+from tests.end_to_end.conftest import scripted_upstream
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Connect, Listening, OpenLines, Serve
@@ -35,50 +36,41 @@ def sections(request: pytest.FixtureRequest) -> dict[str, Any]:
     return sections_of_case
 
 
-def upstreams(raw: Any, capture: str = "auto") -> dict[str, Any]:
+def upstreams(capture: str = "auto") -> dict[str, Any]:
     mirror = {"inline_budget": 60_000, "capture": capture}
-    return {"raw": raw(overrides={"hear": {"capture": "never"}, "say": mirror})}
+    return {"raw": scripted_upstream(overrides={"hear": {"capture": "never"}, "say": mirror})}
 
 
-async def test_a_small_result_passes_unchanged_on_stdio(
-    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured(upstreams(raw, "large"), **sections)) as client:
-        await client.greet()
-        line = (await client.call("say_mirrored", json.dumps({"result": SMALL}))).decode()
-        for member in (
-            '"content":[{"type":"text","text":"a\\u0041","vendor":{"x":1.0}},{"odd":' + ODD,
-            f'"vendor":{ODD}',
-        ):
-            assert member in line
+async def test_a_small_result_passes_unchanged_on_stdio(sections: dict[str, Any], shared_lines: Any) -> None:
+    client = await shared_lines(upstreams("large"), **sections)
+    line = (await client.call("say_mirrored", json.dumps({"result": SMALL}))).decode()
+    for member in (
+        '"content":[{"type":"text","text":"a\\u0041","vendor":{"x":1.0}},{"odd":' + ODD,
+        f'"vendor":{ODD}',
+    ):
+        assert member in line
 
 
 @pytest.mark.parametrize("rest", ["-", "x" * 20_000])
-async def test_half_of_an_emoji_in_a_result_is_replaced(
-    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any, rest: str
-) -> None:
+async def test_half_of_an_emoji_in_a_result_is_replaced(sections: dict[str, Any], shared_lines: Any, rest: str) -> None:
     """Servers in JavaScript cut texts within a pair of surrogates and send the half as an escape."""
     whole = "\\ud83d\\ude00 \\\\ud83d "
     result = f'{{"content":[{{"type":"text","text":"{whole}\\ud83d{rest}\\ude00"}}]}}'
     wanted = f"\U0001f600 \\ud83d \ufffd{rest}\ufffd"
-    async with open_lines(configured(upstreams(raw, "always"), **sections)) as client:
-        await client.greet()
-        path = path_in(await client.text("say_mirrored", {"result": result}))
-        received = await client.text("hear_mirrored", {"x": path})
-        assert json.loads(received)["params"]["arguments"]["x"] == wanted
+    client = await shared_lines(upstreams("always"), **sections)
+    path = path_in(await client.text("say_mirrored", {"result": result}))
+    received = await client.text("hear_mirrored", {"x": path})
+    assert json.loads(received)["params"]["arguments"]["x"] == wanted
 
 
-async def test_rows_with_half_of_an_emoji_in_json_text_are_rows(
-    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_rows_with_half_of_an_emoji_in_json_text_are_rows(sections: dict[str, Any], shared_lines: Any) -> None:
     """A text that is `JSON.stringify` of rows, one of which was cut within an emoji."""
     text = '[{"id":1,"title":"It works \\ud83d"},{"id":2,"title":"\\ud83d\\ude00"}]'
     result = json.dumps({"content": [{"type": "text", "text": text}]})
-    async with open_lines(configured(upstreams(raw, "always"), **sections)) as client:
-        await client.greet()
-        path = path_in(await client.text("say_mirrored", {"result": result}))
-        titles = await client.text("memory_query", {"memory_path": path, "expression": "[].title"})
-        assert json.loads(titles.splitlines()[0]) == ["It works \ufffd", "\U0001f600"]
+    client = await shared_lines(upstreams("always"), **sections)
+    path = path_in(await client.text("say_mirrored", {"result": result}))
+    titles = await client.text("memory_query", {"memory_path": path, "expression": "[].title"})
+    assert json.loads(titles.splitlines()[0]) == ["It works \ufffd", "\U0001f600"]
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
@@ -96,9 +88,9 @@ async def test_null_arguments_are_those_of_a_call_without_arguments(
 
 
 async def test_a_small_result_passes_unchanged_over_http(
-    sections: dict[str, Any], configured: Configured, serve: Serve, raw: Any
+    sections: dict[str, Any], configured: Configured, serve: Serve
 ) -> None:
-    async with serve(configured(upstreams(raw, "large"), **sections)) as served, httpx2.AsyncClient() as client:
+    async with serve(configured(upstreams("large"), **sections)) as served, httpx2.AsyncClient() as client:
         params = {"name": "say_mirrored", "arguments": {"result": SMALL}, "_meta": META}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         stamped = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "say_mirrored"}
@@ -109,39 +101,34 @@ async def test_a_small_result_passes_unchanged_over_http(
 
 
 async def test_arguments_and_pointers_reach_the_tool_as_they_were_written(
-    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
+    sections: dict[str, Any], shared_lines: Any
 ) -> None:
-    async with open_lines(configured(upstreams(raw), **sections)) as client:
-        await client.greet()
-        received = await client.text("hear_mirrored", None)
-        assert '"arguments":{}' in received
-        received = json.loads(await client.call("hear_mirrored", f'{{"literal": {ODD}}}'))["result"]["content"][0][
-            "text"
-        ]
-        assert f'{{"literal": {ODD}}}' in received
-        notice = await client.text("say_mirrored", {"result": DICT})
-        path = path_in(notice)
-        assert ODD in notice
-        received = await client.text("hear_mirrored", {"a": path, "b": [f"{path}/whole", f"{path}/n"]})
-        assert f'"a": {{"whole":{ODD},"n":1.0}}' in received
-        assert f'"b": [{ODD}, 1.0]' in received
-        assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole"}) == ODD
-        assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole/big"}) == INTEGER
+    client = await shared_lines(upstreams(), **sections)
+    received = await client.text("hear_mirrored", None)
+    assert '"arguments":{}' in received
+    received = json.loads(await client.call("hear_mirrored", f'{{"literal": {ODD}}}'))["result"]["content"][0]["text"]
+    assert f'{{"literal": {ODD}}}' in received
+    notice = await client.text("say_mirrored", {"result": DICT})
+    path = path_in(notice)
+    assert ODD in notice
+    received = await client.text("hear_mirrored", {"a": path, "b": [f"{path}/whole", f"{path}/n"]})
+    assert f'"a": {{"whole":{ODD},"n":1.0}}' in received
+    assert f'"b": [{ODD}, 1.0]' in received
+    assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole"}) == ODD
+    assert await client.text("retrieve_final_answer_from_memory", {"memory_path": f"{path}/whole/big"}) == INTEGER
 
 
 @pytest.mark.parametrize("more", ["", ',"structuredContent":{"result":%s}'], ids=["text", "text and object"])
 async def test_a_text_that_is_a_json_string_arrives_as_it_is(
-    sections: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any, more: str
+    sections: dict[str, Any], shared_lines: Any, more: str
 ) -> None:
     """Such a text may be the content of a file, which another tool writes."""
     text = json.dumps("# Caf\u00e9\n\n" + "- C:\\temp\\new\n" * 2000)
     sent = json.dumps(text)
     result = f'{{"content":[{{"type":"text","text":{sent}}}]{more and more % sent}}}'
-    upstream = raw(overrides={"hear": {"capture": "never"}})
-    async with open_lines(configured({"raw": upstream}, **sections)) as client:
-        await client.greet()
-        notice = await client.text("say_mirrored", {"result": result})
-        received = await client.text("hear_mirrored", {"x": path_in(notice)})
+    client = await shared_lines({"raw": scripted_upstream(overrides={"hear": {"capture": "never"}})}, **sections)
+    notice = await client.text("say_mirrored", {"result": result})
+    received = await client.text("hear_mirrored", {"x": path_in(notice)})
     assert json.loads(received)["params"]["arguments"]["x"] == text
 
 

@@ -259,22 +259,18 @@ async def test_doctor_prints_the_end_of_the_error_output_in_order(
     assert output.splitlines() == [*(f"    {line}" for line in printed), "0 of 1 server is ready."]
 
 
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (["env", "KEY=s3cret", "false"], "env *** ***"),
-        (["sh", "-c", "KEY=s3cret false"], "sh -c ***"),
-        (["false", "postgres://ann:s3cret@host/db"], "false ***"),
-        (["false", "@scope/server", "/a b", "--key=s3cret", "-v"], "false @scope/server '/a b' --key=*** -v"),
-    ],
-)
-async def test_doctor_prints_the_command_of_a_server_without_its_secrets(
-    words: list[str], shown: str, write: Callable[..., Path], run: Run
-) -> None:
-    write(bad={"command": words[0], "args": words[1:]})
+async def test_doctor_prints_the_command_of_a_server_without_its_secrets(write: Callable[..., Path], run: Run) -> None:
+    commands = {
+        "env *** ***": ["env", "KEY=s3cret", "false"],
+        "sh -c ***": ["sh", "-c", "KEY=s3cret false"],
+        "false ***": ["false", "postgres://ann:s3cret@host/db"],
+        "false @scope/server '/a b' --key=*** -v": ["false", "@scope/server", "/a b", "--key=s3cret", "-v"],
+    }
+    write(**{f"bad{place}": {"command": word, "args": args} for place, (word, *args) in enumerate(commands.values())})
     assert (await run("install", "claude-desktop")).code == 0
     ended = await run("doctor")
-    assert f"    To run it without mcp-mirror: {shown}\n" in ended.err
+    for shown in commands:
+        assert f"    To run it without mcp-mirror: {shown}\n" in ended.err
     assert "s3cret" not in ended.err
 
 
@@ -391,33 +387,36 @@ async def test_doctor_names_the_variables_that_only_the_client_sets(
     assert "The entry contains ${userHome}, which is not set here." in ended.err
 
 
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        ("", "it ended the connection"),
-        ("licence missing", "its answer is not a message of MCP"),
-        ("[]", "its answer is not a message of MCP"),
-        ("[" * 100_000, "its answer is not a message of MCP"),
-        ('{"id": "initialize", "error": {"message": "No licence."}}', "No licence."),
-        (
-            '{"id": "initialize", "result": {}}\n{"id": "tools/list", "result": {}}',
-            "its answer is not a message of MCP",
-        ),
-        ('{"id": "initialize", "result": {}}\n{"id": "tools/list", "result": {"tools": []}}', "it lists no tools"),
-    ],
-)
+NO_MESSAGE = "its answer is not a message of MCP"
+ANSWERS = {
+    "nothing": ("", "it ended the connection"),
+    "text": ("licence missing\n", NO_MESSAGE),
+    "array": ("[]\n", NO_MESSAGE),
+    "deep": ("[" * 100_000 + "\n", NO_MESSAGE),
+    "error": ('{"id": "initialize", "error": {"message": "No licence."}}\n', "No licence."),
+    "empty": ('{"id": "initialize", "result": {}}\n{"id": "tools/list", "result": {}}\n', NO_MESSAGE),
+    "none": (
+        '{"id": "initialize", "result": {}}\n{"id": "tools/list", "result": {"tools": []}}\n',
+        "it lists no tools",
+    ),
+}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a script")
 async def test_doctor_reports_what_a_program_answers_in_place_of_tools(
-    answer: str, problem: str, write: Callable[..., Path], run: Run, tmp_path: Path
+    write: Callable[..., Path], run: Run, tmp_path: Path
 ) -> None:
-    (file := tmp_path / "answer").write_text(answer and answer + "\n")
-    program = tmp_path / "mcp-mirror"
-    program.write_text(f"#!/bin/sh\nread line\ncat '{file}'\ntest -s '{file}' && exec cat > /dev/null\n")
-    program.chmod(0o755)
-    write(other={"command": str(program), "args": ["wrap", "--", "x"]})
+    for name, (answer, _) in ANSWERS.items():
+        file, program = tmp_path / name / "answer", tmp_path / name / "mcp-mirror"
+        file.parent.mkdir()
+        file.write_text(answer)
+        program.write_text(f"#!/bin/sh\nread line\ncat '{file}'\ntest -s '{file}' && exec cat > /dev/null\n")
+        program.chmod(0o755)
+    write(**{name: {"command": str(tmp_path / name / "mcp-mirror"), "args": ["wrap", "--", "x"]} for name in ANSWERS})
     ended = await run("doctor")
     assert (ended.code, ended.out) == (1, "")
-    assert f"problem: claude-desktop: other: {problem}" in ended.err
+    for name, (_, problem) in ANSWERS.items():
+        assert f"problem: claude-desktop: {name}: {problem}" in ended.err
 
 
 async def test_doctor_without_a_wrapped_server_says_so(write: Callable[..., Path], run: Run) -> None:

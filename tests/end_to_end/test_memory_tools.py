@@ -61,131 +61,108 @@ async def refused(client: Lines, tool: str, arguments: dict[str, Any]) -> str:
 ROWS = [{"id": number, "name": f"row {number}", "price": number / 4} for number in range(3000)]
 
 
-async def test_a_value_is_looked_into_changed_and_handed_on(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    config = configured({"raw": raw(overrides={"hear": {"capture": "never"}})})
-    async with open_lines(config) as client:
-        await client.greet()
-        path = await store(client, {"rows": ROWS, "title": "prices"})
-        described = await client.text("memory_describe", {"memory_path": f"{path}/rows"})
-        assert "array, 3,000 items; the first 100 of them: object (100)" in described
-        assert '"/price": number' in described
-        assert "from \"say\" of 'raw'; stored 20" in described
-        hit = await client.text("memory_grep", {"memory_path": path, "pattern": "row 2718$"})
-        assert hit == f"{path}/rows/2718/name: row 2718"
-        window = await client.text("memory_read", {"memory_path": f"`{path}/rows`", "offset": 2718, "limit": 1})
-        assert window == '2718: {"id": 2718, "name": "row 2718", "price": 679.5}\n... next: by=items, offset=2719'
-        query = {"memory_path": path, "expression": "rows[?price > `10`].{name: name, price: price}"}
-        found = path_in(await client.text("memory_query", query))
-        assert found.startswith("memory_query-")
-        patch = [{"op": "replace", "path": "/0/price", "value": 99}, {"op": "remove", "path": "/1"}]
-        edited = path_in(await client.text("memory_edit", {"memory_path": found, "patch": patch}))
-        received = await receive_at_upstream(client, f"{edited}/0")
-        assert '"x": {"name":"row 41","price":99}' in received
-        assert '"x": {"name":"row 43","price":10.75}' in await receive_at_upstream(client, f"{edited}/1")
-        assert '"price":10.25' in await receive_at_upstream(client, f"{found}/0")
-        assert f"given {path}" in await client.text("memory_describe", {"memory_path": found})
+async def test_a_value_is_looked_into_changed_and_handed_on(client: Lines) -> None:
+    path = await store(client, {"rows": ROWS, "title": "prices"})
+    described = await client.text("memory_describe", {"memory_path": f"{path}/rows"})
+    assert "array, 3,000 items; the first 100 of them: object (100)" in described
+    assert '"/price": number' in described
+    assert "from \"say\" of 'raw'; stored 20" in described
+    hit = await client.text("memory_grep", {"memory_path": path, "pattern": "row 2718$"})
+    assert hit == f"{path}/rows/2718/name: row 2718"
+    window = await client.text("memory_read", {"memory_path": f"`{path}/rows`", "offset": 2718, "limit": 1})
+    assert window == '2718: {"id": 2718, "name": "row 2718", "price": 679.5}\n... next: by=items, offset=2719'
+    query = {"memory_path": path, "expression": "rows[?price > `10`].{name: name, price: price}"}
+    found = path_in(await client.text("memory_query", query))
+    assert found.startswith("memory_query-")
+    patch = [{"op": "replace", "path": "/0/price", "value": 99}, {"op": "remove", "path": "/1"}]
+    edited = path_in(await client.text("memory_edit", {"memory_path": found, "patch": patch}))
+    received = await receive_at_upstream(client, f"{edited}/0")
+    assert '"x": {"name":"row 41","price":99}' in received
+    assert '"x": {"name":"row 43","price":10.75}' in await receive_at_upstream(client, f"{edited}/1")
+    assert '"price":10.25' in await receive_at_upstream(client, f"{found}/0")
+    assert f"given {path}" in await client.text("memory_describe", {"memory_path": found})
 
 
-async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(client: Lines) -> None:
     lines = [f'<tr id="{number}"><td>\u00e9 "cell" {number}</td></tr>' for number in range(8000)]
     page = "<table>\n" + "\n".join(lines) + "\n</table>"
     assert len(page) > 300_000
-    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
-        await client.greet()
-        path = await store_text(client, page)
-        hit = await client.text("memory_grep", {"memory_path": path, "pattern": 'id="4711"'})
-        assert hit.startswith('4712: <tr id="4711">')
-        row = "<tr><td>new \u00fc</td></tr>\n"
-        change = {"memory_path": path, "old_text": '<tr id="4711">', "new_text": f'{row}<tr id="4711">'}
-        edited = path_in(await client.text("memory_edit", change))
-        received = json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"]
-        assert received == page.replace('<tr id="4711">', f'{row}<tr id="4711">')
-        again = await refused(client, "memory_edit", {"memory_path": path, "old_text": "<td>", "new_text": ""})
-        assert "occurs more than once" in again
+    path = await store_text(client, page)
+    hit = await client.text("memory_grep", {"memory_path": path, "pattern": 'id="4711"'})
+    assert hit.startswith('4712: <tr id="4711">')
+    row = "<tr><td>new \u00fc</td></tr>\n"
+    change = {"memory_path": path, "old_text": '<tr id="4711">', "new_text": f'{row}<tr id="4711">'}
+    edited = path_in(await client.text("memory_edit", change))
+    received = json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"]
+    assert received == page.replace('<tr id="4711">', f'{row}<tr id="4711">')
+    again = await refused(client, "memory_edit", {"memory_path": path, "old_text": "<td>", "new_text": ""})
+    assert "occurs more than once" in again
 
 
-async def test_a_model_reads_only_a_short_edited_copy_again(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
-        await client.greet()
-        for lines, is_shown in ((20, True), (200, False)):
-            text = "".join(f"line {number}: it is new\n" for number in range(lines))
-            shown = await client.text(
-                "say_mirrored", {"result": json.dumps({"content": [], "structuredContent": {"x": text}})}
-            )
-            change = {"memory_path": f"{path_in(shown)}/x", "old_text": "line 1", "new_text": "row 1", "all": True}
-            edited = await client.text("memory_edit", change)
-            copy = text.replace("line 1", "row 1")
-            assert (copy.strip() in edited) == is_shown
-            for sent in (path_in(edited), edited):  # small models give the whole notice
-                received = json.loads(await receive_at_upstream(client, sent))["params"]["arguments"]["x"]
-                assert received == copy
+async def test_a_model_reads_only_a_short_edited_copy_again(client: Lines) -> None:
+    for lines, is_shown in ((20, True), (200, False)):
+        text = "".join(f"line {number}: it is new\n" for number in range(lines))
+        shown = await client.text(
+            "say_mirrored", {"result": json.dumps({"content": [], "structuredContent": {"x": text}})}
+        )
+        change = {"memory_path": f"{path_in(shown)}/x", "old_text": "line 1", "new_text": "row 1", "all": True}
+        edited = await client.text("memory_edit", change)
+        copy = text.replace("line 1", "row 1")
+        assert (copy.strip() in edited) == is_shown
+        for sent in (path_in(edited), edited):  # small models give the whole notice
+            received = json.loads(await receive_at_upstream(client, sent))["params"]["arguments"]["x"]
+            assert received == copy
 
 
-async def test_unedited_numbers_keep_their_digits(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+async def test_unedited_numbers_keep_their_digits(client: Lines) -> None:
     digits = "7" * 5000
     value = f'{{"a": 1.0, "n": {digits}, "e": 1e400, "s": "\\u00e9\\/", "list": [1.50, 2]}}'
-    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
-        await client.greet()
-        result = f'{{"content":[],"structuredContent":{value}}}'
-        path = path_in(await client.text("say_mirrored", {"result": result}))
-        patch = [{"op": "add", "path": "/list/1", "value": 9}]
-        for change in ({"patch": patch}, {"merge": {"new": True}}, {"old_text": "1.50", "new_text": "1.5"}):
-            edited = path_in(await client.text("memory_edit", {"memory_path": path, **change}))
-            line = await receive_at_upstream(client, edited)
-            for member in ('"a": 1.0', f'"n": {digits}', '"e": 1e400', '"s": "\\u00e9\\/"'):
-                assert member in line
-        found = path_in(await client.text("memory_query", {"memory_path": path, "expression": "[a, n, e]"}))
-        assert f"[1.0,{digits},1e400]" in await receive_at_upstream(client, found)
+    result = f'{{"content":[],"structuredContent":{value}}}'
+    path = path_in(await client.text("say_mirrored", {"result": result}))
+    patch = [{"op": "add", "path": "/list/1", "value": 9}]
+    for change in ({"patch": patch}, {"merge": {"new": True}}, {"old_text": "1.50", "new_text": "1.5"}):
+        edited = path_in(await client.text("memory_edit", {"memory_path": path, **change}))
+        line = await receive_at_upstream(client, edited)
+        for member in ('"a": 1.0', f'"n": {digits}', '"e": 1e400', '"s": "\\u00e9\\/"'):
+            assert member in line
+    found = path_in(await client.text("memory_query", {"memory_path": path, "expression": "[a, n, e]"}))
+    assert f"[1.0,{digits},1e400]" in await receive_at_upstream(client, found)
 
 
-async def test_empty_arguments_beside_an_edit_count_as_missing(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
-        await client.greet()
-        path = await store(client, {"a": "x"})
-        empty = {"patch": [], "merge": {}, "old_text": "", "new_text": ""}
-        changes: tuple[tuple[dict[str, Any], str], ...] = (
-            ({"patch": [{"op": "replace", "path": "/a", "value": 1}]}, '{"a": 1}'),
-            ({"merge": {"b": 2}}, '{"a": "x","b":2}'),
-            ({"old_text": '"x"', "new_text": "3"}, '{"a": 3}'),
-        )
-        for change, wanted in changes:
-            edited = path_in(await client.text("memory_edit", {"memory_path": path, **empty, **change}))
-            received = json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"]
-            assert received == json.loads(wanted)
+async def test_empty_arguments_beside_an_edit_count_as_missing(client: Lines) -> None:
+    path = await store(client, {"a": "x"})
+    empty = {"patch": [], "merge": {}, "old_text": "", "new_text": ""}
+    changes: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"patch": [{"op": "replace", "path": "/a", "value": 1}]}, '{"a": 1}'),
+        ({"merge": {"b": 2}}, '{"a": "x","b":2}'),
+        ({"old_text": '"x"', "new_text": "3"}, '{"a": 3}'),
+    )
+    for change, wanted in changes:
+        edited = path_in(await client.text("memory_edit", {"memory_path": path, **empty, **change}))
+        received = json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"]
+        assert received == json.loads(wanted)
 
 
-async def test_a_model_reads_and_edits_characters_where_json_has_escapes(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_a_model_reads_and_edits_characters_where_json_has_escapes(client: Lines) -> None:
     city = "\u0421\u0430\u043d\u043a\u0442-\u041f\u0435\u0442\u0435\u0440\u0431\u0443\u0440\u0433"
     escaped = json.dumps(city)[1:-1]
     rows = [{"\u0433\u043e\u0440\u043e\u0434": city, "n": n} for n in range(200)]
     sent, shown = json.dumps(rows), json.dumps(rows, ensure_ascii=False)
-    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
-        await client.greet()
-        path = await store_text(client, sent)
-        window = await client.text("memory_read", {"memory_path": path, "limit": 1})
-        assert window == f"0: {shown[1 : shown.index(', {')]}\n... next: by=items, offset=1; last: offset=-1"
-        read = ""
-        while not read.endswith("]"):
-            window = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": len(read)})
-            read += window.rpartition("\n... next: ")[0] or window
-        assert read == shown
-        for old in (city[6:], escaped[len(escaped) - 6 * len(city[6:]) :]):
-            change = {"memory_path": path, "old_text": f'-{old}", "n": 7}}', "new_text": '", "n": 8}'}
-            edited = path_in(await client.text("memory_edit", change))
-            changed = sent.replace(f'{escaped}", "n": 7}}', f'{json.dumps(city[:5])[1:-1]}", "n": 8}}')
-            assert f'"x": {changed}' in await receive_at_upstream(client, edited)
-        assert await client.text(RETRIEVE, {"memory_path": f"{path}/0"}) == json.dumps(rows[0])
-        assert f'"x": {sent}' in await receive_at_upstream(client, path)
+    path = await store_text(client, sent)
+    window = await client.text("memory_read", {"memory_path": path, "limit": 1})
+    assert window == f"0: {shown[1 : shown.index(', {')]}\n... next: by=items, offset=1; last: offset=-1"
+    read = ""
+    while not read.endswith("]"):
+        window = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": len(read)})
+        read += window.rpartition("\n... next: ")[0] or window
+    assert read == shown
+    for old in (city[6:], escaped[len(escaped) - 6 * len(city[6:]) :]):
+        change = {"memory_path": path, "old_text": f'-{old}", "n": 7}}', "new_text": '", "n": 8}'}
+        edited = path_in(await client.text("memory_edit", change))
+        changed = sent.replace(f'{escaped}", "n": 7}}', f'{json.dumps(city[:5])[1:-1]}", "n": 8}}')
+        assert f'"x": {changed}' in await receive_at_upstream(client, edited)
+    assert await client.text(RETRIEVE, {"memory_path": f"{path}/0"}) == json.dumps(rows[0])
+    assert f'"x": {sent}' in await receive_at_upstream(client, path)
 
 
 async def test_a_model_can_save_a_value_and_use_its_path(
@@ -208,52 +185,46 @@ async def test_a_model_can_save_a_value_and_use_its_path(
         assert "object, " in listed[0]
 
 
-async def test_paths_in_an_edit_and_in_a_saved_value_are_replaced_by_the_values(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
-        await client.greet()
-        rows, text = await store(client, {"rows": [1.50, {"n": 2}]}), await store_text(client, 'a "text"\n' * 300)
-        page = await store(client, {"title": "x", "old": True})
+async def test_paths_in_an_edit_and_in_a_saved_value_are_replaced_by_the_values(client: Lines) -> None:
+    rows, text = await store(client, {"rows": [1.50, {"n": 2}]}), await store_text(client, 'a "text"\n' * 300)
+    page = await store(client, {"title": "x", "old": True})
 
-        async def edit(**change: Any) -> str:
-            edited = path_in(await client.text("memory_edit", {"memory_path": page, **change}))
-            described = await client.text("memory_describe", {"memory_path": edited})
-            assert any(f"{one}" in described for one in (rows, text))
-            return json.dumps(json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"])
+    async def edit(**change: Any) -> str:
+        edited = path_in(await client.text("memory_edit", {"memory_path": page, **change}))
+        described = await client.text("memory_describe", {"memory_path": edited})
+        assert any(f"{one}" in described for one in (rows, text))
+        return json.dumps(json.loads(await receive_at_upstream(client, edited))["params"]["arguments"]["x"])
 
-        patch = [
-            {"op": "add", "path": "/rows", "value": f"{rows}/rows"},
-            {"op": "replace", "path": "/old", "value": {"note": [text, f"literal:{text}", f"see {text}"]}},
-        ]
-        note = ['a "text"\n' * 300, text, f"see {text}"]
-        wanted = {"title": "x", "old": {"note": note}, "rows": [1.5, {"n": 2}]}
-        assert await edit(patch=patch) == json.dumps(wanted)
-        assert await edit(merge={"rows": f"{rows}/rows/1"}) == json.dumps({"title": "x", "old": True, "rows": {"n": 2}})
-        change = {"memory_path": page, "old_text": '"x"', "new_text": f"{rows}/rows/1"}
-        copy = path_in(await client.text("memory_edit", change))
-        assert '"title": {"n": 2}' in await receive_at_upstream(client, copy)
-        saved = path_in(await client.text("memory_put", {"value": {"page": page, "rows": [f"{rows}/rows/0"]}}))
-        assert '"rows": [1.5]' in (await receive_at_upstream(client, saved)).replace("1.50", "1.5")
-        for value in ({"row": f"{rows}/rows/1"}, [f"{rows}/rows/1", f"{rows}/rows/1"]):
-            saved = path_in(await client.text("memory_put", {"value": json.dumps(value)}))
-            row = await receive_at_upstream(client, f"{saved}/{'row' if isinstance(value, dict) else 1}")
-            assert '"x": {"n": 2}' in row
-        for written in (f"See:\n{json.dumps([rows])}", f"[{rows}"):
-            saved = await client.text("memory_put", {"value": written})
-            assert "text," in saved or "is not exact" in saved
-        saved = path_in(
-            await client.text("memory_put", {"value": json.dumps({"type": "text", "text": f"{rows}/rows/1"})})
-        )
-        assert '"x": {"n": 2}' in await receive_at_upstream(client, saved)
-        gone = f"{rows[:-4]}0000"
-        for tool, arguments in (
-            ("memory_edit", {"memory_path": page, "merge": {"a": gone}}),
-            ("memory_put", {"value": [f"{rows}/nothing"]}),
-        ):
-            await refused(client, tool, arguments)
-        wrong = await refused(client, "memory_edit", {"memory_path": page, "patch": [{"op": "remove", "path": page}]})
-        assert 'must be empty or begin with "/"' in wrong
+    patch = [
+        {"op": "add", "path": "/rows", "value": f"{rows}/rows"},
+        {"op": "replace", "path": "/old", "value": {"note": [text, f"literal:{text}", f"see {text}"]}},
+    ]
+    note = ['a "text"\n' * 300, text, f"see {text}"]
+    wanted = {"title": "x", "old": {"note": note}, "rows": [1.5, {"n": 2}]}
+    assert await edit(patch=patch) == json.dumps(wanted)
+    assert await edit(merge={"rows": f"{rows}/rows/1"}) == json.dumps({"title": "x", "old": True, "rows": {"n": 2}})
+    change = {"memory_path": page, "old_text": '"x"', "new_text": f"{rows}/rows/1"}
+    copy = path_in(await client.text("memory_edit", change))
+    assert '"title": {"n": 2}' in await receive_at_upstream(client, copy)
+    saved = path_in(await client.text("memory_put", {"value": {"page": page, "rows": [f"{rows}/rows/0"]}}))
+    assert '"rows": [1.5]' in (await receive_at_upstream(client, saved)).replace("1.50", "1.5")
+    for value in ({"row": f"{rows}/rows/1"}, [f"{rows}/rows/1", f"{rows}/rows/1"]):
+        saved = path_in(await client.text("memory_put", {"value": json.dumps(value)}))
+        row = await receive_at_upstream(client, f"{saved}/{'row' if isinstance(value, dict) else 1}")
+        assert '"x": {"n": 2}' in row
+    for written in (f"See:\n{json.dumps([rows])}", f"[{rows}"):
+        saved = await client.text("memory_put", {"value": written})
+        assert "text," in saved or "is not exact" in saved
+    saved = path_in(await client.text("memory_put", {"value": json.dumps({"type": "text", "text": f"{rows}/rows/1"})}))
+    assert '"x": {"n": 2}' in await receive_at_upstream(client, saved)
+    gone = f"{rows[:-4]}0000"
+    for tool, arguments in (
+        ("memory_edit", {"memory_path": page, "merge": {"a": gone}}),
+        ("memory_put", {"value": [f"{rows}/nothing"]}),
+    ):
+        await refused(client, tool, arguments)
+    wrong = await refused(client, "memory_edit", {"memory_path": page, "patch": [{"op": "remove", "path": page}]})
+    assert 'must be empty or begin with "/"' in wrong
 
 
 async def test_values_are_listed_page_by_page_and_forgotten(
@@ -280,44 +251,34 @@ async def test_values_are_listed_page_by_page_and_forgotten(
         assert below == f'Only a whole value can be deleted. Give "{bases[0]}".'
 
 
-async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_the_five_tools_of_a_relay_in_the_client_have_their_like(client: Lines) -> None:
     """Reading, a slice, the length, lines, and grep."""
     text = "\n".join(f"line {number}" for number in range(2000))
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = await store_text(client, text)
-        all_parts = ""
-        while True:
-            part = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": len(all_parts)})
-            all_parts += part.rpartition("\n... next: ")[0] if "\n... next: " in part else part
-            if "\n... next: " not in part:
-                break
-        assert all_parts == text
-        sliced = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": 5, "limit": 8})
-        assert sliced.partition("\n... next")[0] == text[5:13]
-        assert f"text, {len(text):,} characters, 2,000 lines" in await client.text(
-            "memory_describe", {"memory_path": path}
-        )
-        lines = await client.text("memory_read", {"memory_path": path, "by": "lines", "offset": -2})
-        assert lines == "line 1998\nline 1999"
-        grepped = await client.text("memory_grep", {"memory_path": path, "pattern": "1999", "context": 1})
-        assert grepped == "1998- line 1998\n1999: line 1999"
+    path = await store_text(client, text)
+    all_parts = ""
+    while True:
+        part = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": len(all_parts)})
+        all_parts += part.rpartition("\n... next: ")[0] if "\n... next: " in part else part
+        if "\n... next: " not in part:
+            break
+    assert all_parts == text
+    sliced = await client.text("memory_read", {"memory_path": path, "by": "chars", "offset": 5, "limit": 8})
+    assert sliced.partition("\n... next")[0] == text[5:13]
+    assert f"text, {len(text):,} characters, 2,000 lines" in await client.text("memory_describe", {"memory_path": path})
+    lines = await client.text("memory_read", {"memory_path": path, "by": "lines", "offset": -2})
+    assert lines == "line 1998\nline 1999"
+    grepped = await client.text("memory_grep", {"memory_path": path, "pattern": "1999", "context": 1})
+    assert grepped == "1998- line 1998\n1999: line 1999"
 
 
-async def test_a_search_that_is_written_for_another_grep_ignores_case(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = await store_text(client, "An ERROR\nno\nAn error\n" * 200)
-        for ignores in ({"-i": True}, {"ignore_case": "true"}, {"case_sensitive": False}):
-            found = await client.text("memory_grep", {"path": path, "pattern": "error$", "head_limit": 2, **ignores})
-            assert found.startswith("0: An ERROR\n2: An error\n")
-        for respects in ({}, {"-i": False}, {"case_sensitive": True}):
-            found = await client.text("memory_grep", {"memory_path": path, "pattern": "error$", **respects})
-            assert found.startswith("2: An error\n5: An error\n")
+async def test_a_search_that_is_written_for_another_grep_ignores_case(client: Lines) -> None:
+    path = await store_text(client, "An ERROR\nno\nAn error\n" * 200)
+    for ignores in ({"-i": True}, {"ignore_case": "true"}, {"case_sensitive": False}):
+        found = await client.text("memory_grep", {"path": path, "pattern": "error$", "head_limit": 2, **ignores})
+        assert found.startswith("0: An ERROR\n2: An error\n")
+    for respects in ({}, {"-i": False}, {"case_sensitive": True}):
+        found = await client.text("memory_grep", {"memory_path": path, "pattern": "error$", **respects})
+        assert found.startswith("2: An error\n5: An error\n")
 
 
 @pytest.mark.parametrize("bound", [{"mirror": {"read_budget": 300}}, {"memory_tools": {"read_characters": 900}}])
@@ -343,26 +304,22 @@ async def test_no_window_is_over_the_budget(
             assert "next: " in answer or "more keys" in answer
 
 
-async def test_empty_text_means_no_optional_argument_and_minus_one_no_limit(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = await store(client, {"a": 1, "rows": [1]})
-        read = await client.text("memory_read", {"memory_path": path})
-        unused = {"by": "", "offset": "", "limit": ""}
-        assert await client.text("memory_read", {"memory_path": path, **unused}) == read
-        for limit in (-1, 0):
-            assert await client.text("memory_read", {"memory_path": path, "limit": limit}) == read
-        text = await store_text(client, "line\n" * 400)
-        for limit in (-1, 0):
-            found = await client.text("memory_grep", {"memory_path": text, "pattern": "line", "limit": limit})
-            assert found.splitlines()[:300] == [f"{number}: line" for number in range(300)]
-        merged = {"merge": {"a": 2}, "patch": "", "old_text": "", "new_text": "", "all": ""}
-        edited = await client.text("memory_edit", {"memory_path": path, **merged})
-        path = edited[edited.index("memory_edit-") :].partition('"')[0]
-        assert await client.text("memory_read", {"memory_path": path}) == read.replace("1", "2", 1)
-        assert (await client.text("memory_list", {"tool": "", "after": ""})).startswith(f'"{path}"')
+async def test_empty_text_means_no_optional_argument_and_minus_one_no_limit(client: Lines) -> None:
+    path = await store(client, {"a": 1, "rows": [1]})
+    read = await client.text("memory_read", {"memory_path": path})
+    unused = {"by": "", "offset": "", "limit": ""}
+    assert await client.text("memory_read", {"memory_path": path, **unused}) == read
+    for limit in (-1, 0):
+        assert await client.text("memory_read", {"memory_path": path, "limit": limit}) == read
+    text = await store_text(client, "line\n" * 400)
+    for limit in (-1, 0):
+        found = await client.text("memory_grep", {"memory_path": text, "pattern": "line", "limit": limit})
+        assert found.splitlines()[:300] == [f"{number}: line" for number in range(300)]
+    merged = {"merge": {"a": 2}, "patch": "", "old_text": "", "new_text": "", "all": ""}
+    edited = await client.text("memory_edit", {"memory_path": path, **merged})
+    path = edited[edited.index("memory_edit-") :].partition('"')[0]
+    assert await client.text("memory_read", {"memory_path": path}) == read.replace("1", "2", 1)
+    assert (await client.text("memory_list", {"tool": "", "after": ""})).startswith(f'"{path}"')
 
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
@@ -394,87 +351,71 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_a_mistake_is_answered_with_what_to_do(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = await store(client, {"a": 1, "rows": ["x"]})
-        for tool, arguments, message in MISTAKES:
-            filled = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
-            assert message in await refused(client, tool, filled)
-        assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1, "rows": ["x"]}'
+async def test_a_mistake_is_answered_with_what_to_do(client: Lines) -> None:
+    path = await store(client, {"a": 1, "rows": ["x"]})
+    for tool, arguments, message in MISTAKES:
+        filled = json.loads(json.dumps(arguments).replace('"P', f'"{path}'))
+        assert message in await refused(client, tool, filled)
+    assert await client.text(RETRIEVE, {"memory_path": path}) == '{"a": 1, "rows": ["x"]}'
 
 
-async def test_a_value_is_returned_up_to_its_expected_tokens(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_a_value_is_returned_up_to_its_expected_tokens(client: Lines) -> None:
     text = "The quick brown fox jumps over the lazy dog near the river bank. " * 1350
     expected, bound = (f"{one('default')(text.encode()):,}" for one in (expected_estimator, upper_estimator))
     assert expected < "20,000" < bound
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = await store_text(client, text)
-        assert await client.text(RETRIEVE, {"memory_path": path}) == text
-        assert f"about {expected} tokens" in await client.text("memory_describe", {"memory_path": path})
+    path = await store_text(client, text)
+    assert await client.text(RETRIEVE, {"memory_path": path}) == text
+    assert f"about {expected} tokens" in await client.text("memory_describe", {"memory_path": path})
 
 
-async def test_a_text_with_json_is_queried_as_its_json(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        for content, expression, found in (
-            ('[{"v": 1}, {"v": 2.50}]', "[?v > `1`].v", "[2.50]"),
-            (' {"a": {"b": "c"}}\n', "a.b", "c"),
-            ("[1, 2]", "length(@)", "2"),
-            ("[{'id': 7, 'name': None}, {'id': 9, 'name': 'x'}]", "length(@)", "2"),
-            ("[{'id': 7, 'name': None}, {'id': 9, 'name': 'x'}]", "max_by(@, &id).id", "9"),
-            ('Found 2 rows:\n\n[{"v": 1}, {"v": 2}]', "length(@)", "2"),
-            ('[{"v": NaN}, {"v": 2.50}, {"v": Infinity}]', "max([].v)", "2.50"),
-            ('{"v": 1}\n{"v": 2.50}\n', "length(@)", "2"),
-            ('{"v": 1}\n{"v": 2.50}\n', "max([].v)", "2.50"),
-            ('{"v": 1}\n{"v": 2}\n' * 20, "[39].v", "2"),
-        ):
-            path = await store(client, {"text": content})
-            assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
+async def test_a_text_with_json_is_queried_as_its_json(client: Lines) -> None:
+    for content, expression, found in (
+        ('[{"v": 1}, {"v": 2.50}]', "[?v > `1`].v", "[2.50]"),
+        (' {"a": {"b": "c"}}\n', "a.b", "c"),
+        ("[1, 2]", "length(@)", "2"),
+        ("[{'id': 7, 'name': None}, {'id': 9, 'name': 'x'}]", "length(@)", "2"),
+        ("[{'id': 7, 'name': None}, {'id': 9, 'name': 'x'}]", "max_by(@, &id).id", "9"),
+        ('Found 2 rows:\n\n[{"v": 1}, {"v": 2}]', "length(@)", "2"),
+        ('[{"v": NaN}, {"v": 2.50}, {"v": Infinity}]', "max([].v)", "2.50"),
+        ('{"v": 1}\n{"v": 2.50}\n', "length(@)", "2"),
+        ('{"v": 1}\n{"v": 2.50}\n', "max([].v)", "2.50"),
+        ('{"v": 1}\n{"v": 2}\n' * 20, "[39].v", "2"),
+    ):
+        path = await store(client, {"text": content})
+        assert await client.text("memory_query", {"memory_path": f"{path}/text", "expression": expression}) == found
 
 
-async def test_a_query_of_an_embedded_file_reads_its_text(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_a_query_of_an_embedded_file_reads_its_text(client: Lines) -> None:
     rows = json.dumps([{"id": number, "name": f"user {number}"} for number in range(900)])
     table = "id,name\n" + "".join(f"{number},user {number}\n" for number in range(900))
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = await store_file(client, rows)
-        assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "900"
-        assert await client.text("memory_query", {"memory_path": path, "expression": "[7].name"}) == "user 7"
-        assert "user 899" in await receive_at_upstream(client, path)
-        path = await store_file(client, table)
-        assert "CSV" in await refused(client, "memory_query", {"memory_path": path, "expression": "length(@)"})
-        described = await client.text("memory_describe", {"memory_path": path})
-        assert 'text, 11,488 characters, 901 lines, begins "id,name"' in described
-        assert "binary" not in described
-        path = await store_file(client, "words " * 4000)
-        assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "24000"
+    path = await store_file(client, rows)
+    assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "900"
+    assert await client.text("memory_query", {"memory_path": path, "expression": "[7].name"}) == "user 7"
+    assert "user 899" in await receive_at_upstream(client, path)
+    path = await store_file(client, table)
+    assert "CSV" in await refused(client, "memory_query", {"memory_path": path, "expression": "length(@)"})
+    described = await client.text("memory_describe", {"memory_path": path})
+    assert 'text, 11,488 characters, 901 lines, begins "id,name"' in described
+    assert "binary" not in described
+    path = await store_file(client, "words " * 4000)
+    assert await client.text("memory_query", {"memory_path": path, "expression": "length(@)"}) == "24000"
 
 
-async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = await store(client, {"text": "# Notes\n\n- one\n- two\n- [a](b)\n" * 20})
-        for expression in ("[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
-            answer = await refused(client, "memory_query", {"memory_path": f"{path}/text", "expression": expression})
-            assert "The value is text (Markdown), not JSON" in answer
-            assert answer.endswith("Use memory_grep or memory_read.")
+async def test_a_query_of_text_that_is_not_json_names_the_kind_of_text(client: Lines) -> None:
+    path = await store(client, {"text": "# Notes\n\n- one\n- two\n- [a](b)\n" * 20})
+    for expression in ("[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
+        answer = await refused(client, "memory_query", {"memory_path": f"{path}/text", "expression": expression})
+        assert "The value is text (Markdown), not JSON" in answer
+        assert answer.endswith("Use memory_grep or memory_read.")
+    query = {"memory_path": f"{path}/text", "expression": "length(@)"}
+    assert await client.text("memory_query", query) == "600"
+    rows = json.dumps([{"id": number} for number in range(500)])
+    for text in (rows[:-1], rows[:-20], rows.replace("}]", "},]"), '{"rows": ' + rows):
+        path = await store(client, {"text": text})
         query = {"memory_path": f"{path}/text", "expression": "length(@)"}
-        assert await client.text("memory_query", query) == "600"
-        rows = json.dumps([{"id": number} for number in range(500)])
-        for text in (rows[:-1], rows[:-20], rows.replace("}]", "},]"), '{"rows": ' + rows):
-            path = await store(client, {"text": text})
-            query = {"memory_path": f"{path}/text", "expression": "length(@)"}
-            answer = await refused(client, "memory_query", query)
-            assert "begins as JSON and is not valid JSON; it may be cut" in answer
-            assert answer.endswith("Use memory_grep or memory_read.")
+        answer = await refused(client, "memory_query", query)
+        assert "begins as JSON and is not valid JSON; it may be cut" in answer
+        assert answer.endswith("Use memory_grep or memory_read.")
 
 
 PRINTED_ROWS = [{"id": number, "full name": None, "name": f"row {number}"} for number in range(500)]
@@ -514,27 +455,23 @@ async def test_an_error_of_a_query_advises_only_tools_that_are_served(
 
 
 @pytest.mark.parametrize("kind", TEXTS_WITH_ROWS)
-async def test_a_path_below_rows_in_a_text_is_refused_with_an_expression(
-    kind: str, configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        text = await store_text(client, TEXTS_WITH_ROWS[kind])
-        beside = await store(client, {"rows": TEXTS_WITH_ROWS[kind]})
-        for path, below, found in (
-            (text, "7/name", "row 7"),
-            (text, "7/full name", "null: the expression finds nothing."),
-            (f"{beside}/rows", "7/id", "7"),
-        ):
-            answer = await refused(client, "memory_read", {"memory_path": f"{path}/{below}"})
-            start, _, expression = answer.partition(". Query the path itself: the JMESPath expression ")
-            assert start == f'"{path}" has no key "7". It is {kind}'
-            query = {"memory_path": path, "expression": expression.removesuffix(" finds this part.")}
-            assert await client.text("memory_query", query) == found
-            answer = await refused(client, "memory_read", {"memory_path": path, "by": "items"})
-            assert answer.startswith(f"The value has no items: it is {kind}. Leave `by` out, or query it ")
-            query["expression"] = answer.partition(" expression ")[2].removesuffix(" for ten items.")
-            assert json.loads(await client.text("memory_query", query)) == PRINTED_ROWS[:10]
+async def test_a_path_below_rows_in_a_text_is_refused_with_an_expression(client: Lines, kind: str) -> None:
+    text = await store_text(client, TEXTS_WITH_ROWS[kind])
+    beside = await store(client, {"rows": TEXTS_WITH_ROWS[kind]})
+    for path, below, found in (
+        (text, "7/name", "row 7"),
+        (text, "7/full name", "null: the expression finds nothing."),
+        (f"{beside}/rows", "7/id", "7"),
+    ):
+        answer = await refused(client, "memory_read", {"memory_path": f"{path}/{below}"})
+        start, _, expression = answer.partition(". Query the path itself: the JMESPath expression ")
+        assert start == f'"{path}" has no key "7". It is {kind}'
+        query = {"memory_path": path, "expression": expression.removesuffix(" finds this part.")}
+        assert await client.text("memory_query", query) == found
+        answer = await refused(client, "memory_read", {"memory_path": path, "by": "items"})
+        assert answer.startswith(f"The value has no items: it is {kind}. Leave `by` out, or query it ")
+        query["expression"] = answer.partition(" expression ")[2].removesuffix(" for ten items.")
+        assert json.loads(await client.text("memory_query", query)) == PRINTED_ROWS[:10]
 
 
 TABLES = {
@@ -546,19 +483,15 @@ TABLES = {
 
 
 @pytest.mark.parametrize("form", TABLES)
-async def test_an_expression_on_rows_in_a_text_is_refused_with_what_reads_them(
-    form: str, configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
-        path = f"{await store(client, {'text': TABLES[form]})}/text"
-        for expression in ("length(@)", "@", "[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
-            answer = await refused(client, "memory_query", {"memory_path": path, "expression": expression})
-            assert answer.startswith(f"The value is text ({form}), not JSON: ")
-            assert f'with `inputs` {{"t": "{path}"}}' in answer if SQL or SCRIPTS else "memory_grep" in answer
-        if SQL:
-            rows = {"inputs": {"t": path}, "sql": "SELECT count(*) AS n FROM t"}
-            assert await client.text("memory_query", rows) == f'[{{"n":{2000 if len(TABLES[form]) > 9999 else 20}}}]'
+async def test_an_expression_on_rows_in_a_text_is_refused_with_what_reads_them(client: Lines, form: str) -> None:
+    path = f"{await store(client, {'text': TABLES[form]})}/text"
+    for expression in ("length(@)", "@", "[?id > `1`].name", "sum([*].id)", "max_by(@, &id)"):
+        answer = await refused(client, "memory_query", {"memory_path": path, "expression": expression})
+        assert answer.startswith(f"The value is text ({form}), not JSON: ")
+        assert f'with `inputs` {{"t": "{path}"}}' in answer if SQL or SCRIPTS else "memory_grep" in answer
+    if SQL:
+        rows = {"inputs": {"t": path}, "sql": "SELECT count(*) AS n FROM t"}
+        assert await client.text("memory_query", rows) == f'[{{"n":{2000 if len(TABLES[form]) > 9999 else 20}}}]'
 
 
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(

@@ -10,14 +10,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import mcp_types as types
 import numpy as np
 import pytest
+import pytest_asyncio
 from gateway_processes import forked_python
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -38,7 +39,6 @@ from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.upstreams.local import LocalFunctions
 
 SERVERS = Path(__file__).parent / "servers"
-OFFICE = Path(__file__).parents[2] / "evals" / "servers" / "office.py"
 TABLE = {"hour": [float(hour) for hour in range(5000)], "celsius": [hour / 7 for hour in range(5000)]}
 PATIENT = {"startup_wait": BOUND}
 """Of `mirror`: on a busy machine a server starts in more than the ten seconds of the default."""
@@ -98,6 +98,12 @@ def with_functions(**options: Any) -> Mirror:
     return mirror
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mirror() -> AsyncIterator[Mirror]:
+    async with with_functions() as mirror:
+        yield mirror
+
+
 async def test_a_value_goes_by_path_from_function_to_function_and_to_a_server(chemist: Any) -> None:
     async with with_functions(
         upstreams={"upstreams": {"maker": chemist}, "memory_tools": "all", "mirror": PATIENT}
@@ -145,19 +151,18 @@ async def test_a_reply_names_path_and_preview_of_a_stored_value(chemist: Any) ->
             assert (reply.path, reply.preview) == (None, None), name
 
 
-async def test_a_number_written_as_text_is_a_number_beside_paths_too() -> None:
+async def test_a_number_written_as_text_is_a_number_beside_paths_too(mirror: Mirror) -> None:
     """A twin admits text everywhere, for paths; the tool itself would never have been called so."""
-    async with with_functions() as mirror:
-        path = path_in(await mirror.call("load_table_mirrored", {"city": "Bonn"}))
-        bounds = {"least": "2495", "most": " 2497.0"}
-        chosen = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": bounds})
-        assert json.loads(chosen.text) == [2495, 2496, 2497]
-        assert (await mirror.call("average_mirrored", {"values": "[1, 2]"})).text == "1.5"
-        wrong = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": {"least": "warm"}})
-        assert wrong.is_error
-        assert '"warm" is not of type "number"' in wrong.text
-        item = await mirror.call("average_mirrored", {"values": '[1, "x"]'})
-        assert 'values.1: "x" is not of type "number"' in item.text
+    path = path_in(await mirror.call("load_table_mirrored", {"city": "Bonn"}))
+    bounds = {"least": "2495", "most": " 2497.0"}
+    chosen = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": bounds})
+    assert json.loads(chosen.text) == [2495, 2496, 2497]
+    assert (await mirror.call("average_mirrored", {"values": "[1, 2]"})).text == "1.5"
+    wrong = await mirror.call("within_mirrored", {"values": f"{path}/hour", "bounds": {"least": "warm"}})
+    assert wrong.is_error
+    assert '"warm" is not of type "number"' in wrong.text
+    item = await mirror.call("average_mirrored", {"values": '[1, "x"]'})
+    assert 'values.1: "x" is not of type "number"' in item.text
 
 
 async def test_a_null_for_an_optional_argument_is_left_out() -> None:
@@ -273,14 +278,13 @@ async def test_a_cut_emoji_in_arguments_is_replaced(arguments: Any) -> None:
         ("within_mirrored", {"values": ["x" * 300_000], "bounds": {"least": 1}}, "values.0: Input should be a valid n"),
     ],
 )
-async def test_errors_of_calls_are_replies(name: str, arguments: Any, message: str) -> None:
-    async with with_functions() as mirror:
-        reply = await mirror.call(name, arguments)
-        assert reply.is_error
-        assert message in str(reply)
-        assert "Traceback" not in reply.text
-        assert __file__ not in reply.text
-        assert not (await mirror.call("load_table_mirrored", {"city": "Bonn"})).is_error
+async def test_errors_of_calls_are_replies(mirror: Mirror, name: str, arguments: Any, message: str) -> None:
+    reply = await mirror.call(name, arguments)
+    assert reply.is_error
+    assert message in str(reply)
+    assert "Traceback" not in reply.text
+    assert __file__ not in reply.text
+    assert not (await mirror.call("load_table_mirrored", {"city": "Bonn"})).is_error
 
 
 async def test_a_task_that_a_function_awaits_may_be_cancelled() -> None:
@@ -520,29 +524,26 @@ def test_functions_without_options_cost_nothing_for_the_tools_of_others() -> Non
     assert functions.policy.overrides == (("named", named),)
 
 
-async def test_each_namespace_has_its_own_memory() -> None:
-    async with with_functions() as mirror:
-        path = await mirror.put([1, "two"], namespace="one")
-        assert await mirror.read(path, namespace="one") == [1, "two"]
-        with pytest.raises(ToolError, match="No value is stored under"):
-            await mirror.read(path, namespace="other")
-        other = await mirror.call("average_mirrored", {"values": path}, namespace="other")
-        assert "No value is stored under" in other.text
+async def test_each_namespace_has_its_own_memory(mirror: Mirror) -> None:
+    path = await mirror.put([1, "two"], namespace="one")
+    assert await mirror.read(path, namespace="one") == [1, "two"]
+    with pytest.raises(ToolError, match="No value is stored under"):
+        await mirror.read(path, namespace="other")
+    other = await mirror.call("average_mirrored", {"values": path}, namespace="other")
+    assert "No value is stored under" in other.text
 
 
-async def test_a_path_that_is_not_a_text_is_an_error() -> None:
-    async with with_functions() as mirror:
-        reply = await mirror.call("average_mirrored", {"values": [1.0, 2.0]})
-        for mistake, kind in ((reply, "Reply"), (reply.path, "NoneType")):
-            with pytest.raises(MirrorError, match=rf"The path is a {kind}\. Use `reply\.path`; if it is None, `reply"):
-                await mirror.read(mistake)  # type: ignore[arg-type]  # the mistake
+async def test_a_path_that_is_not_a_text_is_an_error(mirror: Mirror) -> None:
+    reply = await mirror.call("average_mirrored", {"values": [1.0, 2.0]})
+    for mistake, kind in ((reply, "Reply"), (reply.path, "NoneType")):
+        with pytest.raises(MirrorError, match=rf"The path is a {kind}\. Use `reply\.path`; if it is None, `reply"):
+            await mirror.read(mistake)  # type: ignore[arg-type]  # the mistake
 
 
-async def test_an_empty_namespace_is_an_error() -> None:
-    async with with_functions() as mirror:
-        for use in (mirror.call("average_mirrored", {"values": [1]}, namespace=""), mirror.put(1, namespace="")):
-            with pytest.raises(MirrorError, match=r"^The namespace is empty\. Pass a text, such as"):
-                await use
+async def test_an_empty_namespace_is_an_error(mirror: Mirror) -> None:
+    for use in (mirror.call("average_mirrored", {"values": [1]}, namespace=""), mirror.put(1, namespace="")):
+        with pytest.raises(MirrorError, match=r"^The namespace is empty\. Pass a text, such as"):
+            await use
 
 
 async def test_functions_have_no_preview_where_the_mirror_has_none() -> None:
@@ -564,11 +565,10 @@ async def test_an_evicted_value_of_the_program_is_not_called_a_result_of_a_tool(
     assert str(raised.value).endswith("It was made by memory_put: make it again and use the new path.")
 
 
-async def test_a_namespace_that_is_not_a_text_is_an_error() -> None:
+async def test_a_namespace_that_is_not_a_text_is_an_error(mirror: Mirror) -> None:
     no_user: Any = None
-    async with with_functions() as mirror:
-        with pytest.raises(TypeError, match=r"^The namespace is a NoneType\. Pass a text"):
-            await mirror.call("average_mirrored", {"values": [1]}, namespace=no_user)
+    with pytest.raises(TypeError, match=r"^The namespace is a NoneType\. Pass a text"):
+        await mirror.call("average_mirrored", {"values": [1]}, namespace=no_user)
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
@@ -868,10 +868,9 @@ async def test_a_thousand_calls_at_once_do_not_cross() -> None:
     assert [reply.text for reply in replies] == [str(2 * number) for number in range(1000)]
 
 
-async def test_a_port_that_does_not_exist_is_an_error_with_the_next_step() -> None:
-    async with with_functions() as mirror:
-        with pytest.raises(MirrorError, match=r"99999 is not a port: ports end at 65535\. Choose another"):
-            await mirror.serve_http(port=99_999)
+async def test_a_port_that_does_not_exist_is_an_error_with_the_next_step(mirror: Mirror) -> None:
+    with pytest.raises(MirrorError, match=r"99999 is not a port: ports end at 65535\. Choose another"):
+        await mirror.serve_http(port=99_999)
 
 
 async def test_clients_reach_the_same_memory_over_http() -> None:
@@ -997,557 +996,6 @@ def test_the_package_itself_loads_little() -> None:
     seen = "import sys, mcp_mirror.workers.pool; print('mcp_mirror.app' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
     assert ran.stdout == "False\n"
-
-
-def with_report(received: list[str]) -> Mirror:
-    """A mirror with a tool whose result is stored, and one that keeps the text that it receives."""
-    mirror = Mirror()
-
-    @mirror.tool
-    def report() -> str:
-        return "A line of the report.\n" * 2_000
-
-    @mirror.tool
-    def save(content: str) -> str:
-        received.append(content)
-        return "saved"
-
-    return mirror
-
-
-def as_block(text: str, **members: Any) -> str:
-    return json.dumps({"type": "text", "text": text, "annotations": None, "meta": None, **members})
-
-
-async def test_a_path_or_notice_in_a_pasted_text_block_is_its_value() -> None:
-    received: list[str] = []
-    async with with_report(received) as mirror:
-        stored = await mirror.call("report_mirrored", {})
-        for text in (path_in(stored), stored.text):
-            block = as_block(text)
-            for pasted in (block, f"{block}}}", f'{block}", "', json.dumps({"text": text, "type": "text"})):
-                assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
-                assert received.pop().startswith("A line of the report.")
-                read = await mirror.call("memory_read", {"memory_path": pasted})
-                assert "A line of the report." in read.text
-        path = path_in(stored)
-        for other in (
-            as_block(f"see {path}"),
-            as_block(path, type="file"),
-            as_block(path, annotations={"priority": 1}),
-        ):
-            await mirror.call("save_mirrored", {"content": other})
-            assert received.pop() == other
-
-
-@pytest.mark.parametrize("text", ["see {}", "Dear all,\n\n{}\n\nBest", "<memory>{}</memory>"])
-async def test_a_reply_says_that_a_path_within_a_text_was_sent_as_text(text: str) -> None:
-    received: list[str] = []
-    async with with_report(received) as mirror:
-        path = path_in(await mirror.call("report_mirrored", {}))
-        reply = await mirror.call("save_mirrored", {"content": text.format(path)})
-        assert received == [text.format(path)]
-        assert reply.text == (
-            f'saved\nNote: "content" has the path "{path}" within other text, so the tool got this text and not the '
-            "value. To pass the value, give only the path."
-        )
-        unknown = f"{path[:-12]}{'0' * 12}"
-        assert (await mirror.call("save_mirrored", {"content": text.format(unknown)})).text == "saved"
-
-
-async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> None:
-    received: list[str] = []
-    async with with_report(received) as mirror:
-        stored = await mirror.call("report_mirrored", {})
-        rest = stored.text.partition("\n")[2]
-        miscounted = re.sub("[0-9,]+ lines [.]", "77 lines .", rest)
-        assert miscounted != rest
-        for pasted in (rest, f" {rest}\n", as_block(rest), miscounted):
-            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
-            assert received.pop() == "A line of the report.\n" * 2_000
-            read = await mirror.call("memory_read", {"memory_path": pasted})
-            assert "A line of the report." in read.text
-        described, *_, used = rest.splitlines()
-        other_text = f"{described}\n| another\n| text\n{used}"
-        assert (await mirror.call("save_mirrored", {"content": other_text})).is_error
-        assert (await mirror.call("save_mirrored", {"content": rest}, namespace="other")).is_error
-    assert received == []
-
-
-async def test_a_shown_text_pasted_whole_is_the_value() -> None:
-    received: list[str] = []
-    async with with_report(received) as mirror:
-
-        @mirror.tool
-        def note() -> str:
-            return "A line of the note.\n" * 80
-
-        shown = (await mirror.call("note_mirrored", {})).text
-        first, _, rest = shown.partition("\n")
-        assert rest.startswith("\nA line of the note.\n")
-        for pasted in (first, shown, as_block(shown)):
-            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
-            assert received.pop() == "A line of the note.\n" * 80
-        use, end = shown.splitlines()[-2:]
-        for pasted in (use, f"{use}\n{end}"):
-            refused = await mirror.call("save_mirrored", {"content": pasted})
-            assert refused.is_error
-            assert refused.text.startswith(f"{first}\n")
-    assert received == []
-
-
-async def test_a_notice_of_a_text_after_a_sentence_stands_for_the_text() -> None:
-    received: list[str] = []
-    async with with_report(received) as mirror:
-
-        @mirror.tool
-        def download() -> list[str]:
-            return ["The download is complete.", "A line of the file.\n" * 2_000]
-
-        stored = await mirror.call("download_mirrored", {})
-        first, _, rest = stored.text.partition("\n")
-        assert first == f'"{stored.path}/1"'
-        for pasted in (first, stored.text, as_block(stored.text), rest, as_block(rest)):
-            assert (await mirror.call("save_mirrored", {"content": pasted})).text == "saved"
-            assert received.pop() == "A line of the file.\n" * 2_000
-            read = await mirror.call("memory_read", {"memory_path": pasted})
-            assert read.text.startswith("A line of the file.")
-    assert "The download is complete." in rest
-
-
-async def test_a_pasted_notice_of_several_values_is_refused_and_named() -> None:
-    received: list[str] = []
-    async with with_report(received) as mirror:
-        await mirror.call("report_mirrored", {})
-        stored = await mirror.call("report_mirrored", {})
-        path, (_, _, rest) = path_in(stored), stored.text.partition("\n")
-        for pasted in (rest, as_block(rest)):
-            refused = await mirror.call("save_mirrored", {"content": pasted})
-            assert refused.is_error
-            assert refused.text.startswith(f'"{path}"\nThis path stands for the newest result.')
-            assert received == []
-        assert (await mirror.call("save_mirrored", {"content": refused.text})).text == "saved"
-        assert received.pop().startswith("A line of the report.")
-        # a text that only speaks of notices, and one that the model marks as literal, are sent
-        for text in (f"{rest}\nThe end.", f"literal:{rest}"):
-            assert (await mirror.call("save_mirrored", {"content": text})).text == "saved"
-    assert received == [f"{rest}\nThe end.", rest]
-
-
-@dataclass
-class Order:
-    id: int
-    status: str
-
-
-@dataclass
-class Parcel:
-    orders: list[Order]
-    to: str
-
-
-def with_orders(rows: list[dict[str, Any]], config: Mapping[str, Any] | None = None) -> Mirror:
-    mirror = Mirror(upstreams=config)
-
-    @mirror.tool
-    def found() -> list[Any]:
-        return [f"Found {len(rows)} orders.", rows]
-
-    @mirror.tool
-    def page() -> dict[str, Any]:
-        return {"total": len(rows), "orders": rows, "next": "abc"}
-
-    @mirror.tool
-    def count(orders: list[dict[str, Any]]) -> int:
-        return len(orders)
-
-    @mirror.tool
-    def describe(order: dict[str, Any]) -> str:
-        return json.dumps(order)
-
-    @mirror.tool
-    def close(order: Order) -> int:
-        return order.id
-
-    @mirror.tool
-    def find(number: int) -> str:
-        return json.dumps(rows[number])
-
-    @mirror.tool
-    def place(order: Order, orders: list[Order]) -> str:
-        return f"{order.id} of {len(orders)}"
-
-    return mirror
-
-
-ROWS = [{"id": number, "status": "open"} for number in range(900)]
-
-
-async def test_a_path_that_fits_is_found_in_a_large_object() -> None:
-    async with with_orders(ROWS * 60) as mirror:
-        path = str((await mirror.call("page_mirrored", {})).path)
-        refused = await mirror.call("count_mirrored", {"orders": f"{path}/total"})
-        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
-
-
-async def test_a_small_array_beside_a_large_one_has_its_own_items() -> None:
-    mirror = with_orders(ROWS * 60)
-
-    @mirror.tool
-    def orders() -> dict[str, Any]:
-        return {"orders": ROWS * 60, "closed": [{"id": -1}, {"id": -2}]}
-
-    async with mirror:
-        path = str((await mirror.call("orders_mirrored", {})).path)
-        for part, row in (("closed/1", {"id": -2}), ("orders/1", ROWS[1])):
-            found = await mirror.call("retrieve_final_answer_from_memory", {"memory_path": f"{path}/{part}"})
-            assert json.loads(found.text) == row
-
-
-async def test_an_argument_takes_the_key_of_its_name_from_an_object() -> None:
-    received: list[Any] = []
-    mirror = with_orders(ROWS * 60)
-
-    @mirror.tool
-    def deliver(orders: list[dict[str, Any]], total: int, note: str, page: dict[str, Any]) -> str:
-        received[:] = [len(orders), total, json.loads(note), page]
-        return "delivered"
-
-    @mirror.tool
-    def send(orders: list[dict[str, Any]], box: dict[str, list[int]]) -> str:
-        return f"{len(orders)} and {box}"
-
-    async with mirror:
-        path = str((await mirror.call("page_mirrored", {})).path)
-        assert (await mirror.call("count_mirrored", {"orders": path})).text == "54000"
-        await mirror.call("deliver_mirrored", dict.fromkeys(("orders", "total", "note", "page"), path))
-        page = await mirror.read(path)
-        assert received == [54_000, 54_000, page, page]  # only arguments that accept no object take its key
-        nested = await mirror.put({"a": {"orders": [{}]}, "orders": "none"})
-        assert (await mirror.call("count_mirrored", {"orders": f"{nested}/a"})).text == "1"
-        assert (await mirror.call("count_mirrored", {"orders": nested})).is_error
-        boxed = await mirror.put({"orders": [{}, {}], "left": [1]})
-        sent = await mirror.call("send_mirrored", {"orders": boxed, "box": {"left": boxed}})
-        assert sent.text == "2 and {'left': [1]}"
-
-
-async def test_for_the_path_of_a_picture_the_rows_beside_it_fit() -> None:
-    office = {"command": sys.executable, "args": [str(OFFICE)], "tools": {"allow": ["plot_sales", "archive_rows"]}}
-    async with Mirror(upstreams={"upstreams": {"office": office}, "mirror": PATIENT}) as mirror:
-        drawn = await mirror.call("plot_sales_mirrored", {"year": 2025})
-        picture = re.search(r'"(plot_sales-[^"]+/1)" image/png', drawn.text)
-        assert picture is not None, drawn.text
-        for beside in (picture[1], picture[1].removesuffix("/1") + "/0"):
-            refused = await mirror.call("archive_rows_mirrored", {"rows": beside})
-            assert refused.text.endswith(f'Pass a path that fits, such as "{drawn.path}/rows".')
-        assert (await mirror.call("archive_rows_mirrored", {"rows": f"{drawn.path}/rows"})).text.startswith(
-            "Archived 52"
-        )
-
-
-async def test_a_path_that_fits_is_found_within_the_main_object() -> None:
-    mirror = with_orders(ROWS)
-
-    @mirror.tool
-    def select(note: str) -> dict[str, Any]:
-        return {"success": True, "note": note, "data": {"rows": ROWS, "count": len(ROWS)}}
-
-    async with mirror:
-        for note, advised in (("short", "/data/rows"), ("long " * 9000, "/data/rows")):
-            path = str((await mirror.call("select_mirrored", {"note": note})).path)
-            for part in ("", "/data", "/data/count"):
-                refused = await mirror.call("count_mirrored", {"orders": f"{path}{part}"})
-                assert refused.text.endswith(f'Pass a path that fits, such as "{path}{advised}".')
-
-
-async def test_memory_tools_refuse_wrong_paths_of_another_gateway(tmp_path: Path) -> None:
-    config = {"store": {"kind": "disk", "path": str(tmp_path / "store")}, "memory_tools": "all"}
-    async with Mirror(upstreams=config) as other, with_orders(ROWS, config) as mirror:  # it does not know the tools yet
-        path = str((await mirror.call("page_mirrored", {})).path)
-        made = await other.call("memory_put", {"value": {"row": f"{path}/orders/7"}})
-        assert await other.read(f"{made.path}/row") == ROWS[7]
-        for wrong, cause in (
-            (f"{path}/nothing", 'has no key "nothing". Its keys are'),
-            (f"{path[:-4]}0000", "The path is not exact: call again with"),
-        ):
-            for tool, arguments in (
-                ("memory_put", {"value": {"row": wrong}}),
-                ("memory_edit", {"memory_path": made.path, "merge": {"row": wrong}}),
-                ("memory_run", {"code": "t", "inputs": {"t": wrong}}),
-                ("memory_query", {"sql": "FROM t", "inputs": {"t": [wrong]}}),
-            ):
-                refused = await other.call(tool, arguments)
-                assert refused.is_error
-                assert cause in refused.text
-
-
-@pytest.mark.parametrize(
-    ("body", "query"),
-    [
-        ("id,name\n" + "1,Ada\n" * 900, {"sql": "SELECT * FROM t"}),
-        (json.dumps({"total": 20, "the rows": ROWS, "tags": [1]}), {"expression": '"the rows"'}),
-        (json.dumps({"rows": ROWS}), {"expression": "rows"}),
-    ],
-)
-async def test_a_text_with_rows_is_refused_with_the_query_that_makes_them(body: str, query: dict[str, str]) -> None:
-    (argument, written), text = next(iter(query.items())), f"[Read lines]\n\n{body}"
-    async with with_orders(ROWS) as mirror:
-        path = await mirror.put(text)
-        refused = await mirror.call("count_mirrored", {"orders": path})
-        assert refused.is_error
-        assert f": pass the result of memory_query with the `{argument}` {written}" in refused.text
-        given = {"inputs": {"t": path}} if argument == "sql" else {"memory_path": path}
-        found = await mirror.call("memory_query", {**query, **given})
-        assert (await mirror.call("count_mirrored", {"orders": str(found.path)})).text == "900"
-    async with with_orders(ROWS, {"memory_tools": "minimal"}) as mirror:
-        refused = await mirror.call("count_mirrored", {"orders": await mirror.put(text)})
-        assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
-
-
-async def test_a_text_without_rows_is_refused_without_a_query() -> None:
-    async with with_orders(ROWS) as mirror:
-        for text in ("two\nlines", 'Total:\n{"total": 20}'):
-            refused = await mirror.call("count_mirrored", {"orders": await mirror.put(text)})
-            assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
-        refused = await mirror.call("close_mirrored", {"order": await mirror.put("id,status\n" + "1,open\n" * 9)})
-        assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
-
-
-@pytest.mark.parametrize(
-    ("tool", "given", "advised"),
-    [
-        ("found", ("/0", "/1/0"), "/1"),
-        ("page", ("/total", "/orders/0"), "/orders"),
-    ],
-)
-async def test_a_value_of_another_type_is_refused_with_a_path_that_fits(
-    tool: str, given: tuple[str, ...], advised: str
-) -> None:
-    async with with_orders(ROWS) as mirror:
-        base = str((await mirror.call(f"{tool}_mirrored", {})).path)
-        for part in given:
-            refused = await mirror.call("count_mirrored", {"orders": f"{base}{part}"})
-            assert refused.is_error
-            assert refused.text.endswith(f'Pass a path that fits, such as "{base}{advised}".')
-        assert (await mirror.call("count_mirrored", {"orders": f"{base}{advised}"})).text == "900"
-        row = await mirror.call("close_mirrored", {"order": f"{base}{advised}"})
-        assert row.text.endswith(f'Pass a path that fits, such as "{base}{advised}/0".')
-        whole = "" if tool == "page" else f"{advised}/0"  # only the page is an object
-        described = await mirror.call("describe_mirrored", {"order": f"{base}{advised}"})
-        assert described.text.endswith(f'Pass a path that fits, such as "{base}{whole}".')
-        assert (await mirror.call("count_mirrored", {"orders": [f"{base}{advised}"]})).text == "900"
-        both = {"order": f"{base}{advised}/7", "orders": [f"{base}{advised}"]}
-        assert (await mirror.call("place_mirrored", both)).text == "7 of 900"
-        nested = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}", {}]})
-        assert nested.text.endswith("is array. Pass the path itself, not an array with the path.")
-        rows = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0"]})
-        assert rows.text == "1"
-        item = await mirror.call("count_mirrored", {"orders": [f"{base}{advised}/0/id", {}]})
-        assert item.text.endswith(f'Pass a path that fits, such as "{base}{advised}/0".')
-        nothing = await mirror.call("count_mirrored", {"orders": f"{base}{advised}/0/id"})
-        assert nothing.text.endswith("Pass another path that fits, or a literal value.")
-
-
-@pytest.mark.parametrize(
-    ("wrap", "container"),
-    [
-        (lambda path: {"memory_path": path}, "object"),
-        (lambda path: {"type": "text", "text": path}, "object"),
-        (lambda path: {"content": [{"type": "text", "text": path}], "isError": False}, "object"),
-        (lambda path: [path], "array"),
-        (lambda path: {"note": f"literal:{path}", "path": path}, "object"),
-    ],
-)
-async def test_a_path_within_an_object_where_a_text_fits_is_refused(
-    wrap: Callable[[str], object], container: str
-) -> None:
-    mirror = Mirror()
-
-    @mirror.tool
-    def measure(text: str) -> int:
-        return len(text)
-
-    async with mirror:
-        path = await mirror.put({"content": "a long text " * 500})
-        refused = await mirror.call("measure_mirrored", {"text": wrap(f"{path}/content")})
-        assert refused.is_error
-        assert refused.text.endswith(f"Pass the path itself, not an {container} with the path.")
-        assert (await mirror.call("measure_mirrored", {"text": f"{path}/content"})).text == "6000"
-
-
-@pytest.mark.parametrize("text", ["/1", "path", "path/0", '"/1"', "the orders", "count_mirrored/0"])
-async def test_a_text_where_only_data_fit_is_refused_with_the_newest_path(text: str) -> None:
-    async with with_orders(ROWS) as mirror:
-        refused = await mirror.call("count_mirrored", {"orders": text})
-        assert refused.text.endswith(" Correct them and call again.")
-        base = str((await mirror.call("found_mirrored", {})).path)
-        refused = await mirror.call("count_mirrored", {"orders": text})
-        assert refused.is_error
-        assert refused.text.endswith(f'Pass a path that fits, such as "{base}/1".')
-        other = await mirror.call("count_mirrored", {"orders": text}, namespace="other")
-        assert base not in other.text
-        page = str((await mirror.call("page_mirrored", {})).path)
-        refused = await mirror.call("count_mirrored", {"orders": text})
-        assert refused.text.endswith(f'Pass a path that fits, such as "{page}/orders".')
-
-
-async def test_a_path_is_refused_without_a_value_around_it_that_is_invalid() -> None:
-    async with with_orders(ROWS) as mirror:
-        parts = await mirror.put(["two\nlines", 'Rows:\n\n{"rows": [{"id": 1}]}', 7])
-        refused = await mirror.call("count_mirrored", {"orders": f"{parts}/0"})
-        assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
-        refused = await mirror.call("count_mirrored", {"orders": f"{parts}/1"})
-        assert refused.text.endswith("pass the result of memory_query with the `expression` rows.")
-        refused = await mirror.call("count_mirrored", {"orders": await mirror.put({"orders": [1], "total": 1})})
-        assert "orders.0: 1 is not of type" in refused.text
-
-
-@pytest.mark.parametrize(
-    ("tool", "given"),
-    [
-        ("close", {"order": "/home/ada/order.json"}),
-        ("place", {"order": {"id": 1, "status": "open"}, "orders": "/home/ada/orders.json"}),
-        ("ship", {"parcels": [{"orders": "all", "to": "Ada"}]}),
-    ],
-)
-async def test_a_text_is_refused_with_a_path_only_if_its_value_is_valid(tool: str, given: dict[str, Any]) -> None:
-    for rows in (ROWS, [{"id": "none"}] * 900):
-        mirror = with_orders(rows)
-
-        @mirror.tool
-        def ship(parcels: list[Parcel]) -> int:
-            return len(parcels)
-
-        async with mirror:
-            if tool == "close":
-                await mirror.put(rows[0])
-            else:
-                await mirror.call("page_mirrored", {})
-            refused = await mirror.call(f"{tool}_mirrored", given)
-            assert refused.is_error
-            assert ("Pass a path that fits, such as " in refused.text) is (rows is ROWS)
-            assert refused.text.endswith(" Correct them and call again.") is (rows is not ROWS)
-
-
-async def test_a_text_for_a_number_is_refused_with_a_path_only_if_it_is_one() -> None:
-    async with with_orders(ROWS) as mirror:
-        path = str((await mirror.call("page_mirrored", {})).path)
-        refused = await mirror.call("find_mirrored", {"number": "/total"})
-        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/total".')
-        for other in ("the last", "/next", "/none"):
-            refused = await mirror.call("find_mirrored", {"number": other})
-            assert refused.text.endswith(" Correct them and call again.")
-
-
-async def test_the_error_of_another_argument_advises_no_path_for_json_text() -> None:
-    mirror = with_orders(ROWS)
-
-    @mirror.tool
-    def draw(orders: list[Order], kind: Literal["bar", "pie"]) -> str:
-        return f"{kind} {len(orders)}"
-
-    async with mirror:
-        path = str((await mirror.call("page_mirrored", {})).path)
-        orders = json.dumps(ROWS[:2])
-        assert str(await mirror.call("draw_mirrored", {"orders": orders, "kind": "bar"})) == "bar 2"
-        refused = await mirror.call("draw_mirrored", {"orders": orders, "kind": "line"})
-        assert refused.text.endswith('kind: "line" is not one of "bar" or "pie". Correct them and call again.')
-        refused = await mirror.call("draw_mirrored", {"orders": "the orders", "kind": "bar"})
-        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/orders".')
-
-
-async def test_paths_in_the_json_text_of_an_argument_are_replaced() -> None:
-    mirror, got = with_orders(ROWS), list[Any]()
-
-    @mirror.tool
-    def keep(body: dict[str, Any], rows: list[Any] | None = None) -> str:
-        got.append((body, rows))
-        return "kept"
-
-    @mirror.tool
-    def note(text: str) -> str:
-        return text
-
-    async with mirror:
-        path = str((await mirror.call("page_mirrored", {})).path)
-        orders = await mirror.read(f"{path}/orders")
-        for body, rows in (
-            (json.dumps({"orders": f"{path}/orders"}), json.dumps([f"{path}/orders/1", {"first": f"{path}/orders/0"}])),
-            (f"```json\n{json.dumps({'orders': f'{path}/orders'}, indent=1)}\n```", [f"{path}/orders/1"]),
-            ({"orders": f"{path}/orders"}, json.dumps([f"{path}/orders"])),
-        ):
-            assert (await mirror.call("keep_mirrored", {"body": body, "rows": rows})).text == "kept"
-            assert got[-1][0] == {"orders": orders}
-        assert [rows for _, rows in got] == [[orders[1], {"first": orders[0]}], [orders[1]], [orders]]
-        unknown = f"{path[:-4]}0000"
-        refused = await mirror.call("keep_mirrored", {"body": json.dumps({"orders": unknown})})
-        assert refused.text.startswith(f'No value is stored under "{unknown}"')
-        assert len(got) == 3
-        for text in (json.dumps({"orders": path}), json.dumps([path, path])):
-            assert (await mirror.call("note_mirrored", {"text": text})).text.startswith(text)
-        literal = json.dumps({"orders": f"literal:{path}"})
-        await mirror.call("keep_mirrored", {"body": literal})
-        assert got.pop()[0] == {"orders": path}
-        whole = await mirror.read(path)
-        for pasted in (as_block(path), json.dumps({"content": [{"type": "text", "text": path}], "isError": False})):
-            await mirror.call("keep_mirrored", {"body": pasted})
-            assert got.pop()[0] == whole
-
-
-@pytest.mark.parametrize(
-    ("given", "received"),
-    [(7, "7"), (1.5, "1.5"), (True, "true"), ({"a": [None]}, '{"a":[null]}'), ("7", "7")],
-)
-async def test_a_value_for_a_text_argument_goes_as_its_text(given: object, received: str) -> None:
-    mirror = Mirror()
-
-    @mirror.tool
-    def save(content: str, size: int | str = 0) -> str:
-        return f"saved {content} {size}"
-
-    async with mirror:
-        reply = await mirror.call("save_mirrored", {"content": given})
-        assert reply.text == f"saved {received} 0"
-        refused = await mirror.call("save_mirrored", {"content": given, "size": 1.5})
-        assert refused.text.startswith("The arguments do not fit tool 'save_mirrored': size: 1.5 is not")
-
-
-async def test_a_text_for_a_list_of_texts_is_refused_with_a_path_if_it_is_one() -> None:
-    mirror = with_orders(ROWS)
-
-    @mirror.tool
-    def list_names() -> dict[str, list[str]]:
-        return {"names": [f"name {number}" for number in range(3000)]}
-
-    @mirror.tool
-    def lint(files: list[str]) -> int:
-        return len(files)
-
-    async with mirror:
-        path = str((await mirror.call("list_names_mirrored", {})).path)
-        for other in ("/home/you/main.js", "main.js"):
-            refused = await mirror.call("lint_mirrored", {"files": other})
-            assert refused.text.endswith('is not of type "array". Correct them and call again.')
-        refused = await mirror.call("lint_mirrored", {"files": "/names"})
-        assert refused.text.endswith(f'Pass a path that fits, such as "{path}/names".')
-
-
-async def test_a_part_in_the_words_of_a_notice_is_refused_with_its_whole_path() -> None:
-    async with with_orders(ROWS) as mirror:
-        base = str((await mirror.call("found_mirrored", {})).path)
-        for text, advised in (("path/0", "/1/0"), ("/1/7", "/1/7"), ("/0", "/1/0")):
-            refused = await mirror.call("describe_mirrored", {"order": text})
-            assert refused.text.endswith(f'Pass a path that fits, such as "{base}{advised}".')
-
-
-@pytest.mark.parametrize("given", ["the orders", "/next", "{path}/next", "{path}/total"])
-async def test_no_advice_names_a_part_of_a_value_that_the_model_may_not_see(given: str) -> None:
-    flows = {"flows": {"model": {"accepts": {"confidentiality": "public"}}}}
-    async with with_orders(ROWS, flows) as mirror:
-        path = str((await mirror.call("page_mirrored", {})).path)
-        refused = await mirror.call("count_mirrored", {"orders": given.format(path=path)})
-        assert refused.is_error
-        assert "such as" not in refused.text
 
 
 @pytest.mark.parametrize("keys", [{"flows": {"model": {"accepts": {"confidentiality": "public"}}}}, {}])

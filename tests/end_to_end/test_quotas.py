@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from samples import sample
 from tests.end_to_end.conftest import BOUND
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def call_until_refused(client: Client, most: int) -> str:
     raise AssertionError(most)
 
 
-@pytest.fixture(params=["memory", "disk", "redis"])
+@pytest.fixture(params=sample(["memory", "disk", "redis"], lambda kind: kind != "memory"))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     if request.param == "redis":
         server: RedisProcess = request.getfixturevalue("redis_server")

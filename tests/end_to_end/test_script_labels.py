@@ -49,7 +49,6 @@ LAUNDRY = [
 
 
 @pytest.mark.parametrize("code", LAUNDRY)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_every_returned_value_carries_the_labels_of_all_inputs(shared_desk: Any, code: str) -> None:
     user = await shared_desk(STRICT, code=ALL, mirror={"capture": "always"})
     path = await user.say("crm")
@@ -62,7 +61,6 @@ async def test_every_returned_value_carries_the_labels_of_all_inputs(shared_desk
 
 
 @pytest.mark.parametrize("code", LAUNDRY)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_no_argument_of_a_call_is_free_of_the_labels(shared_desk: Any, code: str) -> None:
     user = await shared_desk(STRICT, code=ALL)
     path = await user.say("crm")
@@ -167,7 +165,6 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("code", HIDDEN)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_of_a_hidden_value_the_model_gets_only_a_path(shared_desk: Any, code: str) -> None:
     """Success, failure, limits and refusals look alike, so that no branch on a hidden value can be seen."""
     user = await shared_desk(STRICT, flows=HIDING, code={**ALL, "seconds": 0.3, "memory": "32MiB"})
@@ -231,7 +228,6 @@ UNPREVIEWED = ["x", "print(x)", "raise ValueError(str(x))", "{'a': x}", "str(x)"
 
 
 @pytest.mark.parametrize("code", UNPREVIEWED)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_of_a_value_without_preview_no_part_is_shown(shared_desk: Any, code: str) -> None:
     user = await shared_desk({"crm": {"preview": False}}, code=ALL)
     path = await user.say("crm")

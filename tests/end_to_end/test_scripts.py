@@ -10,15 +10,18 @@ import re
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 from flow_user import path_in, upstream
 from mcp import Client
 from mcp_types import ElicitResult, EmbeddedResource, TextResourceContents
 from process_tree import offspring
+from samples import sample
 from tests.end_to_end.conftest import BOUND
 from tests.load import measure_pause, slowness
 
@@ -29,6 +32,8 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.types import Provenance
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.end_to_end.conftest import Configured, Connect
 
 pytest.importorskip("pydantic_monty")
@@ -55,24 +60,28 @@ def with_tools(**sections: Any) -> Mirror:
     return mirror
 
 
-async def test_a_small_value_is_shown_and_a_large_one_is_stored() -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mirror() -> AsyncIterator[Mirror]:
     async with with_tools() as mirror:
-        assert (await mirror.run("1 + 1")).text == "2\nResult ends."
-        assert (await mirror.run("'a' * 3")).text == "aaa\nResult ends."
-        small = await mirror.run("{'a': [1]}")
-        assert small.text.startswith('{"a":[1]}\n')
-        assert await mirror.read(str(small.path)) == {"a": [1]}
-        large = await mirror.run("[{'n': n} for n in range(5000)]")
-        assert "array of 5,000 objects" in large.text
-        assert len(large.text) < 1000
-        assert large.value[4999] == {"n": 4999}
-        assert await mirror.read(f"{large.path}/4999/n") == 4999
+        yield mirror
 
 
-async def test_a_fence_around_a_script_is_not_a_part_of_it() -> None:
-    async with with_tools() as mirror:
-        for fence in ("```python\n{}\n```", "```\n{}```\n", "\n```py \r\n{}\n```"):
-            assert (await mirror.run(fence.format("x = 1\nx + 1"))).text == "2\nResult ends."
+async def test_a_small_value_is_shown_and_a_large_one_is_stored(mirror: Mirror) -> None:
+    assert (await mirror.run("1 + 1")).text == "2\nResult ends."
+    assert (await mirror.run("'a' * 3")).text == "aaa\nResult ends."
+    small = await mirror.run("{'a': [1]}")
+    assert small.text.startswith('{"a":[1]}\n')
+    assert await mirror.read(str(small.path)) == {"a": [1]}
+    large = await mirror.run("[{'n': n} for n in range(5000)]")
+    assert "array of 5,000 objects" in large.text
+    assert len(large.text) < 1000
+    assert large.value[4999] == {"n": 4999}
+    assert await mirror.read(f"{large.path}/4999/n") == 4999
+
+
+async def test_a_fence_around_a_script_is_not_a_part_of_it(mirror: Mirror) -> None:
+    for fence in ("```python\n{}\n```", "```\n{}```\n", "\n```py \r\n{}\n```"):
+        assert (await mirror.run(fence.format("x = 1\nx + 1"))).text == "2\nResult ends."
 
 
 @pytest.mark.parametrize(
@@ -84,29 +93,28 @@ async def test_a_fence_around_a_script_is_not_a_part_of_it() -> None:
         ({"code": "1", "values": {}}, "has no argument 'values'. Did you mean 'inputs'?"),
     ],
 )
-async def test_an_unknown_argument_is_answered_with_one_of_its_type(arguments: dict[str, Any], hint: str) -> None:
-    async with with_tools() as mirror:
-        assert hint in (await mirror.call("memory_run", arguments)).text
+async def test_an_unknown_argument_is_answered_with_one_of_its_type(
+    mirror: Mirror, arguments: dict[str, Any], hint: str
+) -> None:
+    assert hint in (await mirror.call("memory_run", arguments)).text
 
 
-async def test_the_results_of_two_tools_are_joined_by_their_paths() -> None:
-    async with with_tools() as mirror:
-        orders, users = await mirror.call("list_orders_mirrored"), await mirror.put(USERS)
-        code = "names = {u['id']: u['name'] for u in users}\n[[names[o['user']], o['cents']] for o in orders[:2]]"
-        joined = await mirror.run(code, {"orders": orders.path, "users": users})
-        assert joined.value == [["user 0", 0], ["user 1", 3]]
-        nested = await mirror.run("both['o'][3]['id'] + extra", {"both": {"o": orders.path}, "extra": 4})
-        assert nested.value == 7
-        part = await mirror.run("first", {"first": f"{orders.path}/0/user"})
-        assert part.value == 0
+async def test_the_results_of_two_tools_are_joined_by_their_paths(mirror: Mirror) -> None:
+    orders, users = await mirror.call("list_orders_mirrored"), await mirror.put(USERS)
+    code = "names = {u['id']: u['name'] for u in users}\n[[names[o['user']], o['cents']] for o in orders[:2]]"
+    joined = await mirror.run(code, {"orders": orders.path, "users": users})
+    assert joined.value == [["user 0", 0], ["user 1", 3]]
+    nested = await mirror.run("both['o'][3]['id'] + extra", {"both": {"o": orders.path}, "extra": 4})
+    assert nested.value == 7
+    part = await mirror.run("first", {"first": f"{orders.path}/0/user"})
+    assert part.value == 0
 
 
-async def test_large_values_of_parallel_scripts_leave_garbage_collection_on() -> None:
-    async with with_tools() as mirror:
-        codes = ("[[n] for n in range(50000)]", "[print]", "[[0]] * 10 ** 7", "{'a': 1}")
-        replies = await asyncio.gather(*(mirror.run(code) for code in codes * 3))
-        assert [one.is_error for one in replies[:4]] == [False, True, True, False]
-        assert gc.isenabled()
+async def test_large_values_of_parallel_scripts_leave_garbage_collection_on(mirror: Mirror) -> None:
+    codes = ("[[n] for n in range(50000)]", "[print]", "[[0]] * 10 ** 7", "{'a': 1}")
+    replies = await asyncio.gather(*(mirror.run(code) for code in codes * 3))
+    assert [one.is_error for one in replies[:4]] == [False, True, True, False]
+    assert gc.isenabled()
 
 
 async def test_a_returned_value_is_an_input_of_the_next_script() -> None:
@@ -117,16 +125,15 @@ async def test_a_returned_value_is_an_input_of_the_next_script() -> None:
         assert "memory_run" in described.text
 
 
-async def test_texts_are_texts_and_files_are_read_by_line() -> None:
+async def test_texts_are_texts_and_files_are_read_by_line(mirror: Mirror) -> None:
     log = "\n".join(f"{number} {'ERROR' if number % 10 == 0 else 'INFO'} \u00e9" for number in range(20_000))
-    async with with_tools() as mirror:
-        path = await mirror.put(log)
-        assert (await mirror.run("log[:7]", {"log": path})).value == "0 ERROR"
-        lines = "sum(1 for line in open('/memory/log') if 'ERROR' in line)"
-        assert (await mirror.run(lines, {"log": path})).value == 2000
-        assert (await mirror.run("import os\nos.listdir('/memory')", {"log": path})).value == ["log"]
-        rows = await mirror.put(ORDERS)
-        assert (await mirror.run("import json\nlen(json.load(open('/memory/rows')))", {"rows": rows})).value == 1500
+    path = await mirror.put(log)
+    assert (await mirror.run("log[:7]", {"log": path})).value == "0 ERROR"
+    lines = "sum(1 for line in open('/memory/log') if 'ERROR' in line)"
+    assert (await mirror.run(lines, {"log": path})).value == 2000
+    assert (await mirror.run("import os\nos.listdir('/memory')", {"log": path})).value == ["log"]
+    rows = await mirror.put(ORDERS)
+    assert (await mirror.run("import json\nlen(json.load(open('/memory/rows')))", {"rows": rows})).value == 1500
 
 
 async def test_an_embedded_file_is_its_text_or_its_rows() -> None:
@@ -166,11 +173,10 @@ async def test_files_of_texts_have_line_ends_as_python_reads_them() -> None:
 
 
 @pytest.mark.parametrize("rows", ['open("/memory/table", newline="")', "table.splitlines(True)"])
-async def test_the_first_column_of_a_table_with_a_byte_order_mark_has_its_name(rows: str) -> None:
-    async with with_tools() as mirror:
-        path = await mirror.put("\ufeffid;name\r\n7;Bo\r\n")
-        reply = await mirror.run(f"import csv\nlist(csv.DictReader({rows}, delimiter=';'))", {"table": path})
-        assert reply.value == [{"id": "7", "name": "Bo"}]
+async def test_the_first_column_of_a_table_with_a_byte_order_mark_has_its_name(mirror: Mirror, rows: str) -> None:
+    path = await mirror.put("\ufeffid;name\r\n7;Bo\r\n")
+    reply = await mirror.run(f"import csv\nlist(csv.DictReader({rows}, delimiter=';'))", {"table": path})
+    assert reply.value == [{"id": "7", "name": "Bo"}]
 
 
 async def test_rows_that_python_printed_are_rows_in_scripts() -> None:
@@ -192,29 +198,27 @@ async def test_rows_that_python_printed_are_rows_in_scripts() -> None:
         assert "are parsed already" in evaluated.text
 
 
-async def test_json_in_a_text_of_a_value_is_parsed_in_scripts() -> None:
-    async with with_tools() as mirror:
-        output = json.dumps({"rows": [{"id": 7}] * 3}, indent=1)
-        path = await mirror.put({"status": "success", "output": output})
-        assert (await mirror.run("len(out['rows'])", {"out": f"{path}/output"})).value == 3
-        assert (await mirror.run("len(both[0]['rows'])", {"both": [f"{path}/output"]})).value == 3
-        assert (await mirror.run("open('/memory/out').read()", {"out": f"{path}/output"})).value == output
-        assert (await mirror.run("value['output']", {"value": path})).value == output
-        loaded = await mirror.run("import json\njson.loads(out)", {"out": f"{path}/output"})
-        assert "use them without json.loads" in loaded.text
+async def test_json_in_a_text_of_a_value_is_parsed_in_scripts(mirror: Mirror) -> None:
+    output = json.dumps({"rows": [{"id": 7}] * 3}, indent=1)
+    path = await mirror.put({"status": "success", "output": output})
+    assert (await mirror.run("len(out['rows'])", {"out": f"{path}/output"})).value == 3
+    assert (await mirror.run("len(both[0]['rows'])", {"both": [f"{path}/output"]})).value == 3
+    assert (await mirror.run("open('/memory/out').read()", {"out": f"{path}/output"})).value == output
+    assert (await mirror.run("value['output']", {"value": path})).value == output
+    loaded = await mirror.run("import json\njson.loads(out)", {"out": f"{path}/output"})
+    assert "use them without json.loads" in loaded.text
 
 
 @pytest.mark.parametrize(
     ("before", "after"), [("Found \u00e9 [3]:\n\n```json\n", "\n```\nThat is all."), ("Status: 200 OK\n\n", "")]
 )
-async def test_json_within_a_text_is_read_as_an_error_advises(before: str, after: str) -> None:
+async def test_json_within_a_text_is_read_as_an_error_advises(mirror: Mirror, before: str, after: str) -> None:
     rows = [{"id": number} for number in range(50)]
-    async with with_tools() as mirror:
-        path = await mirror.put(f"{before}{json.dumps(rows, indent=2)}{after}")
-        reply = await mirror.run("t[0]['id']", {"t": path})
-        advice = re.search(r"after `import json`, its JSON is (.+)\.\n", reply.text)
-        assert advice, reply.text
-        assert (await mirror.run(f"import json\n{advice[1]}", {"t": path})).value == rows
+    path = await mirror.put(f"{before}{json.dumps(rows, indent=2)}{after}")
+    reply = await mirror.run("t[0]['id']", {"t": path})
+    advice = re.search(r"after `import json`, its JSON is (.+)\.\n", reply.text)
+    assert advice, reply.text
+    assert (await mirror.run(f"import json\n{advice[1]}", {"t": path})).value == rows
 
 
 async def test_a_value_that_is_only_a_file_is_not_parsed() -> None:
@@ -226,21 +230,20 @@ async def test_a_value_that_is_only_a_file_is_not_parsed() -> None:
         assert found.value == '[{"key":"value 0"},{'[:20]
 
 
-async def test_tools_are_awaited_alone_and_together() -> None:
-    async with with_tools() as mirror:
-        code = (
-            "import asyncio\n"
-            "orders, users = await asyncio.gather(tools.list_orders_mirrored(limit=3), tools.list_users())\n"
-            "print(len(orders), len(users))\n"
-            "orders[2]['cents']"
-        )
-        reply = await mirror.run(code)
-        assert reply.text == "printed:\n3 7\nreturned:\n6\nResult ends."
-        assert (reply.value, reply.printed) == (6, "3 7")
-        one_by_one = "out = []\nfor n in (1, 2):\n    out.append(len(await tools.list_orders(limit=n)))\nout"
-        assert (await mirror.run(one_by_one)).value == [1, 2]
-        dynamic = "await getattr(tools, 'list_' + 'users')()"
-        assert (await mirror.run(dynamic)).value == USERS
+async def test_tools_are_awaited_alone_and_together(mirror: Mirror) -> None:
+    code = (
+        "import asyncio\n"
+        "orders, users = await asyncio.gather(tools.list_orders_mirrored(limit=3), tools.list_users())\n"
+        "print(len(orders), len(users))\n"
+        "orders[2]['cents']"
+    )
+    reply = await mirror.run(code)
+    assert reply.text == "printed:\n3 7\nreturned:\n6\nResult ends."
+    assert (reply.value, reply.printed) == (6, "3 7")
+    one_by_one = "out = []\nfor n in (1, 2):\n    out.append(len(await tools.list_orders(limit=n)))\nout"
+    assert (await mirror.run(one_by_one)).value == [1, 2]
+    dynamic = "await getattr(tools, 'list_' + 'users')()"
+    assert (await mirror.run(dynamic)).value == USERS
 
 
 @pytest.mark.parametrize(
@@ -252,20 +255,18 @@ async def test_tools_are_awaited_alone_and_together() -> None:
         ("a = 1\nprint(total)\ntotal += 1", "2:\n    print(total)"),
     ],
 )
-async def test_a_variable_without_a_value_is_named_with_its_line(code: str, line: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code)
+async def test_a_variable_without_a_value_is_named_with_its_line(mirror: Mirror, code: str, line: str) -> None:
+    reply = await mirror.run(code)
     assert f"The script failed in line {line}\n" in reply.text
 
 
-async def test_each_result_of_a_tool_is_stored_and_named_if_the_script_fails() -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run("x = await tools.list_orders()\nprint('have', len(x))\nx[0]['nothing']")
-        assert reply.is_error
-        assert reply.value is None
-        assert "failed in line 3:\n    x[0]['nothing']\nKeyError: nothing" in reply.text
-        assert "printed:\nhave 1500" in reply.text
-        assert len(await mirror.read(path_in(reply.text))) == 1500
+async def test_each_result_of_a_tool_is_stored_and_named_if_the_script_fails(mirror: Mirror) -> None:
+    reply = await mirror.run("x = await tools.list_orders()\nprint('have', len(x))\nx[0]['nothing']")
+    assert reply.is_error
+    assert reply.value is None
+    assert "failed in line 3:\n    x[0]['nothing']\nKeyError: nothing" in reply.text
+    assert "printed:\nhave 1500" in reply.text
+    assert len(await mirror.read(path_in(reply.text))) == 1500
 
 
 @pytest.mark.parametrize(
@@ -277,12 +278,11 @@ async def test_each_result_of_a_tool_is_stored_and_named_if_the_script_fails() -
         "async def load():\n    return await tools.list_orders()\nreturn load()",
     ],
 )
-async def test_a_call_that_is_returned_and_not_awaited_is_an_error(code: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code)
-        assert (reply.is_error, "was not awaited" in reply.text) == (True, True)
-        text = await mirror.run("return {'log': '<coroutine object send_mail>'}")
-        assert not text.is_error
+async def test_a_call_that_is_returned_and_not_awaited_is_an_error(mirror: Mirror, code: str) -> None:
+    reply = await mirror.run(code)
+    assert (reply.is_error, "was not awaited" in reply.text) == (True, True)
+    text = await mirror.run("return {'log': '<coroutine object send_mail>'}")
+    assert not text.is_error
 
 
 @pytest.mark.parametrize(
@@ -322,13 +322,12 @@ async def test_a_mistake_is_reported_with_its_line_before_anything_is_called(cod
         "getattr(tools, 'memory_grep')",
     ],
 )
-async def test_the_error_of_a_script_that_calls_a_memory_tool_names_inputs(code: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code, {"rows": [1, 2]})
-        assert reply.is_error
-        assert "A script cannot call the gateway's memory tools." in reply.text
-        assert "Pass paths in `inputs` instead: each variable is the whole value" in reply.text
-        assert "Similar tools" not in reply.text
+async def test_the_error_of_a_script_that_calls_a_memory_tool_names_inputs(mirror: Mirror, code: str) -> None:
+    reply = await mirror.run(code, {"rows": [1, 2]})
+    assert reply.is_error
+    assert "A script cannot call the gateway's memory tools." in reply.text
+    assert "Pass paths in `inputs` instead: each variable is the whole value" in reply.text
+    assert "Similar tools" not in reply.text
 
 
 @pytest.mark.parametrize(
@@ -341,45 +340,39 @@ async def test_the_error_of_a_script_that_calls_a_memory_tool_names_inputs(code:
         "t = {}\nfor u in await tools.list_users():\n    t.setdefault('a', {'n': 0, 's': ''})['n'] += 1\nt",
     ],
 )
-async def test_scripts_that_run_are_not_rejected_for_their_types(code: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code)
-        assert not reply.is_error, reply.text
+async def test_scripts_that_run_are_not_rejected_for_their_types(mirror: Mirror, code: str) -> None:
+    reply = await mirror.run(code)
+    assert not reply.is_error, reply.text
 
 
-async def test_a_failed_tool_raises_in_the_script() -> None:
-    async with with_tools() as mirror:
-        parsed = await mirror.run("import json\njson.loads(await tools.list_users())")
-        assert "use them without json.loads" in parsed.text
-        caught = await mirror.run(
-            "try:\n    await tools.fail(reason='no')\nexcept RuntimeError as e:\n    r = str(e)\nr"
-        )
-        assert caught.value == "fail failed: ValueError: no"
-        uncaught = await mirror.run("x = 1\nawait tools.fail(reason='no')")
-        assert "failed in line 2" in uncaught.text
-        assert "ValueError: no" in uncaught.text
-        gathered = await mirror.run("import asyncio\nawait asyncio.gather(tools.fail(reason='no'))")
-        assert gathered.text.startswith("The script failed")
-        assert "ValueError: no" in gathered.text
+async def test_a_failed_tool_raises_in_the_script(mirror: Mirror) -> None:
+    parsed = await mirror.run("import json\njson.loads(await tools.list_users())")
+    assert "use them without json.loads" in parsed.text
+    caught = await mirror.run("try:\n    await tools.fail(reason='no')\nexcept RuntimeError as e:\n    r = str(e)\nr")
+    assert caught.value == "fail failed: ValueError: no"
+    uncaught = await mirror.run("x = 1\nawait tools.fail(reason='no')")
+    assert "failed in line 2" in uncaught.text
+    assert "ValueError: no" in uncaught.text
+    gathered = await mirror.run("import asyncio\nawait asyncio.gather(tools.fail(reason='no'))")
+    assert gathered.text.startswith("The script failed")
+    assert "ValueError: no" in gathered.text
 
 
 @pytest.mark.alone
-async def test_the_long_message_of_an_exception_does_not_stall_others() -> None:
-    async with with_tools() as mirror:
-        await mirror.run("1")
-        code = "raise ValueError('begin' + 'e' * 10_000_000 + 'end')"
-        assert await measure_pause(mirror.run(code)) < 0.05 * slowness()
-        text = (await mirror.run(code)).text
-        assert len(text) < 10_000
-        assert "ValueError: begin" in text
+async def test_the_long_message_of_an_exception_does_not_stall_others(mirror: Mirror) -> None:
+    await mirror.run("1")
+    code = "raise ValueError('begin' + 'e' * 10_000_000 + 'end')"
+    assert await measure_pause(mirror.run(code)) < 0.05 * slowness()
+    text = (await mirror.run(code)).text
+    assert len(text) < 10_000
+    assert "ValueError: begin" in text
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-async def test_a_number_without_a_json_form_is_not_sent_to_a_tool(number: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(f"await tools.list_orders(**{{'limit': float('{number}')}})")
-        assert "line 1" in reply.text
-        assert f"not JSON compliant: {number}" in reply.text
+async def test_a_number_without_a_json_form_is_not_sent_to_a_tool(mirror: Mirror, number: str) -> None:
+    reply = await mirror.run(f"await tools.list_orders(**{{'limit': float('{number}')}})")
+    assert "line 1" in reply.text
+    assert f"not JSON compliant: {number}" in reply.text
 
 
 @pytest.mark.parametrize(
@@ -446,9 +439,8 @@ async def test_a_principal_with_many_scripts_does_not_delay_another() -> None:
         (12345678901234567890123, "x + 1", 12345678901234567890124),
     ],
 )
-async def test_unusual_values_are_inputs(value: Any, code: str, expected: Any) -> None:
-    async with with_tools() as mirror:
-        assert (await mirror.run(code, {"x": await store_unusual(mirror, value)})).value == expected
+async def test_unusual_values_are_inputs(mirror: Mirror, value: Any, code: str, expected: Any) -> None:
+    assert (await mirror.run(code, {"x": await store_unusual(mirror, value)})).value == expected
 
 
 async def store_unusual(mirror: Mirror, value: Any) -> str:
@@ -458,22 +450,20 @@ async def store_unusual(mirror: Mirror, value: Any) -> str:
     return f"{base}/part"
 
 
-async def test_a_key_that_is_not_text_cannot_be_parsed_and_is_not_named() -> None:
-    async with with_tools() as mirror:
-        path = await store_unusual(mirror, [{"name": 1, "a\ud800b": 2}])
-        assert "An input cannot be parsed" in (await mirror.run("x[0]", {"x": path})).text
+async def test_a_key_that_is_not_text_cannot_be_parsed_and_is_not_named(mirror: Mirror) -> None:
+    path = await store_unusual(mirror, [{"name": 1, "a\ud800b": 2}])
+    assert "An input cannot be parsed" in (await mirror.run("x[0]", {"x": path})).text
 
 
-async def test_an_input_that_cannot_be_parsed_is_named_with_a_way_to_read_it() -> None:
-    async with with_tools() as mirror:
-        deep: list[Any] = []
-        for _ in range(300):
-            deep = [deep]
-        path = await mirror.put(deep)
-        reply = await mirror.run("len(x)", {"x": path})
-        assert "An input cannot be parsed" in reply.text
-        assert "open(" in reply.text
-        assert (await mirror.run("open('/memory/x').read(3)", {"x": path})).value == "[[["
+async def test_an_input_that_cannot_be_parsed_is_named_with_a_way_to_read_it(mirror: Mirror) -> None:
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+    path = await mirror.put(deep)
+    reply = await mirror.run("len(x)", {"x": path})
+    assert "An input cannot be parsed" in reply.text
+    assert "open(" in reply.text
+    assert (await mirror.run("open('/memory/x').read(3)", {"x": path})).value == "[[["
 
 
 async def test_printed_text_is_cut_at_its_limit() -> None:
@@ -560,26 +550,23 @@ async def test_a_dead_worker_fails_only_its_own_script() -> None:
         "json = tools = None\nawait tools.list_users()",
     ],
 )
-async def test_no_escape_from_the_sandbox(code: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code, {"a": "x"})
-        assert reply.is_error, reply.text
-        assert "root:" not in reply.text
+async def test_no_escape_from_the_sandbox(mirror: Mirror, code: str) -> None:
+    reply = await mirror.run(code, {"a": "x"})
+    assert reply.is_error, reply.text
+    assert "root:" not in reply.text
 
 
-async def test_a_file_of_the_machine_does_not_exist_in_the_sandbox() -> None:
-    async with with_tools() as mirror:
-        assert (await mirror.run("from pathlib import Path\nPath('/etc/passwd').exists()")).value is False
+async def test_a_file_of_the_machine_does_not_exist_in_the_sandbox(mirror: Mirror) -> None:
+    assert (await mirror.run("from pathlib import Path\nPath('/etc/passwd').exists()")).value is False
 
 
-async def test_values_of_another_namespace_are_unknown() -> None:
-    async with with_tools() as mirror:
-        path = await mirror.put({"secret": "c4nary"}, namespace="alice")
-        for code in ("x", "open('/memory/x').read()"):
-            reply = await mirror.run(code, {"x": path}, namespace="bob")
-            assert reply.is_error
-            assert "c4nary" not in reply.text
-        assert (await mirror.run("x['secret']", {"x": path}, namespace="alice")).value == "c4nary"
+async def test_values_of_another_namespace_are_unknown(mirror: Mirror) -> None:
+    path = await mirror.put({"secret": "c4nary"}, namespace="alice")
+    for code in ("x", "open('/memory/x').read()"):
+        reply = await mirror.run(code, {"x": path}, namespace="bob")
+        assert reply.is_error
+        assert "c4nary" not in reply.text
+    assert (await mirror.run("x['secret']", {"x": path}, namespace="alice")).value == "c4nary"
 
 
 @pytest.mark.parametrize(
@@ -601,9 +588,8 @@ async def test_values_of_another_namespace_are_unknown() -> None:
         ("range(3)", "range(0, 3)"),
     ],
 )
-async def test_every_value_has_a_json_form(code: str, value: Any) -> None:
-    async with with_tools() as mirror:
-        assert (await mirror.run(code)).value == value
+async def test_every_value_has_a_json_form(mirror: Mirror, code: str, value: Any) -> None:
+    assert (await mirror.run(code)).value == value
 
 
 @pytest.mark.parametrize(
@@ -616,18 +602,16 @@ async def test_every_value_has_a_json_form(code: str, value: Any) -> None:
         ("x = [[0] * 10] * 10\nfor n in range(20): x = {'a': x, 'b': x}\nx", "code.values"),
     ],
 )
-async def test_a_value_without_a_json_form_is_an_error(code: str, expected: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code)
-        assert reply.is_error
-        assert expected in reply.text
+async def test_a_value_without_a_json_form_is_an_error(mirror: Mirror, code: str, expected: str) -> None:
+    reply = await mirror.run(code)
+    assert reply.is_error
+    assert expected in reply.text
 
 
 @pytest.mark.parametrize("name", ["tools", "json", "class", "a b", "_x", "1a", "", "\u00e9", "x" * 100_000])
-async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run("1", {name: 1})
-        assert "cannot name an input" in reply.text
+async def test_a_name_that_cannot_be_a_variable_is_refused(mirror: Mirror, name: str) -> None:
+    reply = await mirror.run("1", {name: 1})
+    assert "cannot name an input" in reply.text
 
 
 @pytest.mark.parametrize(
@@ -645,60 +629,55 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
         ("total = 0; for row in rows: total += row", "Write each statement on a line of its own."),
     ],
 )
-async def test_an_error_says_how_to_correct_a_common_mistake(code: str, advice: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code, {"rows": [1, 2]})
-        assert reply.is_error == bool(advice)
-        assert advice in reply.text
+async def test_an_error_says_how_to_correct_a_common_mistake(mirror: Mirror, code: str, advice: str) -> None:
+    reply = await mirror.run(code, {"rows": [1, 2]})
+    assert reply.is_error == bool(advice)
+    assert advice in reply.text
 
 
-async def test_a_missing_key_names_the_fields_of_inputs_and_results() -> None:
+async def test_a_missing_key_names_the_fields_of_inputs_and_results(mirror: Mirror) -> None:
     rows = [{"isbn": "978-1", "title": "Blue Harbour"}, {"isbn": "978-2", "year": 2020}]
-    async with with_tools() as mirror:
-        reply = await mirror.run("[row['id'] for row in rows]", {"rows": rows, "unused": {"a": 1}})
-        assert reply.text.endswith(
-            "KeyError: id\nrows has the fields isbn, title.\nCall memory_run again with a corrected script."
-        )
-        reply = await mirror.run("len(count)\nfound['id']", {"found": json.dumps({"a": 1}), "count": [1, 2]})
-        assert "has the fields" not in reply.text  # a text, and numbers
-        reply = await mirror.run("found['id']", {"found": {f"key {number:03}{'x' * 90}": 1 for number in range(50)}})
-        assert f"key 019{'x' * 53}." in reply.text
-        reply = await mirror.run("x = await tools.list_orders(limit=2)\nx[0]['name']")
-        assert f"KeyError: name\nthe result of list_orders has the fields {', '.join(ORDERS[0])}.\nCall" in reply.text
-        reply = await mirror.run("{}['id']")
-        assert "KeyError: id\nCall memory_run again" in reply.text
+    reply = await mirror.run("[row['id'] for row in rows]", {"rows": rows, "unused": {"a": 1}})
+    assert reply.text.endswith(
+        "KeyError: id\nrows has the fields isbn, title.\nCall memory_run again with a corrected script."
+    )
+    reply = await mirror.run("len(count)\nfound['id']", {"found": json.dumps({"a": 1}), "count": [1, 2]})
+    assert "has the fields" not in reply.text  # a text, and numbers
+    reply = await mirror.run("found['id']", {"found": {f"key {number:03}{'x' * 90}": 1 for number in range(50)}})
+    assert f"key 019{'x' * 53}." in reply.text
+    reply = await mirror.run("x = await tools.list_orders(limit=2)\nx[0]['name']")
+    assert f"KeyError: name\nthe result of list_orders has the fields {', '.join(ORDERS[0])}.\nCall" in reply.text
+    reply = await mirror.run("{}['id']")
+    assert "KeyError: id\nCall memory_run again" in reply.text
 
 
 @pytest.mark.parametrize(
     "code", ["[hit['id'] for hit in page]", "sum(hit['hours'] for hit in page)", "page['rows']", "page.hits"]
 )
-async def test_a_script_that_takes_an_object_for_its_rows_learns_where_they_are(code: str) -> None:
-    async with with_tools() as mirror:
-        path = await mirror.put({"page": 1, "hits": [{"id": 1, "hours": 3}]})
-        reply = await mirror.run(code, {"page": path})
-        assert '\npage is one object with the keys page, hits: its rows are page["hits"].\n' in reply.text
-        reply = await mirror.run("sum(hit['hours'] for hit in page[\"hits\"])", {"page": path})
-        assert reply.value == 3
+async def test_a_script_that_takes_an_object_for_its_rows_learns_where_they_are(mirror: Mirror, code: str) -> None:
+    path = await mirror.put({"page": 1, "hits": [{"id": 1, "hours": 3}]})
+    reply = await mirror.run(code, {"page": path})
+    assert '\npage is one object with the keys page, hits: its rows are page["hits"].\n' in reply.text
+    reply = await mirror.run("sum(hit['hours'] for hit in page[\"hits\"])", {"page": path})
+    assert reply.value == 3
 
 
 @pytest.mark.parametrize(
     "text", [json.dumps({"rows": [{"a": 1}, {"a": 2}]}), '\n {"rows": [{"a": 1}, {"a": 2}], "name": "\\u00e9\\""}\n']
 )
-async def test_a_script_that_takes_json_text_for_its_rows_learns_to_parse_it(text: str) -> None:
-    async with with_tools() as mirror:
-        path = await mirror.put({"note": "{no JSON", "output": text})
-        reply = await mirror.run("len(t['output']['rows'])", {"t": path})
-        advice = 't["output"] is text: after `import json`, its JSON is json.loads(t["output"]).'
-        assert f"t is one object with the keys note, output; {advice}\nCall memory_run again" in reply.text
-        reply = await mirror.run('import json\nlen(json.loads(t["output"])["rows"])', {"t": path})
-        assert reply.value == 2
+async def test_a_script_that_takes_json_text_for_its_rows_learns_to_parse_it(mirror: Mirror, text: str) -> None:
+    path = await mirror.put({"note": "{no JSON", "output": text})
+    reply = await mirror.run("len(t['output']['rows'])", {"t": path})
+    advice = 't["output"] is text: after `import json`, its JSON is json.loads(t["output"]).'
+    assert f"t is one object with the keys note, output; {advice}\nCall memory_run again" in reply.text
+    reply = await mirror.run('import json\nlen(json.loads(t["output"])["rows"])', {"t": path})
+    assert reply.value == 2
 
 
 @pytest.mark.parametrize("code", ["rows['hits']", "rows.hits"])
-async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code, {"rows": await mirror.put([{"id": 1, "hours": 3}])})
-        assert "\nrows has the fields id, hours.\nCall memory_run again" in reply.text
+async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(mirror: Mirror, code: str) -> None:
+    reply = await mirror.run(code, {"rows": await mirror.put([{"id": 1, "hours": 3}])})
+    assert "\nrows has the fields id, hours.\nCall memory_run again" in reply.text
 
 
 @pytest.mark.parametrize(
@@ -720,23 +699,21 @@ async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(code: 
 )
 @pytest.mark.parametrize("code", ["sum(row['id'] for row in t)", "[row.get('id') for row in t]", "{**t}"])
 async def test_a_script_that_takes_a_text_for_rows_learns_what_reads_them(
-    text: str, form: str, count: int, code: str
+    mirror: Mirror, text: str, form: str, count: int, code: str
 ) -> None:
-    async with with_tools() as mirror:
-        inputs = {"t": await mirror.put(text)}
-        reply = await mirror.run(code, inputs)
-        advice = re.search(rf"\nt is {re.escape(form)}, one string: .* are (.+)\.\nCall memory_run again", reply.text)
-        assert advice, reply.text
-        reply = await mirror.run(f"import csv\nrows = list({advice[1]})\n[len(rows), rows[-1]]", inputs)
-        assert reply.value == [count, {"id": "1", "name": "Ada"}]
+    inputs = {"t": await mirror.put(text)}
+    reply = await mirror.run(code, inputs)
+    advice = re.search(rf"\nt is {re.escape(form)}, one string: .* are (.+)\.\nCall memory_run again", reply.text)
+    assert advice, reply.text
+    reply = await mirror.run(f"import csv\nrows = list({advice[1]})\n[len(rows), rows[-1]]", inputs)
+    assert reply.value == [count, {"id": "1", "name": "Ada"}]
 
 
-async def test_missing_numbers_that_python_writes_as_nan_are_none() -> None:
+async def test_missing_numbers_that_python_writes_as_nan_are_none(mirror: Mirror) -> None:
     rows = [{"a": float("nan"), "b": "NaN"}, {"a": 1.5, "b": None}]
-    async with with_tools() as mirror:
-        for text in (json.dumps(rows), str(rows)):
-            reply = await mirror.run("[row['a'] for row in t], t[0]['b']", {"t": await mirror.put(text)})
-            assert reply.value == [[None, 1.5], "NaN"]
+    for text in (json.dumps(rows), str(rows)):
+        reply = await mirror.run("[row['a'] for row in t], t[0]['b']", {"t": await mirror.put(text)})
+        assert reply.value == [[None, 1.5], "NaN"]
 
 
 async def test_rows_that_are_read_as_advised_keep_the_line_breaks_of_cells() -> None:
@@ -756,14 +733,13 @@ async def test_rows_that_are_read_as_advised_keep_the_line_breaks_of_cells() -> 
             assert reply.value == {"id": "1", "note": "first\nsecond"}
 
 
-async def test_other_texts_are_described_by_their_lines() -> None:
-    async with with_tools() as mirror:
-        texts = {"plain": "one\ntwo", "rows": "Result\n\nid,name\n" + "1,Ada\n" * 20}
-        reply = await mirror.run("plain['id'] + rows['id']", texts)
-        assert "\nplain is text, one string: its lines are plain.splitlines().\n" in reply.text
-        assert "\nrows is text (CSV, 2 columns after a heading), one string: after `import csv`" in reply.text
-        reply = await mirror.run("[1]['a']", texts)
-        assert "text" not in reply.text
+async def test_other_texts_are_described_by_their_lines(mirror: Mirror) -> None:
+    texts = {"plain": "one\ntwo", "rows": "Result\n\nid,name\n" + "1,Ada\n" * 20}
+    reply = await mirror.run("plain['id'] + rows['id']", texts)
+    assert "\nplain is text, one string: its lines are plain.splitlines().\n" in reply.text
+    assert "\nrows is text (CSV, 2 columns after a heading), one string: after `import csv`" in reply.text
+    reply = await mirror.run("[1]['a']", texts)
+    assert "text" not in reply.text
 
 
 @pytest.mark.parametrize(
@@ -773,12 +749,11 @@ async def test_other_texts_are_described_by_their_lines() -> None:
         ("id;name\n" + "1;Ada\n" * 20, 'csv.DictReader(open("/memory/t", newline=""), delimiter=\';\')'),
     ],
 )
-async def test_rows_that_are_read_with_wrong_keys_are_described(text: str, advice: str) -> None:
+async def test_rows_that_are_read_with_wrong_keys_are_described(mirror: Mirror, text: str, advice: str) -> None:
     code = 'import csv\nrows = csv.DictReader(open("/memory/t", newline=""))\n[row["name"] for row in rows], plain[:1]'
-    async with with_tools() as mirror:
-        reply = await mirror.run(code, {"t": text, "plain": "one\ntwo"})
-        assert f"one string: after `import csv`, its rows are {advice}.\nCall memory_run again" in reply.text
-        assert "plain is text" not in reply.text
+    reply = await mirror.run(code, {"t": text, "plain": "one\ntwo"})
+    assert f"one string: after `import csv`, its rows are {advice}.\nCall memory_run again" in reply.text
+    assert "plain is text" not in reply.text
 
 
 @pytest.mark.parametrize(
@@ -788,10 +763,9 @@ async def test_rows_that_are_read_with_wrong_keys_are_described(text: str, advic
         ('{"name": "Ada"}\n{"name": "Bob"}\n', "its values are [json.loads(line) for line in t.splitlines()]."),
     ],
 )
-async def test_a_text_that_is_not_json_as_a_whole_is_described(text: str, advice: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run("import json\njson.loads(t)['name']", {"t": text})
-        assert f"one string: {advice}\nCall memory_run again" in reply.text
+async def test_a_text_that_is_not_json_as_a_whole_is_described(mirror: Mirror, text: str, advice: str) -> None:
+    reply = await mirror.run("import json\njson.loads(t)['name']", {"t": text})
+    assert f"one string: {advice}\nCall memory_run again" in reply.text
 
 
 @pytest.mark.parametrize("text", ["orders_2025", "memory_read(trips)", "orders.json"])
@@ -807,14 +781,13 @@ async def test_a_name_in_place_of_a_path_is_answered_as_an_unknown_path(text: st
         assert "trips is text" in (await mirror.run("trips['km']", {"trips": path})).text
 
 
-async def test_a_script_without_a_needed_input_learns_how_to_give_it() -> None:
-    async with with_tools() as mirror:
-        path = await mirror.put([{"id": 1}])
-        reply = await mirror.run("[t['id'] for t in trips if t['id'] in drivers]", {"trips": path})
-        assert reply.text.endswith(
-            "NameError: name 'drivers' is not defined\n"
-            "inputs has no drivers: first call the tool that gets it, then give its path in inputs."
-        )
+async def test_a_script_without_a_needed_input_learns_how_to_give_it(mirror: Mirror) -> None:
+    path = await mirror.put([{"id": 1}])
+    reply = await mirror.run("[t['id'] for t in trips if t['id'] in drivers]", {"trips": path})
+    assert reply.text.endswith(
+        "NameError: name 'drivers' is not defined\n"
+        "inputs has no drivers: first call the tool that gets it, then give its path in inputs."
+    )
 
 
 @pytest.mark.parametrize(
@@ -835,33 +808,30 @@ async def test_a_script_without_a_needed_input_learns_how_to_give_it() -> None:
         ("re.findall('a', 'b')", "Begin with `import re`.\nCall memory_run"),
     ],
 )
-async def test_other_undefined_names_are_not_taken_for_inputs(code: str, advice: str) -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run(code, {"trips": await mirror.put([{"id": 1}])})
-        assert "is not defined" in reply.text
-        assert reply.text.endswith(f"{advice} again with a corrected script.")
-        assert "inputs has no" not in reply.text
+async def test_other_undefined_names_are_not_taken_for_inputs(mirror: Mirror, code: str, advice: str) -> None:
+    reply = await mirror.run(code, {"trips": await mirror.put([{"id": 1}])})
+    assert "is not defined" in reply.text
+    assert reply.text.endswith(f"{advice} again with a corrected script.")
+    assert "inputs has no" not in reply.text
 
 
-async def test_a_long_undefined_name_in_a_long_script_is_answered_at_once() -> None:
-    async with with_tools() as mirror:
-        name = "a" * 40_000
-        began = time.monotonic()
-        reply = await mirror.run(f"{name[:-1]}b = 1\n[row for row in {name}]")
-        assert "is not defined" in reply.text
-        many = "\n".join(f"value_{number} = 1" for number in range(5_000))
-        assert "inputs has no orders" in (await mirror.run(f"{many}\n[row for row in orders]")).text
-        assert time.monotonic() - began < 2 * slowness()
+async def test_a_long_undefined_name_in_a_long_script_is_answered_at_once(mirror: Mirror) -> None:
+    name = "a" * 40_000
+    began = time.monotonic()
+    reply = await mirror.run(f"{name[:-1]}b = 1\n[row for row in {name}]")
+    assert "is not defined" in reply.text
+    many = "\n".join(f"value_{number} = 1" for number in range(5_000))
+    assert "inputs has no orders" in (await mirror.run(f"{many}\n[row for row in orders]")).text
+    assert time.monotonic() - began < 2 * slowness()
 
 
-async def test_a_script_without_a_value_says_how_to_return_one() -> None:
-    async with with_tools() as mirror:
-        assert "Let its last line be the value" in (await mirror.run("x = 1")).text
-        assert (await mirror.run("print('a')")).text == "a\nResult ends."
-        assert "SyntaxError" in (await mirror.run("x = (")).text
-        assert "is longer" not in (await mirror.run("1 " * 10)).text
-        assert "100,000 are accepted" in (await mirror.run("1\n" * 60_000)).text
-        assert "100 inputs" in (await mirror.run("1", {f"a{n}": n for n in range(101)})).text
+async def test_a_script_without_a_value_says_how_to_return_one(mirror: Mirror) -> None:
+    assert "Let its last line be the value" in (await mirror.run("x = 1")).text
+    assert (await mirror.run("print('a')")).text == "a\nResult ends."
+    assert "SyntaxError" in (await mirror.run("x = (")).text
+    assert "is longer" not in (await mirror.run("1 " * 10)).text
+    assert "100,000 are accepted" in (await mirror.run("1\n" * 60_000)).text
+    assert "100 inputs" in (await mirror.run("1", {f"a{n}": n for n in range(101)})).text
 
 
 def test_the_library_without_await_runs_scripts() -> None:
@@ -890,12 +860,11 @@ async def test_without_the_package_there_is_no_tool(monkeypatch: pytest.MonkeyPa
         load_config(configured({}, code={"seconds": 1}), {})
 
 
-async def test_the_definition_of_the_tool_is_short(count_tokens: Any) -> None:
-    async with with_tools() as mirror:
-        (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_run"]
-        assert count_tokens(json.dumps(advert)) <= 200
-    async with with_tools(memory_tools={"deny": ["memory_run"]}) as mirror:
-        assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]
+async def test_the_definition_of_the_tool_is_short(mirror: Mirror, count_tokens: Any) -> None:
+    (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_run"]
+    assert count_tokens(json.dumps(advert)) <= 200
+    async with with_tools(memory_tools={"deny": ["memory_run"]}) as without:
+        assert "memory_run" not in [tool["name"] for tool in without.tools("mcp")]
 
 
 @pytest.mark.parametrize(("tools", "is_named"), [("read_only", True), ("none", False)])
@@ -913,14 +882,13 @@ async def test_without_sql_the_tool_comes_first_and_has_an_example(without_sql: 
         assert "\n    name = names[t[...]]\n" in own[0]["description"]
 
 
-async def test_a_result_that_is_shown_whole_says_that_it_ends() -> None:
-    async with with_tools() as mirror:
-        reply = await mirror.run("print('a')\n[1, 2]")
-        assert [block["text"] for block in reply.content] == ["printed:\na", "returned:\n[1,2]", "Result ends."]
-        stored = await mirror.run("[str(n) for n in range(9999)]")
-        assert "Result ends." not in stored.text
-    async with with_tools(code={"output": 10}) as mirror:
-        assert "Result ends." not in (await mirror.run("print('a' * 100)")).text
+async def test_a_result_that_is_shown_whole_says_that_it_ends(mirror: Mirror) -> None:
+    reply = await mirror.run("print('a')\n[1, 2]")
+    assert [block["text"] for block in reply.content] == ["printed:\na", "returned:\n[1,2]", "Result ends."]
+    stored = await mirror.run("[str(n) for n in range(9999)]")
+    assert "Result ends." not in stored.text
+    async with with_tools(code={"output": 10}) as brief:
+        assert "Result ends." not in (await brief.run("print('a' * 100)")).text
 
 
 WRITE = "await tools.hear(x='to be written')"
@@ -931,8 +899,10 @@ def asking(tmp_path: Path, configured: Configured, **code: Any) -> Path:
     return configured({"mail": upstream("mail", tmp_path)}, code=code, audit=audit)
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("is_allowed", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "is_allowed"),
+    sample(product(("auto", "legacy"), (True, False)), [("auto", True), ("legacy", False)].__contains__),
+)
 async def test_the_user_decides_on_a_tool_that_is_not_read_only(
     configured: Configured, connect: Connect, tmp_path: Path, mode: str, *, is_allowed: bool
 ) -> None:
@@ -946,7 +916,7 @@ async def test_the_user_decides_on_a_tool_that_is_not_read_only(
     async with connect(asking(tmp_path, configured), elicitation_callback=answer, mode=mode) as client:
         result = await client.call_tool("memory_run", {"code": code})
     assert len(questions) == 1
-    assert "mail" in questions[0] or "hear" in questions[0]
+    assert "hear" in questions[0]
     assert '{"x": "to be written"}' in questions[0]
     calls = (tmp_path / "mail.log").read_text().count(" tools/call\n")
     records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
@@ -1012,14 +982,26 @@ async def test_the_user_decides_on_a_refused_flow_of_a_script(
 @pytest.mark.parametrize(
     ("code", "is_called", "expected"),
     [
-        ({}, False, "hear_mirrored: its server does not mark it as read-only (`code.tools: read_only`)."),
-        ({}, False, "The client cannot ask the user"),
-        ({}, False, "configuration can permit it in scripts: `code.tools: listed`, with its own name in `code.allow`."),
-        ({"tools": "none"}, False, "`code.tools: none`"),
-        ({"tools": "listed"}, False, "hear_mirrored: `code.allow` does not contain it (`code.tools: listed`)."),
-        ({"tools": "listed"}, False, "The client cannot ask the user"),
-        ({"tools": "listed", "allow": ["he*"]}, True, "sent"),
-        ({"tools": "all"}, True, "sent"),
+        (
+            {},
+            False,
+            [
+                "hear_mirrored: its server does not mark it as read-only (`code.tools: read_only`).",
+                "The client cannot ask the user",
+                "configuration can permit it in scripts: `code.tools: listed`, with its own name in `code.allow`.",
+            ],
+        ),
+        ({"tools": "none"}, False, ["`code.tools: none`"]),
+        (
+            {"tools": "listed"},
+            False,
+            [
+                "hear_mirrored: `code.allow` does not contain it (`code.tools: listed`).",
+                "The client cannot ask the user",
+            ],
+        ),
+        ({"tools": "listed", "allow": ["he*"]}, True, ["sent"]),
+        ({"tools": "all"}, True, ["sent"]),
     ],
 )
 async def test_the_configuration_decides_which_tools_scripts_call(
@@ -1028,12 +1010,12 @@ async def test_the_configuration_decides_which_tools_scripts_call(
     tmp_path: Path,
     code: dict[str, Any],
     is_called: bool,  # noqa: FBT001  # a table
-    expected: str,
+    expected: list[str],
 ) -> None:
     async with connect(asking(tmp_path, configured, **code)) as client:
         result = await client.call_tool("memory_run", {"code": f"{WRITE}\n'sent'"})
     text = result.content[0].text  # type: ignore[union-attr]
-    assert expected in text
+    assert [one for one in expected if one not in text] == []
     assert "corrected script" not in text  # the next script would be refused too
     assert ((tmp_path / "mail.log").read_text().count(" tools/call\n") == 1) is is_called
 

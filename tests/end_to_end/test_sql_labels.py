@@ -48,7 +48,6 @@ LAUNDRY = [
 
 
 @pytest.mark.parametrize("sql", LAUNDRY)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_every_result_carries_the_labels_of_all_inputs(shared_desk: Any, sql: str) -> None:
     user = await shared_desk(STRICT, flows=SELF)
     inputs = {"x": await say(user, "crm", PRIVATE), "y": await say(user, "web", PUBLIC)}
@@ -89,7 +88,6 @@ LONG = ("SELECT list(a.range)", "SELECT sum(a.range")
 
 
 @pytest.mark.parametrize("sql", sample(HIDDEN, lambda sql: not sql.startswith(LONG)))
-@pytest.mark.asyncio(loop_scope="module")
 async def test_of_a_hidden_value_the_model_gets_only_a_path(shared_desk: Any, sql: str) -> None:
     """Success, failure and limits look alike, so that no condition on a hidden value can be seen."""
     user = await shared_desk(STRICT, flows=HIDING, memory_tools={"timeout": 2})
@@ -102,7 +100,6 @@ async def test_of_a_hidden_value_the_model_gets_only_a_path(shared_desk: Any, sq
 
 
 @pytest.mark.parametrize("value", [5, "just a text", [1, SECRET], '{"a": 1}\n{broken', {"a": 1}])
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_hidden_value_that_is_not_a_table_looks_like_one(shared_desk: Any, value: Any) -> None:
     user = await shared_desk(STRICT, flows=HIDING)
     path = await user.say("crm", {"part": value})
@@ -156,7 +153,6 @@ UNPREVIEWED = [
 
 
 @pytest.mark.parametrize("sql", UNPREVIEWED)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_of_a_value_without_preview_no_part_is_shown(shared_desk: Any, sql: str) -> None:
     user = await shared_desk({"crm": {"preview": False}})
     path = await say(user, "crm", PRIVATE)

@@ -79,20 +79,6 @@ async def test_check_counts_one_tool_in_the_singular(configured: Configured, run
     assert ", 1 tool, after " in ended.out
 
 
-async def test_check_shows_on_a_terminal_which_upstreams_it_waits_for(
-    configured: Configured, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    gate = tmp_path / "late"
-    config = str(configured({"late": raw("ok", "--gate", str(gate))}))
-    command = forked_python(COMMAND, "check", "--config", config)
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    await asyncio.wait_for(process.stdout.readuntil(b"late: starting, "), BOUND)
-    gate.touch()
-    assert b"late: ready" in (await asyncio.wait_for(process.communicate(), BOUND))[0]
-
-
 def rows_of(table: str) -> list[list[str]]:
     """The rows of `check` that tell of an upstream's tool, cell by cell."""
     return [line.split() for line in table.splitlines() if line.startswith("lab ")]

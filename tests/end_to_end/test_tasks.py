@@ -29,31 +29,18 @@ def upstream(log: Path) -> dict[str, Any]:
 async def test_a_tool_that_runs_only_as_a_task_returns_its_result(
     configured: Configured, open_lines: OpenLines, upstream: dict[str, Any], log: Path
 ) -> None:
-    async with open_lines(configured({"t": upstream}), "-v") as client:
+    async with open_lines(configured({"t": upstream | {"timeout": 5}}), "-v") as client:
         await client.greet()
         result = json.loads(await client.call("research_mirrored"))["result"]
         assert result == {"content": [{"type": "text", "text": "x"}]}
         assert log.read_text().split()[-4:] == ["tools/call", "tasks/get", "tasks/get", "tasks/result"]
         assert await client.text("plain_mirrored") == "plain"
         assert log.read_text().split()[-1] == "tools/call"
-
-
-@pytest.mark.parametrize("how", ["in_meta", "announces"])
-async def test_a_task_may_be_named_or_end_in_other_ways(
-    configured: Configured, open_lines: OpenLines, upstream: dict[str, Any], how: str
-) -> None:
-    async with open_lines(configured({"t": upstream | {"timeout": 5}})) as client:
-        await client.greet()
-        assert await client.text("research_mirrored", {how: True}) == "x"
-
-
-async def test_a_large_result_of_a_task_is_stored(
-    configured: Configured, open_lines: OpenLines, upstream: dict[str, Any]
-) -> None:
-    async with open_lines(configured({"t": upstream})) as client:
-        await client.greet()
-        notice = await client.text("research_mirrored", {"size": 3 << 20})
-        assert "text, 3.15 MB" in notice
+        for how in ("in_meta", "announces"):  # a task may be named or end in other ways
+            assert await client.text("research_mirrored", {how: True}) == "x"
+        assert "text, 3.15 MB" in await client.text("research_mirrored", {"size": 3 << 20})
+        failed = await client.text("research_mirrored", {"fails": True})
+        assert failed == "Upstream 't' refused 'research': No such topic (error -32050)."
 
 
 async def test_an_input_request_of_a_task_reaches_the_client(
@@ -70,15 +57,6 @@ async def test_an_input_request_of_a_task_reaches_the_client(
         while (answered := json.loads(await client.receive())).get("id") != "call":
             pass
         assert "decline" in answered["result"]["content"][0]["text"]
-
-
-async def test_a_task_that_fails_is_an_error_of_its_tool(
-    configured: Configured, open_lines: OpenLines, upstream: dict[str, Any]
-) -> None:
-    async with open_lines(configured({"t": upstream})) as client:
-        await client.greet()
-        text = await client.text("research_mirrored", {"fails": True})
-        assert text == "Upstream 't' refused 'research': No such topic (error -32050)."
 
 
 async def test_a_cancelled_call_cancels_its_task(

@@ -7,10 +7,13 @@ import json
 import re
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 from gateway_processes import forked_upstream
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS, ElicitResult, InputRequiredResult
@@ -18,7 +21,7 @@ from notices import path_in
 from samples import sample
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, visiting
-from tests.end_to_end.conftest import BOUND
+from tests.end_to_end.conftest import BOUND, scripted_upstream
 
 from mcp_mirror import Mirror, SyncMirror
 
@@ -53,20 +56,26 @@ FILES = [
 ]
 
 
-@pytest.fixture
-def files(raw: Any, tmp_path: Path) -> Any:
+def write_files(folder: Path, more: int = 0, **keys: Any) -> dict[str, Any]:
     """An upstream with the tools above, and others of no use."""
+    path = folder / "tools.json"
+    others = [
+        {"name": f"other{n}", "description": "word " * 50, "inputSchema": {"type": "object"}} for n in range(more)
+    ]
+    path.write_text(json.dumps([*FILES, *others]))
+    return scripted_upstream("ok", "--tools", str(path), **keys)
 
-    def upstream(more: int = 0, **keys: Any) -> dict[str, Any]:
-        path = tmp_path / "tools.json"
-        others = [
-            {"name": f"other{n}", "description": "word " * 50, "inputSchema": {"type": "object"}} for n in range(more)
-        ]
-        path.write_text(json.dumps([*FILES, *others]))
-        made: dict[str, Any] = raw("ok", "--tools", str(path), **keys)
-        return made
 
-    return upstream
+@pytest.fixture
+def files(tmp_path: Path) -> Any:
+    return partial(write_files, tmp_path)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(shared_client: Any, tmp_path_factory: pytest.TempPathFactory) -> Client:
+    """A client of a gateway that has those tools behind the search."""
+    client: Client = await shared_client({"files": write_files(tmp_path_factory.mktemp("files"))}, mirror=SEARCH)
+    return client
 
 
 async def search(client: Client, **arguments: Any) -> str:
@@ -84,8 +93,10 @@ async def names(client: Client) -> list[str]:
     return [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize(
+    ("transport", "mode"),
+    sample(product(("stdio", "http"), ("legacy", "auto")), [("stdio", "legacy"), ("http", "auto")].__contains__),
+)
 async def test_a_tool_is_found_and_called_with_a_memory_path(
     configured: Configured, connect: Connect, files: Any, transport: str, mode: str
 ) -> None:
@@ -140,34 +151,30 @@ async def test_without_scripts_the_query_tool_is_listed(configured: Configured, 
         assert "memory_query(" not in await search(client, query="group stored values")
 
 
-async def test_matches_have_arguments_and_one_line(configured: Configured, connect: Connect, files: Any) -> None:
-    async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
-        first, second, *_ = (await search(client, query="show the text in a file")).split("\n")
-        assert first == "read_text_file_mirrored(path: string, tail?: int, by?: line|byte, edits?: array)"
-        assert second == "  Read a text file."
-        definition = json.loads(await search(client, name="read_text_file_mirrored"))
-        assert definition["inputSchema"] == FILES[0]["inputSchema"]
-        assert definition["description"].startswith(FILES[0]["description"])
-        assert json.loads(await search(client, name="memory_read"))["name"] == "memory_read"
-        assert await search(client, query="xyzzy") == (
-            'No tool matches "xyzzy". Use other words. Servers with tools: files (4).'
-        )
-        assert await search(client) == "Servers with tools: files (4)."
-        unknown = await client.call_tool("find_tools", {"name": "read_file"})
-        assert unknown.is_error
-        assert "read_text_file_mirrored" in str(unknown.content)
+async def test_matches_have_arguments_and_one_line(client: Client) -> None:
+    first, second, *_ = (await search(client, query="show the text in a file")).split("\n")
+    assert first == "read_text_file_mirrored(path: string, tail?: int, by?: line|byte, edits?: array)"
+    assert second == "  Read a text file."
+    definition = json.loads(await search(client, name="read_text_file_mirrored"))
+    assert definition["inputSchema"] == FILES[0]["inputSchema"]
+    assert definition["description"].startswith(FILES[0]["description"])
+    assert json.loads(await search(client, name="memory_read"))["name"] == "memory_read"
+    assert await search(client, query="xyzzy") == (
+        'No tool matches "xyzzy". Use other words. Servers with tools: files (4).'
+    )
+    assert await search(client) == "Servers with tools: files (4)."
+    unknown = await client.call_tool("find_tools", {"name": "read_file"})
+    assert unknown.is_error
+    assert "read_text_file_mirrored" in str(unknown.content)
 
 
-async def test_an_unknown_name_beside_a_query_returns_the_matches(
-    configured: Configured, connect: Connect, files: Any
-) -> None:
-    async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
-        first, second, *_ = (await search(client, query="delete a folder", name="remove_dir")).split("\n")
-        assert first == 'No tool has the name "remove_dir". Tools that match the query:'
-        assert second.startswith("delete_folder_mirrored(")
-        nothing = await search(client, query="xyzzy", name="remove_dir")
-        assert nothing.startswith('No tool has the name "remove_dir". No tool matches "xyzzy".')
-        assert json.loads(await search(client, query="delete", name="say_mirrored"))["name"] == "say_mirrored"
+async def test_an_unknown_name_beside_a_query_returns_the_matches(client: Client) -> None:
+    first, second, *_ = (await search(client, query="delete a folder", name="remove_dir")).split("\n")
+    assert first == 'No tool has the name "remove_dir". Tools that match the query:'
+    assert second.startswith("delete_folder_mirrored(")
+    nothing = await search(client, query="xyzzy", name="remove_dir")
+    assert nothing.startswith('No tool has the name "remove_dir". No tool matches "xyzzy".')
+    assert json.loads(await search(client, query="delete", name="say_mirrored"))["name"] == "say_mirrored"
 
 
 async def test_further_matches_are_named(configured: Configured, connect: Connect, files: Any) -> None:
@@ -178,29 +185,27 @@ async def test_further_matches_are_named(configured: Configured, connect: Connec
         assert lines[-1].count("other") == 10
 
 
-async def test_the_name_of_a_twin_may_lack_its_suffix(configured: Configured, connect: Connect, files: Any) -> None:
-    async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
-        assert json.loads(await search(client, name="say"))["name"] == "say_mirrored"
-        both = [await call(client, name, {"result": '{"content": [{"type": "text", "text": "a"}]}'}) for name in NAMES]
-        assert both == ["a", "a"]
-        assert "Unknown tool 'sa'" in await call(client, "sa", {})
+async def test_the_name_of_a_twin_may_lack_its_suffix(client: Client) -> None:
+    assert json.loads(await search(client, name="say"))["name"] == "say_mirrored"
+    both = [await call(client, name, {"result": '{"content": [{"type": "text", "text": "a"}]}'}) for name in NAMES]
+    assert both == ["a", "a"]
+    assert "Unknown tool 'sa'" in await call(client, "sa", {})
 
 
-async def test_errors_of_call_tool_name_the_next_step(configured: Configured, connect: Connect, files: Any) -> None:
-    async with connect(configured({"files": files()}, mirror=SEARCH)) as client:
-        assert "call_tool needs 'name'" in str((await client.call_tool("call_tool", {})).content)
-        flat = await client.call_tool("call_tool", {"name": "say_mirrored", "path": "x"})
-        assert "call_tool has no argument 'path'" in str(flat.content)
-        assert "cannot call itself" in await call(client, "call_tool", {"name": "call_tool"})
-        assert "Unknown tool 'tool-of-none'. Take a name from find_tools." in await call(client, "tool-of-none")
-        assert "Nearest are read_text_file_mirrored" in await call(client, "read_text_fil")
-        invalid = await client.call_tool("call_tool", {"name": "read_text_file_mirrored", "arguments": {}})
-        assert invalid.is_error
-        as_text = {
-            "name": "say_mirrored",
-            "arguments": json.dumps({"result": '{"content":[{"type":"text","text":"a"}]}'}),
-        }
-        assert (await client.call_tool("call_tool", as_text)).content[0].text == "a"  # type: ignore[union-attr]
+async def test_errors_of_call_tool_name_the_next_step(client: Client) -> None:
+    assert "call_tool needs 'name'" in str((await client.call_tool("call_tool", {})).content)
+    flat = await client.call_tool("call_tool", {"name": "say_mirrored", "path": "x"})
+    assert "call_tool has no argument 'path'" in str(flat.content)
+    assert "cannot call itself" in await call(client, "call_tool", {"name": "call_tool"})
+    assert "Unknown tool 'tool-of-none'. Take a name from find_tools." in await call(client, "tool-of-none")
+    assert "Nearest are read_text_file_mirrored" in await call(client, "read_text_fil")
+    invalid = await client.call_tool("call_tool", {"name": "read_text_file_mirrored", "arguments": {}})
+    assert invalid.is_error
+    as_text = {
+        "name": "say_mirrored",
+        "arguments": json.dumps({"result": '{"content":[{"type":"text","text":"a"}]}'}),
+    }
+    assert (await client.call_tool("call_tool", as_text)).content[0].text == "a"  # type: ignore[union-attr]
 
 
 async def test_configured_tools_are_listed_beside_the_search(

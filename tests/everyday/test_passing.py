@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from mcp_types import ImageContent, TextContent
 from notices import path_in
-from tests.everyday.servers import LOG, SOURCE, Place, Server
+from tests.everyday.servers import SOURCE, Place, Server
 from tests.real.conftest import Connection
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("everyday")]
@@ -30,18 +30,6 @@ def needs(available: tuple[Server, ...]) -> Needs:
     return check
 
 
-@pytest.mark.parametrize("key", ["", "/content"])
-@pytest.mark.parametrize(("name", "text"), [("source.py", SOURCE), ("disk.log", LOG)])
-def test_a_file_is_copied_by_path(
-    gateway: Connection, through_place: Place, needs: Needs, key: str, name: str, text: str
-) -> None:
-    needs("files")
-    path = gateway.store("read_text_file_mirrored", path=through_place.file(name))
-    target = Path(through_place.file(f"copy{len(key)}-{name}"))
-    gateway.content("write_file_mirrored", path=str(target), content=f"{path}{key}")
-    assert target.read_bytes() == text.encode()
-
-
 def test_a_file_becomes_an_observation_and_comes_back(gateway: Connection, through_place: Place, needs: Needs) -> None:
     needs("files", "memory")
     source = gateway.store("read_text_file_mirrored", path=through_place.file("source.py"))
@@ -51,16 +39,6 @@ def test_a_file_becomes_an_observation_and_comes_back(gateway: Connection, throu
     target = Path(through_place.file("observed.py"))
     gateway.content("write_file_mirrored", path=str(target), content=f"{found}/entities/0/observations/0")
     assert target.read_bytes() == SOURCE.encode()
-
-
-def test_a_diff_is_written_to_a_file(gateway: Connection, through_place: Place, needs: Needs) -> None:
-    needs("files", "git")
-    call = {"repo_path": through_place.file("repo"), "target": "HEAD~1"}
-    path = gateway.store("git_diff_mirrored", **call)
-    target = Path(through_place.file("history.diff"))
-    gateway.content("write_file_mirrored", path=str(target), content=path)
-    assert target.read_text(encoding="utf-8") == gateway.recall(path)
-    assert "+def f1(x: int) -> str:" in target.read_text(encoding="utf-8")
 
 
 def test_a_picture_read_by_path_has_the_bytes_of_its_file(

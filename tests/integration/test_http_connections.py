@@ -337,42 +337,37 @@ async def test_a_response_that_is_not_http_is_an_error(response: bytes, error: t
         assert await site.read() == b"hi"
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        b"",
-        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-le",
-        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhi",
+BROKEN_OFF = "it ended before the response was complete. See the server's log"
+TOO_LONG = "it sent over 100 KiB or 1,000 lines of headers. Check which headers or cookies"
+BROKEN = {
+    "empty": (b"", BROKEN_OFF),
+    "half of a head": (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-le", BROKEN_OFF),
+    "half of a body": (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhi", BROKEN_OFF),
+    "half of a chunk": (
         b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhi",
-    ],
-)
-async def test_a_response_that_breaks_off_is_an_error(response: bytes) -> None:
-    async with serving(response) as site:
-        with pytest.raises(httpx2.RemoteProtocolError) as failure:
-            await site.read()
-        assert "it ended before the response was complete. See the server's log" in (
-            explain_failed_connection(failure.value, httpx2.URL(site.url))
-        )
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 200_000,
-        b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 110_000 + b"\r\ncontent-length: 2\r\n\r\nhi",
-        b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 1_000 + b"content-length: 2\r\n\r\nhi",
+        BROKEN_OFF,
+    ),
+    "head": (b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 200_000, TOO_LONG),
+    "whole head": (b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 110_000 + b"\r\ncontent-length: 2\r\n\r\nhi", TOO_LONG),
+    "lines": (b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 1_000 + b"content-length: 2\r\n\r\nhi", TOO_LONG),
+    "lines of a second head": (
         b"HTTP/1.1 103 OK\r\n\r\nHTTP/1.1 200 OK\n" + b"a:b\n" * 1_000 + b"content-length: 2\n\nhi",
+        TOO_LONG,
+    ),
+    "trailer": (
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nx: " + b"x" * 200_000,
-    ],
-    ids=["head", "whole head", "lines", "lines of a second head", "trailer"],
-)
-async def test_a_response_with_too_many_headers_is_an_error_that_says_so(response: bytes) -> None:
+        TOO_LONG,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_a_response_that_breaks_off_or_has_too_many_headers_is_an_error(case: str) -> None:
+    response, cause = BROKEN[case]
     async with serving(response) as site:
         with pytest.raises(httpx2.RemoteProtocolError) as failure:
             await site.read()
-        assert "it sent over 100 KiB or 1,000 lines of headers. Check which headers or cookies" in (
-            explain_failed_connection(failure.value, httpx2.URL(site.url))
-        )
+        assert cause in explain_failed_connection(failure.value, httpx2.URL(site.url))
 
 
 async def test_the_lines_of_a_body_are_not_those_of_its_head() -> None:
@@ -435,10 +430,18 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         assert site.connections == 2
 
 
+async def explain_failure(connections: HttpConnections, url: str, kind: type[Exception]) -> str:
+    """Send a request that must fail, and return the explanation."""
+    request = httpx2.Request("GET", url)
+    with anyio.fail_after(BOUND), pytest.raises(kind) as failure:
+        await connections.handle_async_request(request)
+    assert isinstance(failure.value, httpx2.TransportError)
+    return explain_failed_connection(failure.value, request.url)
+
+
 async def test_a_server_without_tls_fails_the_handshake() -> None:
     async with serving(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n") as site:
-        with pytest.raises(httpx2.ConnectError):
-            await site.kept.handle_async_request(httpx2.Request("GET", site.url.replace("http:", "https:")))
+        await explain_failure(site.kept, site.url.replace("http:", "https:"), httpx2.ConnectError)
 
 
 async def test_a_server_that_does_not_answer_the_handshake_is_named(pass_time: PassTime) -> None:
@@ -464,21 +467,15 @@ async def test_a_server_that_closes_the_connection_before_tls_is_named() -> None
 
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
         connections = HttpConnections(connect, 20, 5.0, no_proxy)
-        request = httpx2.Request("GET", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-        with anyio.fail_after(BOUND), pytest.raises(httpx2.TransportError) as failure:
-            await connections.handle_async_request(request)
-    assert "it ended the connection, or sent something that is not HTTP. Check scheme and port in `url`" in (
-        explain_failed_connection(failure.value, request.url)
-    )
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        explained = await explain_failure(connections, url, httpx2.TransportError)
+    assert "it ended the connection, or sent something that is not HTTP. Check scheme and port in `url`" in explained
 
 
 async def test_a_server_that_refuses_tls_is_not_taken_for_one_without_tls() -> None:
     alert = b"\x15\x03\x03\x00\x02\x02\x28"  # handshake_failure
     async with serving(alert) as site:
-        request = httpx2.Request("GET", site.url.replace("http:", "https:"))
-        with pytest.raises(httpx2.ConnectError) as failure:
-            await site.kept.handle_async_request(request)
-    explained = explain_failed_connection(failure.value, request.url)
+        explained = await explain_failure(site.kept, site.url.replace("http:", "https:"), httpx2.ConnectError)
     assert "TLS failed (SSLV3_ALERT_HANDSHAKE_FAILURE). See the server's log; the gateway uses TLS 1.2" in explained
 
 
@@ -491,10 +488,7 @@ async def test_a_wrong_file_of_authorities_is_named(
         file.write_text(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     async with serving() as site:
-        request = httpx2.Request("GET", site.url.replace("http:", "https:"))
-        with pytest.raises(httpx2.TransportError) as failure:
-            await site.kept.handle_async_request(request)
-    explained = explain_failed_connection(failure.value, request.url)
+        explained = await explain_failure(site.kept, site.url.replace("http:", "https:"), httpx2.TransportError)
     assert "cannot read a certificate from the file in `SSL_CERT_FILE`. Set it to a PEM file" in explained
 
 
@@ -524,10 +518,7 @@ async def test_a_certificate_that_is_not_accepted_is_named(
     if host == "localhost":  # the certificate has other names
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with serving(context=context) as site:
-        request = httpx2.Request("GET", site.url.replace("127.0.0.1", host))
-        with pytest.raises(httpx2.ConnectError) as failure:
-            await site.kept.handle_async_request(request)
-    explained = explain_failed_connection(failure.value, request.url)
+        explained = await explain_failure(site.kept, site.url.replace("127.0.0.1", host), httpx2.ConnectError)
     assert "its certificate is not valid" in explained
     assert cause in explained
 
@@ -540,12 +531,9 @@ async def test_a_server_that_resets_the_connection_is_named() -> None:
 
     async with await asyncio.start_server(reset, "127.0.0.1", 0) as server:
         connections = HttpConnections(open_connection, 20, 5.0, no_proxy)
-        request = httpx2.Request("GET", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-        with anyio.fail_after(BOUND), pytest.raises(httpx2.TransportError) as failure:
-            await connections.handle_async_request(request)
-    assert "if it never responds, check scheme and port in `url`." in explain_failed_connection(
-        failure.value, request.url
-    )
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        explained = await explain_failure(connections, url, httpx2.TransportError)
+    assert "if it never responds, check scheme and port in `url`." in explained
 
 
 async def test_a_tls_connection_is_used_again(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

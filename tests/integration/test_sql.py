@@ -221,22 +221,6 @@ def test_a_list_in_one_line_that_is_not_json_has_no_columns(text: str) -> None:
     assert rows("FROM t", t=text) == [{"line": text.rstrip("\n")}]
 
 
-def test_rows_that_have_a_line_for_each_column_have_columns() -> None:
-    psql = "".join(f"-[ RECORD {n} ]--\nid   | {n}\nname | a, {n}\n" for n in range(1, 90))
-    mysql = "".join(f"{'*' * 27} {n}. row {'*' * 27}\n  id: {n}\nname: NULL\n" for n in range(1, 90))
-    assert rows("SELECT sum(id) AS n, min(name) AS a FROM t", t=psql) == [{"n": 4005, "a": "a, 1"}]
-    assert rows("SELECT sum(id) AS n FROM t", t=f"{mysql}89 rows in set (0.00 sec)\n") == [{"n": 4005}]
-    assert types(f"{psql}more\n") == {"line": "VARCHAR"}
-    house = "\n".join(f"Row {n}:\n──────\nid:   {n}\nname: a, {n}\n" for n in range(1, 90))
-    assert rows("SELECT sum(id) AS n, min(name) AS a FROM t", t=house) == [{"n": 4005, "a": "a, 1"}]
-
-
-def test_a_table_with_names_in_its_border_has_columns() -> None:
-    body = "".join(f"{n:>4}. │ {n:>2} │ {'ᴺᵁᴸᴸ' if n % 2 else 'a, b'} │\n" for n in range(1, 90))
-    text = f"      ┌─id─┬─name─┐\n{body}      └────┴──────┘\n"
-    assert rows("SELECT sum(id) AS n, max(name) AS a FROM t", t=text) == [{"n": 4005, "a": "ᴺᵁᴸᴸ"}]
-
-
 def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     text = '| id | text |\n|---|---|\n| 1 | a \\| b |\n| 2 | a, b |\n| 3 | "c" |\n| 4 | |\n| 5 |\n'
     assert [row["text"] for row in rows("FROM t ORDER BY id", t=text)] == ["a | b", "a, b", '"c"', None, None]
@@ -339,6 +323,10 @@ def test_a_long_text_whose_later_rows_are_no_table_is_lines() -> None:
         "┌────┬───┐\n│ id │ name │\n├────┼───┤\n│ 1 │ a │\n│ 2 │ b │\n├────┴───┤\n│ 2 rows │\n└────────┘\n",
         " id │ name \n────┼──────\n  1 │ a\n  2 │ b\n(2 rows)\n",
         "id  name\n--  ----\n 1  a\n 2  b\n",
+        "-[ RECORD 1 ]--\nid   | 1\nname | a\n-[ RECORD 2 ]--\nid   | 2\nname | b\n",
+        f"{'*' * 27} 1. row {'*' * 27}\n  id: 1\nname: a\n{'*' * 27} 2. row {'*' * 27}\n  id: 2\nname: b\n",
+        "Row 1:\n──────\nid:   1\nname: a\n\nRow 2:\n──────\nid:   2\nname: b\n",
+        "   ┌─id─┬─name─┐\n1. │  1 │ a    │\n2. │  2 │ b    │\n   └────┴──────┘\n",
         "Done\n\nOutput:\nid  name\n--  ----\n 1  a\n 2  b\n\n(2 rows affected)\n",
         "+----+------+\n| id | name |\n| INT | VARCHAR(9) |\n+----+------+\n| 1 | a |\n| 2 | b |\n+----+------+\n",
         '{"id":1,"name":"a"}\n{"id":2,"name":"b"}\n',

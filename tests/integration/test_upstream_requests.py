@@ -164,7 +164,13 @@ async def connected(
 Connect = Callable[[], AbstractAsyncContextManager[Setup]]
 
 
-@pytest.fixture(params=ALL, ids="-".join)
+SAMPLE: Final = [("stdio", OLD), ("json", NEW), ("sse", OLD), ("sse", NEW)]
+"""Each transport, and each version over a stream."""
+
+
+@pytest.fixture(
+    params=[pytest.param(one, marks=() if one in SAMPLE else pytest.mark.slow) for one in ALL], ids="-".join
+)
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
     """Open a connection over each transport, in each protocol version."""
     transport, version = request.param
@@ -242,22 +248,21 @@ async def test_a_large_request_arrives_whole(connect: Connect) -> None:
         assert message["params"]["arguments"] == {"text": text}
 
 
-async def test_an_id_that_comes_back_as_text_is_known(connect: Connect) -> None:
+async def test_an_id_as_text_is_known_and_a_second_response_dropped(connect: Connect) -> None:
     async with connect() as setup:
         assert text_of(await setup.call("text_id")) == "text_id"
-
-
-async def test_a_second_response_is_dropped(connect: Connect) -> None:
-    async with connect() as setup:
         assert text_of(await setup.call("twice")) == "first"
         assert text_of(await setup.call("twice")) == "first"
 
 
-async def test_an_error_keeps_its_code_and_data(connect: Connect) -> None:
+async def test_an_error_keeps_its_code_and_an_invalid_result_fails_its_call(connect: Connect) -> None:
     async with connect() as setup:
         with pytest.raises(RefusedError, match=r"refused 'error': It is broken \(error 7\)") as raised:
             await setup.call("error")
         assert (raised.value.code, raised.value.data) == (7, {"a": 1})
+        with pytest.raises(RefusedError, match="not a JSON-RPC object"):
+            await setup.call("invalid")
+        await setup.call("echo")
 
 
 async def test_a_refused_call_leaves_no_garbage(connect: Connect) -> None:
@@ -287,13 +292,6 @@ async def test_a_call_whose_server_exits_leaves_no_garbage(connect: Connect) -> 
             gc.enable()
 
 
-async def test_an_invalid_result_fails_its_call(connect: Connect) -> None:
-    async with connect() as setup:
-        with pytest.raises(RefusedError, match="not a JSON-RPC object"):
-            await setup.call("invalid")
-        await setup.call("echo")
-
-
 async def test_an_error_without_an_id_fails_the_call_of_its_stream(connect: Connect) -> None:
     async with connect() as setup:
         if setup.transport == "stdio":
@@ -321,21 +319,11 @@ async def test_a_call_that_times_out_is_cancelled_and_its_late_response_dropped(
             await setup.call("wait", timeout=0.3)
         message = await setup.cancellation_of("wait")
         assert message == "closed" or message["params"]["reason"] == "caller cancelled"
+        assert setup.connection.inflight_count == 0
         await setup.call("release")
         await setup.call("echo")  # answered after the late response
         assert text_of(await setup.call("text_id")) == "text_id"
         assert not caplog.records
-
-
-async def test_a_cancelled_call_is_cancelled_at_the_upstream(connect: Connect) -> None:
-    async with connect() as setup:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(setup.call, "hang")
-            await setup.until_called("hang")
-            tasks.cancel_scope.cancel()
-        await setup.cancellation_of("hang")
-        assert setup.connection.inflight_count == 0
-        await setup.call("echo")
 
 
 async def test_a_call_fails_at_once_if_the_connection_ends(connect: Connect) -> None:
@@ -377,17 +365,6 @@ async def test_a_shutdown_does_not_wait_for_output_that_nothing_reads(tmp_path: 
             began = time.monotonic()
         seconds.append(time.monotonic() - began)
     assert min(seconds) < 0.2
-
-
-async def test_progress_comes_in_order_and_before_the_result(connect: Connect) -> None:
-    async with connect() as setup:
-        if setup.transport == "json":
-            return  # a JSON body is one message
-        channel = Channel()
-        assert text_of(await setup.call("progress", channel)) == "progress"
-        assert [(method, params["progress"]) for method, params in channel.received] == [
-            ("notifications/progress", number) for number in range(3)
-        ]
 
 
 def test_a_list_of_many_pages_has_few_enough_items() -> None:
