@@ -104,7 +104,7 @@ class Search(msgspec.Struct, frozen=True):
             if self.context and listed and at - 1 not in shown:  # lines of the text are left out
                 listed.append("--")
             listed.append(line)
-        return "\n".join((*listed, *([f"... {why}; next: offset={next_}"] if why else ())))
+        return "\n".join(listed) + (f"\n... {why}; next: offset={next_}" if why else "")
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))
@@ -125,8 +125,11 @@ class Search(msgspec.Struct, frozen=True):
         found: list[_StringHit] = []
         try:
             for at, (start, line) in enumerate(islice(lines, listed)):
-                if at >= self.offset:
-                    found.append(self._excerpt_hit(start, line, matcher))
+                if at < self.offset:
+                    continue
+                is_whole, written = not line.number and b"\n" not in line.data, _format_hit(line, matcher)
+                context = () if is_whole else _excerpt_context(line, self.context)
+                found.append(_StringHit(start, None if is_whole else line.number, written, *context))
         except ToolError as error:
             time_error = error
         locations = {span.start: where for span, where in strings_at(blob, list({hit.start: None for hit in found}))}
@@ -143,12 +146,6 @@ class Search(msgspec.Struct, frozen=True):
             raise time_error
         for at, _ in enumerate(lines, listed):
             yield _Hit(at)
-
-    def _excerpt_hit(self, start: int, line: Line, matcher: Matcher) -> "_StringHit":
-        hit = _format_hit(line, matcher)
-        if not line.number and b"\n" not in line.data:
-            return _StringHit(start, None, hit)
-        return _StringHit(start, line.number, hit, *_excerpt_context(line, self.context))
 
 
 class _StringHit(NamedTuple):

@@ -81,7 +81,10 @@ class Matcher:
                 advice = "RE2 has no look-around and no back references: match the text beside it too"
             raise ToolError(f"`pattern` is not a valid RE2 expression: {reason}. {advice}.") from None
         self._is_global = _WHOLE_TEXT.search(pattern) is not None
-        self._literal = _find_literal(pattern)
+        runs = [] if _BRANCHING.search(pattern) else _WILDCARD.split(pattern)
+        parts = [part for run in runs for part in _PLAIN.findall(run)]
+        self._literal = max(parts, key=len).encode() if parts else None
+        """The longest text that every match contains; None if a match may have none."""
 
     def may_occur(self, json_text: Buffer, check: Callable[[], None]) -> bool:
         """Whether a string in JSON text may match, without decoding it. False positives are possible.
@@ -202,14 +205,6 @@ def _read_quantifier(atom: re.Match[str]) -> tuple[int, int]:
 def _accept_windows_ends(pattern: str) -> str:
     """Return the pattern with each `$` also before the carriage return that ends a line of Windows."""
     return _LINE_END.sub(lambda found: found[1] or _ANY_LINE_END, pattern)
-
-
-def _find_literal(pattern: str) -> bytes | None:
-    """The longest text that every match of a pattern contains; None if the pattern may have none."""
-    if _BRANCHING.search(pattern):
-        return None
-    parts = [part for run in _WILDCARD.split(pattern) for part in _PLAIN.findall(run)]
-    return max(parts, key=len).encode() if parts else None
 
 
 class Line(NamedTuple):

@@ -164,15 +164,13 @@ class _Cursor:
             self._piece, self._steps = piece, json_parts(self._blob, start, self._stop, _STEP)
             self._places, self._end = [(known, start)], known
         while offset > self._end:
-            self._read_step(*next(self._steps))
+            begin, stop = next(self._steps)
+            shift = self._end - begin
+            self._places = [(self._end, begin)]
+            for escape in _ESCAPE.finditer(bytes(self._blob[begin:stop])):
+                end = begin + escape.end()
+                shift += len(self._decode(escape[0])) - len(escape[0])
+                self._places.append((end + shift, end))
+            self._end = stop + shift
         known, start = self._places[bisect_right(self._places, (offset, self._stop)) - 1]
         return start + offset - known
-
-    def _read_step(self, begin: int, stop: int) -> None:
-        shift = self._end - begin
-        self._places = [(self._end, begin)]
-        for escape in _ESCAPE.finditer(bytes(self._blob[begin:stop])):
-            end = begin + escape.end()
-            shift += len(self._decode(escape[0])) - len(escape[0])
-            self._places.append((end + shift, end))
-        self._end = stop + shift

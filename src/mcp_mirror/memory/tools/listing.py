@@ -9,7 +9,7 @@ from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.paths import strip_wrapping, tool_slug
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
-from mcp_mirror.types import Descriptor, StoreStats
+from mcp_mirror.types import Descriptor
 
 _PAGE: Final = 20
 _INVALID_AFTER: Final = "`after` must be exactly the last path of the previous page. Omit it for the first page."
@@ -24,10 +24,14 @@ async def list_values(call: ToolInput) -> Content:
     tool, flows = call.arguments.text("tool"), call.memory.flows
     page = await _read_page(call, tool_slug(tool) if tool else "")
     stats = await call.memory.usage_counter.stats(call.namespace)
+    if not page and call.arguments.has("after"):
+        return build_text_content("Nothing more.")
+    if not page and not stats.values:
+        return build_text_content("Nothing is stored yet.")
     if not page:
-        return build_text_content(
-            "Nothing more." if call.arguments.has("after") else await _explain_empty(call, tool, stats)
-        )
+        slugs = sorted(await call.memory.store.slugs(call.namespace))[:_PAGE]
+        wanted, *known = (as_json_string(name, _NAME_BYTES) for name in (tool, *slugs))
+        return build_text_content(f"No value of {wanted} is stored. There are values of {', '.join(known)}.")
     lines = call.memory.budget.without(_FOOTER).select(_format_line(descriptor, flows) for descriptor in page[:_PAGE])
     if len(page) > len(lines):
         is_all = not tool and not call.arguments.has("after")
@@ -50,14 +54,6 @@ async def _read_page(call: ToolInput, slug: str) -> tuple[Descriptor, ...]:
         return await call.memory.store.list(call.namespace, after=after, slug=slug, limit=_PAGE + 1)
     except LookupError:
         raise ToolError(_INVALID_AFTER) from None
-
-
-async def _explain_empty(call: ToolInput, tool: str, stats: StoreStats) -> str:
-    if not stats.values:
-        return "Nothing is stored yet."
-    slugs = sorted(await call.memory.store.slugs(call.namespace))[:_PAGE]
-    wanted, *known = (as_json_string(name, _NAME_BYTES) for name in (tool, *slugs))
-    return f"No value of {wanted} is stored. There are values of {', '.join(known)}."
 
 
 def _format_line(descriptor: Descriptor, flows: Flows) -> str:

@@ -277,8 +277,10 @@ class RedisStore:
         used, mark, size, chunk, content = rest
         try:
             known = self._codec.decode(namespace, base, record)
-        except StoreError:
-            await self._restore_use(owner, name, used)
+        except StoreError:  # the value was not used, so it keeps the time of its last use
+            indexes = (self._keys.of("order"), f"{owner}:{name}"), (self._keys.of("order", owner), name)
+            with suppress(StoreError):
+                await self._redis.run([("ZADD", key, "XX", "LT", used, member) for key, member in indexes])
             raise
         known = msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
         if not will_read:
@@ -288,12 +290,6 @@ class RedisStore:
             if value.is_object:
                 check_object_name(value.mark)
         return ReadableValue(**msgspec.structs.asdict(known), place=value, head=record[:HEAD], content=content)
-
-    async def _restore_use(self, owner: str, name: str, used: bytes) -> None:
-        """Restore the time of the last use of a value that was not used, because its record cannot be read."""
-        indexes = (self._keys.of("order"), f"{owner}:{name}"), (self._keys.of("order", owner), name)
-        with suppress(StoreError):
-            await self._redis.run([("ZADD", key, "XX", "LT", used, member) for key, member in indexes])
 
     def _build_tombstone(self, known: Descriptor, reason: bytes, at: bytes) -> Tombstone:
         with decoding():
