@@ -35,6 +35,7 @@ from mcp_mirror.upstreams.transports.http_requests import (
     discard,
 )
 from mcp_mirror.upstreams.transports.network_errors import (
+    AuthorizationError,
     FailureKind,
     explain_failed_connection,
     explain_large_message,
@@ -282,7 +283,7 @@ class StreamableHttp(HttpStreams):
         """Read the event stream of the session, and open it again when it ends, unless the server has none."""
         position, failures, delay, has_opened = StreamPosition(), 0, _OPEN_INTERVAL, False
         while failures < _MAX_FAILURES and SESSION_HEADER in self._session:
-            response = await self._open_events(position)
+            response = await self._open_events(position, has_opened=has_opened)
             if response is not None and _is_event_stream(response):
                 failures, delay, has_opened = 0, _OPEN_INTERVAL, True
                 events = self._bodies.read_events(response, None, position)
@@ -302,15 +303,20 @@ class StreamableHttp(HttpStreams):
                     self._bypass.report_unknown_session(None)
             await position.wait()
 
-    async def _open_events(self, position: StreamPosition) -> httpx2.Response | None:
-        """Open an event stream. Return the response, closed if it is not one; None if the request failed."""
+    async def _open_events(self, position: StreamPosition, *, has_opened: bool = False) -> httpx2.Response | None:
+        """Open an event stream. Return the response, closed if it is not one; None if the request failed.
+
+        A server that `has_opened` the stream of the session and cannot be reached now is down.
+        """
         headers = {**self._session, **_NO_STORE}
         if position.last_id:
             headers["last-event-id"] = position.last_id.decode("utf-8", "replace")
         try:
             response = await self._http.send("GET", headers)
+        except AuthorizationError:
+            return httpx2.Response(httpx2.codes.UNAUTHORIZED)  # as the server answers without a token
         except httpx2.TransportError as error:
-            if isinstance(error, _UNREACHED):
+            if has_opened and isinstance(error, _UNREACHED):
                 self._bypass.unreachable = explain_failed_connection(error, self._http.url)
             return None
         self._bypass.unreachable = None
