@@ -602,9 +602,7 @@ async def test_the_programs_log_has_no_success_of_a_server_that_is_not_there(cap
     url = "http://{}:{}/mcp".format(*address)
     async with Mirror(upstreams={"gone": {"url": url}}):
         pass
-    requests = [message for message in caplog.messages if url in message]
-    assert requests
-    assert all(message.endswith('200 Replaced by mcp-mirror"') for message in requests), requests
+    assert [message for message in caplog.messages if url in message and "200" in message] == []
 
 
 async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
