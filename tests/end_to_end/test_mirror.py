@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -593,16 +592,6 @@ async def test_a_namespace_that_no_store_can_write_is_an_error(tmp_path: Path) -
             with pytest.raises(MirrorError, match=r"The namespace '\\ud800' is not valid Unicode"):
                 await use
         assert await mirror.read(await mirror.put([1])) == [1]
-
-
-async def test_the_programs_log_has_no_success_of_a_server_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "httpx2")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = taken.getsockname()
-    url = "http://{}:{}/mcp".format(*address)
-    async with Mirror(upstreams={"gone": {"url": url}}):
-        pass
-    assert [message for message in caplog.messages if url in message and "200" in message] == []
 
 
 async def test_values_outlive_a_mirror_only_on_disk(tmp_path: Path) -> None:
