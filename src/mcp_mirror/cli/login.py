@@ -168,6 +168,7 @@ async def _sign_in(authorizer: Authorizer, endpoint: HttpEndpoint) -> str | None
 async def _probe(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Response]:
     """Return a request without a token and its 401 response; a made-up one if the server accepts every request."""
     headers = {**endpoint.headers, **_HEADERS}
+    challenge = httpx2.Headers({"www-authenticate": "Bearer"})  # if the server accepts every request
     guarded = SSRFGuardTransport(AddressPolicy.from_urls(endpoint.url, admits_private=endpoint.allow_private))
     async with httpx2.AsyncClient(transport=guarded, timeout=20.0, follow_redirects=False) as client:
         for message in _PROBES:
@@ -175,15 +176,14 @@ async def _probe(endpoint: HttpEndpoint) -> tuple[httpx2.Request, httpx2.Respons
             response = await client.send(request, stream=True)
             await response.aclose()
             if response.status_code == httpx2.codes.UNAUTHORIZED:
+                challenge = response.headers
                 break
             if _SESSION in response.headers:
                 headers[_SESSION] = response.headers[_SESSION]
-        else:
-            response = httpx2.Response(httpx2.codes.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
         if _SESSION in headers:
             with suppress(httpx2.TransportError):  # the server ends the session later
                 await client.delete(endpoint.url, headers=headers)
-    return request, httpx2.Response(response.status_code, headers=response.headers, request=request)
+    return request, httpx2.Response(httpx2.codes.UNAUTHORIZED, headers=challenge, request=request)
 
 
 class _Redirect(msgspec.Struct):

@@ -6,7 +6,7 @@ from typing import Any, Final, get_args
 import yaml
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS
-from mcp_mirror.config.scalars import Kind, find_scalar_kind, write_default
+from mcp_mirror.config.scalars import find_scalar_kind, write_default
 from mcp_mirror.config.shape import Field, Value, list_alternatives, list_keys
 from mcp_mirror.settings.declarations import (
     ANYTHING,
@@ -97,7 +97,12 @@ def _value_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool =
     if value.entries is not None:
         return _mapping_schema(_value_schema(value.entries, definitions, is_entry=True), value.mark(Names))
     if value.is_list:
-        return _list_schema(value, definitions)
+        least = value.mark(AtLeast)
+        count = least.count if least else 0
+        items = _value_schema(value.items, definitions, is_entry=True)
+        kinds = ["array", "null"] if value.has(OPTIONAL_LIST) else "array"
+        schema = {"type": kinds, "items": items, "minItems": count}
+        return {"anyOf": [schema, items]} if value.has(SINGLE) and count <= 1 else schema
     if value.is_section:
         return _reference_schema(value, definitions, is_entry=is_entry)
     return _scalar_schema(value)
@@ -106,14 +111,6 @@ def _value_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool =
 def _mapping_schema(entry: dict[str, Any], names: Names | None = None) -> dict[str, Any]:
     schema = {"type": ["object", "null"], "additionalProperties": entry}
     return {**schema, "propertyNames": {"pattern": f"^(?:{names.pattern})$"}} if names else schema
-
-
-def _list_schema(value: Value, definitions: dict[str, Any]) -> dict[str, Any]:
-    least = value.mark(AtLeast)
-    count = least.count if least else 0
-    items = _value_schema(value.items, definitions, is_entry=True)
-    schema = {"type": ["array", "null"] if value.has(OPTIONAL_LIST) else "array", "items": items, "minItems": count}
-    return {"anyOf": [schema, items]} if value.has(SINGLE) and count <= 1 else schema
 
 
 def _reference_schema(value: Value, definitions: dict[str, Any], *, is_entry: bool) -> dict[str, Any]:
@@ -131,28 +128,22 @@ def _reference_schema(value: Value, definitions: dict[str, Any], *, is_entry: bo
 
 
 def _scalar_schema(value: Value) -> dict[str, Any]:
-    kind = find_scalar_kind(value)
-    if kind is None:
-        if value.kind is bool:
+    match find_scalar_kind(value):
+        case None if value.kind is bool:
             return _admit_variable({"type": "boolean"})
-        options: list[Any] = list(get_args(value.kind))
-        return _admit_variable({"enum": [*options, False] if "off" in options else options})  # `off` in YAML 1.1
-    return _kind_schema(kind, is_whole=value.kind is int)
-
-
-def _kind_schema(kind: Kind, *, is_whole: bool) -> dict[str, Any]:
-    match kind:
-        case Text():
+        case None:
+            options: list[Any] = list(get_args(value.kind))
+            return _admit_variable({"enum": [*options, False] if "off" in options else options})  # `off` in YAML 1.1
+        case Text() as kind:
             text = {"type": ["string", "number", "boolean"] if kind.is_literal else "string"}
             is_any = kind.pattern == ANYTHING
             return text if is_any else _admit_variable({**text, "pattern": f"^(?:{kind.pattern})$"})
-        case Number():
+        case Number() as kind:
             bounds = {"minimum": kind.minimum, "exclusiveMinimum": kind.above, "maximum": kind.maximum}
-            number = {"type": "integer" if is_whole else "number"} | {
-                name: value for name, value in bounds.items() if value is not None
-            }
+            number: dict[str, Any] = {"type": "integer" if value.kind is int else "number"}
+            number |= {name: bound for name, bound in bounds.items() if bound is not None}
             return _admit_variable(number, *([{"const": kind.none_word}] if kind.none_word else []))
-        case Measure():
+        case Measure() as kind:
             text = {"type": "string", "pattern": f"^(?:{kind.pattern})$", "examples": [kind.example]}
             has_plain = any(not unit for unit, _ in kind.units)
             number = {"type": "number", "minimum" if kind.may_be_zero else "exclusiveMinimum": 0}

@@ -56,16 +56,14 @@ _SECOND_UPSTREAM: Final = """
 
 def reference_page() -> str:
     """Return the reference of all keys as Markdown."""
-    sections = (_write_section(field) for field in list_keys(Config))
-    return "\n".join((_PAGE_HEAD, *sections))
-
-
-def _write_section(field: Field) -> str:
-    entry = _find_entry(field.value) or field.value
-    title = f"{field.key}.NAME" if entry is not field.value else field.key
-    rows = "\n".join(f"| {' | '.join(row)} |" for row in _list_rows(entry, ""))
-    text = " ".join((entry.kind.__doc__ or "").split())
-    return f"## `{title}`\n\n{text}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
+    sections = [_PAGE_HEAD]
+    for field in list_keys(Config):
+        entry = _find_entry(field.value)
+        section = entry or field.value
+        rows = "\n".join(f"| {' | '.join(row)} |" for row in _list_rows(section, ""))
+        head = f"## `{field.key}{'.NAME' if entry else ''}`\n\n{' '.join((section.kind.__doc__ or '').split())}"
+        sections.append(f"{head}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n")
+    return "\n".join(sections)
 
 
 def _list_rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str]]:
@@ -76,8 +74,7 @@ def _list_rows(section: Value, prefix: str) -> Iterator[tuple[str, str, str, str
         if field.is_required:
             default = "*one required*" if field.key in list_alternatives(section.kind) else "*required*"
         inner = _find_section(field.value)
-        meaning = field.documentation
-        yield f"`{path}`", _describe(field.value), "" if inner else default, meaning.replace("|", "\\|")
+        yield f"`{path}`", _describe(field.value), "" if inner else default, field.documentation.replace("|", "\\|")
         if inner:
             yield from _list_rows(inner[0], f"{path}{inner[1]}.")
 
