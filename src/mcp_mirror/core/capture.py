@@ -213,8 +213,9 @@ def _are_within_budget(parts: Sequence[Buffer], budget: int, estimate: Estimate)
 def _has_object_value(parsed: ParsedResult, other_texts: OtherTexts, reader: ResultReader) -> bool:
     """Whether the value is an object, and the result not a text with a few facts about it."""
     if parsed.value is not None and not (parsed.is_text or parsed.main_text_keys):
-        members = (open_object(parsed.value) or {}).values()
-        is_text = other_texts.are_paraphrase and all(bytes(raw[:1]) not in (b"{", b"[") for raw in members)
+        is_text = other_texts.are_paraphrase and all(
+            bytes(raw[:1]) not in (b"{", b"[") for raw in (open_object(parsed.value) or {}).values()
+        )
         return not is_text and _FILLED_OBJECT.match(parsed.value) is not None
     if not (parsed.is_text or parsed.main_text_keys):
         return False

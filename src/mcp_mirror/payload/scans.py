@@ -90,7 +90,7 @@ class ArrayScan(msgspec.Struct, frozen=True):
 
 
 def _find_large_part(blob: Buffer) -> tuple[int, int] | None:
-    """The start and the depth of the large string that the head of a text does not end, or else of such an array."""
+    """Start and depth of the large string, or else of the outermost array, that the head of a text does not end."""
     opened: list[int] = []
     for match in _TOKEN.finditer(blob, 0, min(len(blob), _HEAD)):
         token = match[0]

@@ -276,9 +276,8 @@ class _Measured:
         )
 
 
-@lru_cache(
-    _RECENT
-)  # a call measures a result several times: to decide what is shown, and to count what the model reads
+# A call measures a result several times: to decide what is shown, and to count what the model reads.
+@lru_cache(_RECENT)
 def _measure_whole(text: str, tokenizers: tuple[int, ...]) -> _Measured:
     """Measure a text that is examined whole: pieces and joints."""
     known, costs = _read_tokenizers(tokenizers), _compute_costs((text,))
