@@ -22,7 +22,7 @@ from mcp_mirror.stores.memory import MemoryStore
 if TYPE_CHECKING:
     from redis_process import RedisProcess
     from s3_process import S3Process
-    from tests.end_to_end.conftest import Configured, Lines, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, Lines, OpenClient, OpenLines, Run
 
 EVERYTHING = Path(__file__).parents[1] / "conformance" / "everything.py"
 LIMIT = 2.0
@@ -68,10 +68,9 @@ async def test_a_path_of_one_gateway_works_in_another_and_after_both(
 
 @pytest.mark.parametrize("fault", sample(["kill", "pause"], "kill".__eq__))
 async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
-    fault: str, configured: Configured, open_lines: OpenLines, raw: Any, own_redis: RedisProcess, tmp_path: Path
+    fault: str, open_client: OpenClient, raw: Any, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    async with open_lines(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, store=store_of(own_redis, tmp_path)) as client:
         path = await stored(client)
         getattr(own_redis, fault)()
         assert "method" in await client.text("hear_mirrored")
@@ -175,10 +174,9 @@ async def test_of_several_wrong_paths_the_error_is_about_the_first(monkeypatch: 
 
 
 async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
-    configured: Configured, open_lines: OpenLines, raw: Any, absent_redis: RedisProcess, tmp_path: Path
+    open_client: OpenClient, raw: Any, absent_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    async with open_lines(configured({"raw": raw()}, store=store_of(absent_redis, tmp_path))) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, store=store_of(absent_redis, tmp_path)) as client:
         assert await say(client, SMALL) == SMALL
         absent_redis.start()
         async with asyncio.timeout(BOUND):
