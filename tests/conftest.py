@@ -225,13 +225,20 @@ def own_s3() -> Iterator[S3Process]:
 
 
 @pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[RedisProcess]:
-    """A Redis server to be harmed; the test starts it."""
+def absent_redis(tmp_path: Path) -> Iterator[RedisProcess]:
+    """A Redis server that the test starts, and may harm."""
     if COMMAND is None:
         pytest.skip(MISSING)
     server = RedisProcess(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
     yield server
     server.kill()
+
+
+@pytest.fixture
+def own_redis(absent_redis: RedisProcess) -> RedisProcess:
+    """A Redis server that the test may harm."""
+    absent_redis.start()
+    return absent_redis
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jwt
@@ -23,11 +24,12 @@ class SigningKey:
 
     kid: str
     algorithm: str = "ES256"
-    private: PrivateKey = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def private(self) -> PrivateKey:
+        """The private key, generated when a test first uses it: modules with keys are imported for other tests too."""
         elliptic = self.algorithm.startswith("ES")
-        self.private = ec.generate_private_key(ec.SECP256R1()) if elliptic else rsa.generate_private_key(65537, 2048)
+        return ec.generate_private_key(ec.SECP256R1()) if elliptic else rsa.generate_private_key(65537, 2048)
 
     @property
     def public(self) -> dict[str, Any]:

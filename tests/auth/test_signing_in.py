@@ -53,6 +53,12 @@ def wanting(authority: Authority, folder: Path, **oauth: Any) -> dict[str, Any]:
     return {"url": f"{authority.url}/mcp", "auth": {"oauth": {"token_file": file, **oauth}}}
 
 
+@pytest.fixture
+def config(configured: Configured, authority: Authority, tmp_path: Path) -> Path:
+    """A configuration with an upstream to which a user signs in."""
+    return configured({"guarded": wanting(authority, tmp_path)})
+
+
 def alone(authority: Authority, folder: Path, **oauth: Any) -> dict[str, Any]:
     """An upstream to which the gateway signs in by itself."""
     client = {"client_id": CLIENT[0], "client_secret": CLIENT[1], "issuer": authority.url}
@@ -272,9 +278,8 @@ async def test_a_page_of_a_proxy_in_place_of_a_token_needs_no_sign_in(
 
 
 async def test_a_token_that_was_withdrawn_early_is_refreshed_after_a_restart(
-    authority: Authority, configured: Configured, tmp_path: Path
+    authority: Authority, config: Path
 ) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
     authority.good.clear()
     async with open_application(load_config(config, {})) as application:
@@ -294,10 +299,7 @@ async def open_two(config: Path) -> AsyncIterator[tuple[Application, Application
         yield one, other
 
 
-async def test_gateways_with_one_token_file_use_the_last_refreshed_tokens(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
+async def test_gateways_with_one_token_file_use_the_last_refreshed_tokens(authority: Authority, config: Path) -> None:
     await log_in(config)
     async with open_two(config) as (one, other):
         authority.good.clear()
@@ -307,9 +309,8 @@ async def test_gateways_with_one_token_file_use_the_last_refreshed_tokens(
 
 
 async def test_a_refresh_that_another_gateway_has_won_uses_its_tokens(
-    authority: Authority, configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
     token_file = tmp_path / "kept" / "tokens.json"
 
@@ -329,10 +330,7 @@ async def test_a_refresh_that_another_gateway_has_won_uses_its_tokens(
     assert grants(authority) == ["authorization_code", "refresh_token"]
 
 
-async def test_gateways_with_one_token_file_do_not_refresh_at_once(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
+async def test_gateways_with_one_token_file_do_not_refresh_at_once(authority: Authority, config: Path) -> None:
     await log_in(config)
     async with open_two(config) as (one, other):
         authority.good.clear()
@@ -409,9 +407,8 @@ async def test_calls_that_wait_for_one_failed_refresh_fail_with_it(
 
 
 async def test_a_refresh_does_not_replace_the_tokens_of_a_new_sign_in(
-    authority: Authority, configured: Configured, tmp_path: Path
+    authority: Authority, tmp_path: Path, config: Path
 ) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
     token_file = tmp_path / "kept" / "tokens.json"
     async with open_application(load_config(config, {})) as application:
@@ -428,10 +425,7 @@ async def test_a_refresh_does_not_replace_the_tokens_of_a_new_sign_in(
     assert token_file.read_text() == signed_in
 
 
-async def test_a_refresh_is_finished_although_the_gateway_ends(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
+async def test_a_refresh_is_finished_although_the_gateway_ends(authority: Authority, config: Path) -> None:
     await log_in(config)
     authority.good.clear()
     authority.refreshes = 2  # the refresh takes half a second
@@ -470,10 +464,7 @@ async def test_a_session_that_cannot_be_ended_prevents_no_sign_in(configured: Co
         assert await state_of(config) == "ready: "
 
 
-async def test_a_user_signs_in_from_the_command_line(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
+async def test_a_user_signs_in_from_the_command_line(authority: Authority, config: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *forked_python(COMMAND, "login", "guarded", "--config", str(config)), stdin=DEVNULL, stderr=PIPE
     )
@@ -490,9 +481,8 @@ async def test_a_user_signs_in_from_the_command_line(
 
 
 async def test_insufficient_scope_names_the_login_command_and_no_server_text(
-    authority: Authority, configured: Configured, tmp_path: Path
+    authority: Authority, config: Path
 ) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
     async with open_application(load_config(config, {})) as application:
         for rights, option in (("a more:rights", " --scope 'a more:rights'"), ("a'$(x)", ""), ("a" * 300, "")):
@@ -506,10 +496,7 @@ async def test_insufficient_scope_names_the_login_command_and_no_server_text(
         assert RECEIVED in await text(application, "hear_mirrored")
 
 
-async def test_a_running_gateway_uses_a_later_sign_in_with_more_scopes(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
+async def test_a_running_gateway_uses_a_later_sign_in_with_more_scopes(authority: Authority, config: Path) -> None:
     await log_in(config)
     async with open_application(load_config(config, {})) as application:
         assert RECEIVED in await text(application, "hear_mirrored")
@@ -519,20 +506,16 @@ async def test_a_running_gateway_uses_a_later_sign_in_with_more_scopes(
 
 
 async def test_a_rejected_token_is_not_reported_as_a_missing_one(
-    authority: Authority, configured: Configured, tmp_path: Path
+    authority: Authority, configured: Configured, config: Path
 ) -> None:
     authority.is_for_this_server = False
-    config = configured({"guarded": wanting(authority, tmp_path)})
     await log_in(config)
     by_header = {"url": f"{authority.url}/mcp", "headers": {"Authorization": "Bearer 0ld-t0ken"}}
     for path in (config, configured({"guarded": by_header})):
         assert "HTTP status 401 instead of MCP. It rejected the token: with `headers`" in await state_of(path)
 
 
-async def test_tokens_of_one_url_are_not_sent_to_another(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
+async def test_tokens_of_one_url_are_not_sent_to_another(configured: Configured, tmp_path: Path, config: Path) -> None:
     await log_in(config)
     other = Authority()
     async with governing(other):
@@ -566,10 +549,9 @@ async def fail_to_log_in(config: Path) -> tuple[list[str], str]:
     ],
 )
 async def test_a_denied_sign_in_stores_no_tokens(
-    *, error: str, reported: str, authority: Authority, configured: Configured, tmp_path: Path
+    *, error: str, reported: str, authority: Authority, tmp_path: Path, config: Path
 ) -> None:
     authority.status, authority.denied = 400, error
-    config = configured({"guarded": wanting(authority, tmp_path)})
     lines, page = await fail_to_log_in(config)
     assert lines[2].endswith("open it on this machine: curl 'ADDRESS'")
     assert lines[3:] == [
@@ -593,11 +575,11 @@ async def test_a_redirect_of_another_sign_in_is_named_as_the_cause(
     metadata: dict[str, Any],
     cause: str,
     authority: Authority,
-    configured: Configured,
     tmp_path: Path,
+    config: Path,
 ) -> None:
     authority.redirect, authority.metadata = redirect, metadata
-    lines, _ = await fail_to_log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    lines, _ = await fail_to_log_in(config)
     assert cause in lines[-1]
     assert "evil" not in lines[-1]
     assert not (tmp_path / "kept").exists()
@@ -612,11 +594,9 @@ async def test_a_refused_sign_in_is_reported_without_the_servers_text(
     assert CLIENT[1] not in state
 
 
-async def test_a_client_secret_that_cannot_be_used_is_named(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
+async def test_a_client_secret_that_cannot_be_used_is_named(authority: Authority, config: Path) -> None:
     authority.registered = {"client_secret": "one\n" * 20_000, "token_endpoint_auth_method": "client_secret_basic"}
-    lines, _ = await fail_to_log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    lines, _ = await fail_to_log_in(config)
     assert NOT_A_SECRET in lines[-1]
 
 
@@ -670,11 +650,9 @@ async def test_a_sign_in_uses_the_configured_one_of_several_issuers(
     assert grants(authority) == ["authorization_code", "refresh_token"]
 
 
-async def test_a_sign_in_keeps_the_query_of_the_authorization_endpoint(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
+async def test_a_sign_in_keeps_the_query_of_the_authorization_endpoint(authority: Authority, config: Path) -> None:
     authority.metadata = {"authorization_endpoint": f"{authority.url}/authorize?p=sign_in"}
-    await log_in(configured({"guarded": wanting(authority, tmp_path)}))
+    await log_in(config)
     assert (authority.page_query["p"], authority.page_query["response_type"]) == ("sign_in", "code")
     assert grants(authority) == ["authorization_code"]
 
@@ -692,21 +670,18 @@ async def test_a_sign_in_does_not_guess_the_endpoints_of_an_authorization_server
 
 
 async def test_no_registration_endpoint_is_guessed(
-    authority: Authority, configured: Configured, tmp_path: Path
+    authority: Authority, configured: Configured, tmp_path: Path, config: Path
 ) -> None:
     authority.metadata = {"registration_endpoint": None}
     with pytest.raises(MirrorError, match=r"server registers no clients\. .*`auth\.oauth\.client_id`"):
-        await log_in(configured({"guarded": wanting(authority, tmp_path)}))
+        await log_in(config)
     assert (authority.registrations, authority.asked) == (0, [])
     client = {"client_id": CLIENT[0], "client_secret": CLIENT[1], "issuer": authority.url}
     await log_in(configured({"guarded": wanting(authority, tmp_path, **client)}))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such modes")
-async def test_readable_or_damaged_token_files_are_not_used(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
-    config = configured({"guarded": wanting(authority, tmp_path)})
+async def test_readable_or_damaged_token_files_are_not_used(authority: Authority, tmp_path: Path, config: Path) -> None:
     await log_in(config)
     file = tmp_path / "kept" / "tokens.json"
     file.chmod(0o640)
@@ -787,9 +762,7 @@ async def test_a_missing_authorization_server_is_named_without_a_traceback(run: 
     assert "Traceback" not in ended.err
 
 
-async def test_other_requests_to_the_redirect_port_do_not_end_the_sign_in(
-    authority: Authority, configured: Configured, tmp_path: Path
-) -> None:
+async def test_other_requests_to_the_redirect_port_do_not_end_the_sign_in(tmp_path: Path, config: Path) -> None:
     async def stray(url: str) -> None:
         port = httpx2.URL(url).params["redirect_uri"].split(":")[2].split("/")[0]
         for sent in (
@@ -806,6 +779,6 @@ async def test_other_requests_to_the_redirect_port_do_not_end_the_sign_in(
             writer.close()
         await browse(url)
 
-    (policy,) = load_config(configured({"guarded": wanting(authority, tmp_path)}), {}).upstreams
+    (policy,) = load_config(config, {}).upstreams
     with anyio.fail_after(BOUND):
         assert await sign_in(policy, (), stray) == str(tmp_path / "kept" / "tokens.json")

@@ -261,6 +261,22 @@ def open_lines(start: Start) -> OpenLines:
     return open_config
 
 
+OpenClient = Callable[..., AbstractAsyncContextManager[Lines]]
+
+
+@pytest.fixture
+def open_client(configured: Configured, open_lines: OpenLines) -> OpenClient:
+    """A client by hand that is connected to a new gateway with these upstreams and sections of its configuration."""
+
+    @asynccontextmanager
+    async def open_connected(upstreams: dict[str, Any], **sections: Any) -> AsyncIterator[Lines]:
+        async with open_lines(configured(upstreams, **sections)) as client:
+            await client.greet()
+            yield client
+
+    return open_connected
+
+
 @asynccontextmanager
 async def _listening(script: str, *args: str) -> AsyncIterator[str]:
     process = await asyncio.create_subprocess_exec(*forked_python(str(SERVERS / script), *args), stdout=PIPE)

@@ -20,7 +20,7 @@ from mcp_mirror import Mirror
 from mcp_mirror.gateway.contents import ContentCapture
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Lines, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, Lines, OpenClient, OpenLines, Serve
 
 NOTES = forked_upstream(str(Path(__file__).parents[1] / "relay" / "upstream.py"), "stdio", "2026-07-28")
 """A server with resources and prompts."""
@@ -46,11 +46,10 @@ async def lost(client: Lines) -> int:
 
 
 async def test_calls_reads_and_refusals_are_recorded_without_values(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    async with open_lines(configured({"one": raw()}, audit={"path": "audit.jsonl", "key": "k" * 32})) as client:
-        await client.greet()
+    async with open_client({"one": raw()}, audit={"path": "audit.jsonl", "key": "k" * 32}) as client:
         stored = path_in(await client.text("say_mirrored", LARGE_RESULT))
         await client.text("memory_read", {"memory_path": f"{stored}/key-c4nary"})
         await client.request("resources/read", json.dumps({"uri": f"memory://{stored}"}))
@@ -137,12 +136,10 @@ async def test_a_hangup_reopens_the_audit_file_with_any_configuration(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 @pytest.mark.parametrize("required", [False, True])
 async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, *, required: bool
+    open_client: OpenClient, raw: Any, tmp_path: Path, *, required: bool
 ) -> None:
     upstream = raw("ok", "--log", str(tmp_path / "log"))
-    config = configured({"one": upstream}, audit={"path": "/dev/full", "required": required})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"one": upstream}, audit={"path": "/dev/full", "required": required}) as client:
         answer = await client.text("hear_mirrored")
         async with asyncio.timeout(BOUND):
             while not await lost(client):  # noqa: ASYNC110  # a thread of the gateway's writes
@@ -224,11 +221,10 @@ async def test_an_exception_after_a_resource_is_read_is_recorded_as_an_error(
 
 
 async def test_required_audit_records_are_written_before_and_after_a_call(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    async with open_lines(configured({"one": raw()}, audit={"path": str(path), "required": True})) as client:
-        await client.greet()
+    async with open_client({"one": raw()}, audit={"path": str(path), "required": True}) as client:
         await client.text("hear_mirrored")
     begun, done = lines(path)
     assert (begun["outcome"], done["outcome"]) == ("begun", "stored")

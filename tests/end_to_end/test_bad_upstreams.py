@@ -15,7 +15,7 @@ from redis_process import free_port
 
 if TYPE_CHECKING:
     from mcp import Client
-    from tests.end_to_end.conftest import Configured, Connect, Listening, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, Connect, Listening, OpenClient, OpenLines, Run
 
 ERROR = "-3"
 HANGING = ("garbage", "half", "silent")
@@ -133,12 +133,10 @@ ENDS_WHILE_IT_LISTS = """for line in sys.stdin:
 """
 
 
-async def test_a_server_that_ends_while_it_lists_is_named_once(configured: Configured, open_lines: OpenLines) -> None:
+async def test_a_server_that_ends_while_it_lists_is_named_once(open_client: OpenClient) -> None:
     result = {**HANDSHAKE, "capabilities": {"tools": {}}}
     program = f"import json, sys\nRESULT = {result!r}\n{ENDS_WHILE_IT_LISTS}"
-    config = configured({"one": {"command": sys.executable, "args": ["-c", program]}})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"one": {"command": sys.executable, "args": ["-c", program]}}) as client:
         status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
         (listed,) = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
     assert listed["detail"] == "It ended with exit code 0 during tools/list."
@@ -153,12 +151,8 @@ async def test_check_names_disabled_servers_and_has_no_problem(configured: Confi
     assert {"off: disabled in the configuration", "pasted: disabled in the configuration"} < set(ended.out.splitlines())
 
 
-async def test_serve_logs_the_output_of_a_server_that_fails_at_start(
-    configured: Configured, open_lines: OpenLines
-) -> None:
-    config = configured({"one": crashing(), "hidden": crashing(preview=False)})
-    async with open_lines(config) as client:
-        await client.greet()
+async def test_serve_logs_the_output_of_a_server_that_fails_at_start(open_client: OpenClient) -> None:
+    async with open_client({"one": crashing(), "hidden": crashing(preview=False)}) as client:
         await client.request("tools/list")
     logged = b"".join(client.stderr).decode()
     assert logged.count("upstream one printed: step 29") == 1
@@ -258,11 +252,10 @@ async def test_a_server_below_the_oldest_protocol_version_is_not_used(
 
 
 async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     marker = tmp_path / "asked"
-    async with open_lines(configured({"mortal": raw("ok", "--log", str(marker)), "other": raw()})) as client:
-        await client.greet()
+    async with open_client({"mortal": raw("ok", "--log", str(marker)), "other": raw()}) as client:
         answer = await client.text("mortal_die_mirrored")
         assert "'mortal' closed the connection during 'die'" in answer
         assert "hello" in await client.text("other_hear_mirrored", {"text": "hello"})
@@ -270,11 +263,8 @@ async def test_one_that_dies_during_a_call_fails_it_at_once_and_comes_back(
         assert marker.read_text().count("initialize\n") == 2
 
 
-async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
+async def test_an_invalid_message_fails_at_most_the_call_it_should_answer(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}) as client:
         assert await client.text("scream_mirrored") == "screamed"
         answer = await client.text("scream_mirrored", {"bad": True})
         assert "'raw' sent an invalid answer to 'scream'" in answer
@@ -305,12 +295,11 @@ TEXTS_BEFORE = {"word": "Starting...", "mark": "\ufeff", "json": 'Loaded {"a":1}
     ],
 )
 async def test_responses_after_other_text_in_the_same_line_are_taken_at_once(
-    limits: dict[str, int], expected: str, configured: Configured, open_lines: OpenLines, raw: Any
+    limits: dict[str, int], expected: str, open_client: OpenClient, raw: Any
 ) -> None:
     keys = {"overrides": {"hear": {"timeout": 5, "capture": "never"}}}
     upstreams = {name: raw("ok", "--before", text, **keys) for name, text in TEXTS_BEFORE.items()}
-    async with open_lines(configured(upstreams, limits=limits)) as client:
-        await client.greet()
+    async with open_client(upstreams, limits=limits) as client:
         for name in TEXTS_BEFORE:
             for _ in range(2):
                 assert "hear" in await client.text(f"{name}_hear_mirrored")
@@ -322,12 +311,11 @@ async def test_responses_after_other_text_in_the_same_line_are_taken_at_once(
 
 
 async def test_a_call_times_out_and_its_late_answer_is_ignored(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     log, started, until = (tmp_path / name for name in ("log", "started", "until"))
     upstream = raw("ok", "--log", str(log), overrides={"hang": {"timeout": 0.3}})
-    async with open_lines(configured({"raw": upstream})) as client:
-        await client.greet()
+    async with open_client({"raw": upstream}) as client:
         answer = await client.text("hang_mirrored", {"started": str(started), "until": str(until)})
         assert "did not answer 'hang' within 0.3 s" in answer
         assert "`timeout`" in answer
@@ -336,12 +324,9 @@ async def test_a_call_times_out_and_its_late_answer_is_ignored(
         assert "notifications/cancelled" in log.read_text()
 
 
-async def test_calls_that_a_restart_ends_read_why_the_gateway_restarts(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_calls_that_a_restart_ends_read_why_the_gateway_restarts(open_client: OpenClient, raw: Any) -> None:
     upstream = raw("deaf", timeout=30, overrides={"hear": {"timeout": 0.5}})
-    async with open_lines(configured({"deaf": upstream})) as client:
-        await client.greet()
+    async with open_client({"deaf": upstream}) as client:
         await client.send('{"jsonrpc":"2.0","id":"waits","method":"tools/call","params":{"name":"say_mirrored"}}')
         await client.send(json.dumps(
             {"jsonrpc": "2.0", "id": "large", "method": "tools/call",
@@ -358,11 +343,8 @@ async def test_calls_that_a_restart_ends_read_why_the_gateway_restarts(
         )
 
 
-async def test_calls_that_a_flood_ends_read_why_the_gateway_disconnects(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
+async def test_calls_that_a_flood_ends_read_why_the_gateway_disconnects(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}) as client:
         answer = await client.text("storm_mirrored", {"times": 150_000})
     assert answer.startswith("Upstream 'raw' sent more than 50,000 unsolicited messages at more than 5,000 per second")
     assert "so the gateway closed the connection. Check the server's standard output. 'storm' has no answer;" in answer
@@ -541,24 +523,20 @@ async def test_a_result_that_comes_on_a_resumed_stream_is_lifted(
         assert "GET 1" in log.read_text()
 
 
-async def test_the_data_of_an_error_follow_its_message(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+async def test_the_data_of_an_error_follow_its_message(open_client: OpenClient, raw: Any) -> None:
     data = {"cause": "no column 'price'", "key": "c4nary-v4lue"}
-    async with open_lines(configured({"raw": raw() | {"env": {"SECRET": "c4nary-v4lue"}}})) as client:
-        await client.greet()
+    async with open_client({"raw": raw() | {"env": {"SECRET": "c4nary-v4lue"}}}) as client:
         answer = await client.text("refuse_mirrored", {"message": "Internal error", "data": data})
     details = '{"cause":"no column \'price\'","key":"***"}'
     assert answer == f"Upstream 'raw' refused 'refuse': Internal error (error -32000). Data: {details}"
 
 
 @pytest.mark.parametrize("spool_bytes", [1 << 24, 1000], ids=["in memory", "in a file"])
-async def test_the_whole_error_of_an_upstream_can_be_read(
-    spool_bytes: int, configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_the_whole_error_of_an_upstream_can_be_read(spool_bytes: int, open_client: OpenClient, raw: Any) -> None:
     short = "Traceback:\n" + "  at a frame\n" * 100 + "ValueError: column 'price' is missing"
     long = short.replace("  at a frame\n", "  at a frame\n" * 100)
     secret = raw() | {"env": {"SECRET": "c4nary-v4lue"}}
-    async with open_lines(configured({"raw": secret}, limits={"spool_bytes": spool_bytes})) as client:
-        await client.greet()
+    async with open_client({"raw": secret}, limits={"spool_bytes": spool_bytes}) as client:
         for end in ("", ".", "\n", ".\n\n"):  # programs end their output with a newline
             answer = await client.text("refuse_mirrored", {"message": short + end})
             assert answer == f"Upstream 'raw' refused 'refuse': {short} (error -32000)."

@@ -16,7 +16,7 @@ from samples import sample
 from tests.end_to_end.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, OpenLines
+    from tests.end_to_end.conftest import Configured, OpenClient, OpenLines
 
 pytestmark = [pytest.mark.posix, pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")]
 SOON = 10.0
@@ -41,12 +41,9 @@ def one_of(pids: dict[int, str], words: str) -> int:
     return found
 
 
-async def test_a_gateway_that_is_killed_leaves_no_process(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_a_gateway_that_is_killed_leaves_no_process(open_client: OpenClient, raw: Any) -> None:
     upstreams = {name: raw(name, "--name", name) for name in ("brood", "stubborn", "deaf", "ok")}
-    async with open_lines(configured(upstreams)) as client:
-        await client.greet()
+    async with open_client(upstreams) as client:
         await until(lambda: len(offspring(client.process.pid)) >= 6)  # it greets before all have started
         started = offspring(client.process.pid)
         assert len(started) == 6, started  # four, a grandchild, the one watchdog
@@ -54,11 +51,8 @@ async def test_a_gateway_that_is_killed_leaves_no_process(
         assert await survivors(started) == {}
 
 
-async def test_a_process_that_is_stopped_is_not_left_either(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()}, limits={"spool_bytes": 1024})) as client:
-        await client.greet()
+async def test_a_process_that_is_stopped_is_not_left_either(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}, limits={"spool_bytes": 1024}) as client:
         large = '{"content":[{"type":"text","text":"' + "x" * 5000 + '"}]}'
         assert "This path " in await client.text("say_mirrored", {"result": large})
         started = offspring(client.process.pid)
@@ -71,11 +65,8 @@ async def test_a_process_that_is_stopped_is_not_left_either(
 
 
 @pytest.mark.parametrize("way", sample(["leaves", signal.SIGTERM, signal.SIGINT], lambda way: way == "leaves"))
-async def test_a_gateway_that_ends_leaves_no_watchdog(
-    way: Any, configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"one": raw(), "two": raw()})) as client:
-        await client.greet()
+async def test_a_gateway_that_ends_leaves_no_watchdog(way: Any, open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"one": raw(), "two": raw()}) as client:
         started = offspring(client.process.pid)
         assert one_of(started, WATCHDOG)
         if isinstance(way, signal.Signals):
@@ -89,11 +80,8 @@ async def test_a_gateway_that_ends_leaves_no_watchdog(
         assert client.stderr == []
 
 
-async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"brood": raw("brood", "--name", "marker"), "other": raw()})) as client:
-        await client.greet()
+async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"brood": raw("brood", "--name", "marker"), "other": raw()}) as client:
         before = offspring(client.process.pid)
         child = one_of(before, "raw.py brood")
         (grandchild,) = offspring(child)
@@ -107,11 +95,8 @@ async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(
         assert await survivors(before) == {}
 
 
-async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"mortal": raw(), "brood": raw("brood", "--name", "x")})) as client:
-        await client.greet()
+async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"mortal": raw(), "brood": raw("brood", "--name", "x")}) as client:
         before = offspring(client.process.pid)
         watchdog = one_of(before, WATCHDOG)
         os.kill(watchdog, signal.SIGKILL)

@@ -18,7 +18,7 @@ from samples import sample
 from tests.end_to_end.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Lines, Listening, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, Lines, Listening, OpenClient, OpenLines, Serve
 
 
 SCRIPTED = Path(__file__).parents[1] / "helpers" / "scripted_upstream.py"
@@ -141,21 +141,15 @@ async def test_a_client_sees_the_tools_of_its_connections_of_every_scope(
             assert (await client.call_tool(f"sprout_{name}_mirrored", {})).is_error is not True
 
 
-async def test_tools_that_a_call_adds_are_in_the_next_list(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"one": raw()})) as client:
-        await client.greet()
+async def test_tools_that_a_call_adds_are_in_the_next_list(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"one": raw()}) as client:
         assert await client.text("grow_mirrored", {"name": "sprout"}) == "grown"
         listed = json.loads(await client.request("tools/list"))["result"]["tools"]
         assert "sprout_mirrored" in [tool["name"] for tool in listed]
 
 
-async def test_a_tool_that_a_call_adds_can_be_called_at_once(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"one": raw()})) as client:
-        await client.greet()
+async def test_a_tool_that_a_call_adds_can_be_called_at_once(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"one": raw()}) as client:
         assert await client.text("grow_mirrored", {"name": "sprout"}) == "grown"
         assert "Unknown tool" not in await client.text("sprout_mirrored")
 
@@ -340,12 +334,9 @@ async def test_a_server_that_starts_late_serves_later_requests(
         assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
 
 
-async def test_changed_roots_are_announced_to_the_server(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
-) -> None:
+async def test_changed_roots_are_announced_to_the_server(open_client: OpenClient, raw: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with open_lines(configured({"one": raw("ok", "--log", str(log))})) as client:
-        await client.greet()
+    async with open_client({"one": raw("ok", "--log", str(log))}) as client:
         await client.call("hear_mirrored")
         await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
         await until(lambda: "notifications/roots/list_changed" in log.read_text())
@@ -384,12 +375,11 @@ async def test_a_session_that_has_listed_no_resources_costs_no_listing_of_them(
 
 
 async def test_resources_listed_before_their_server_has_started_are_announced(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     late = raw("ok", "--shelf", "--uri", "raw://late", "--gate", str(gate))
-    async with open_lines(configured({"late": late}, mirror={"startup_wait": 0.2})) as client:
-        await client.greet()
+    async with open_client({"late": late}, mirror={"startup_wait": 0.2}) as client:
         assert b"raw://late" not in await client.request("resources/list")
         gate.touch()
         while b"notifications/resources/list_changed" not in await client.receive():

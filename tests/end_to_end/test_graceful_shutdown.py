@@ -28,7 +28,7 @@ from tests.load import slowness
 
 if TYPE_CHECKING:
     from gateway_processes import GatewayProcess, Start
-    from tests.end_to_end.conftest import Configured, OpenLines, Serve, Served
+    from tests.end_to_end.conftest import Configured, OpenClient, OpenLines, Serve, Served
 
 pytestmark = [pytest.mark.posix, pytest.mark.skipif(sys.platform == "win32", reason="sends signals")]
 DRAIN = 60
@@ -309,12 +309,11 @@ async def test_clients_read_why_the_shutdown_cancels_their_calls(
 
 @pytest.mark.parametrize("cancelled", [99, "99"], ids=["number", "text"])
 async def test_the_shutdown_does_not_wait_for_cancelled_calls(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, cancelled: int | str
+    open_client: OpenClient, raw: Any, tmp_path: Path, cancelled: int | str
 ) -> None:
     started = tmp_path / "started"
     call = {"name": "hang_mirrored", "arguments": {"started": str(started), "until": str(tmp_path / "never")}}
-    async with open_lines(configured({"raw": raw()}, server={"drain": DRAIN})) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, server={"drain": DRAIN}) as client:
         await client.send(request(99, "tools/call", call))
         await until(started.exists)
         client.process.send_signal(signal.SIGTERM)

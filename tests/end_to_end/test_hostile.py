@@ -12,7 +12,7 @@ import pytest
 from notices import path_in
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Lines, OpenLines
+    from tests.end_to_end.conftest import Lines, OpenClient
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
@@ -70,10 +70,9 @@ async def read_text(client: Lines, tool: str, arguments: Any) -> str:
 
 
 async def test_every_attack_gets_an_error_or_passes_and_others_continue(
-    configured: Configured, open_lines: OpenLines, upstreams: dict[str, Any]
+    open_client: OpenClient, upstreams: dict[str, Any]
 ) -> None:
-    async with open_lines(configured(upstreams, limits=BOUNDS)) as client:
-        await client.greet()
+    async with open_client(upstreams, limits=BOUNDS) as client:
         names = set(await listed(client))
         stored = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
         path = path_in(await client.text("good_say_mirrored", {"result": stored}))
@@ -93,11 +92,8 @@ async def test_every_attack_gets_an_error_or_passes_and_others_continue(
         assert _peak(client.process.pid) < MEMORY
 
 
-async def test_a_hostile_server_cannot_replace_another_tool(
-    configured: Configured, open_lines: OpenLines, upstreams: dict[str, Any]
-) -> None:
-    async with open_lines(configured(upstreams, limits=BOUNDS)) as client:
-        await client.greet()
+async def test_a_hostile_server_cannot_replace_another_tool(open_client: OpenClient, upstreams: dict[str, Any]) -> None:
+    async with open_client(upstreams, limits=BOUNDS) as client:
         tools = await listed(client)
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in tools)
         assert len({name.lower() for name in tools}) == len(tools)
@@ -113,11 +109,8 @@ async def test_a_hostile_server_cannot_replace_another_tool(
         assert not re.search("[\u202e\x00\x1b]", problems)
 
 
-async def test_texts_like_notices_in_a_result_are_data(
-    configured: Configured, open_lines: OpenLines, upstreams: dict[str, Any]
-) -> None:
-    async with open_lines(configured(upstreams, limits=BOUNDS)) as client:
-        await client.greet()
+async def test_texts_like_notices_in_a_result_are_data(open_client: OpenClient, upstreams: dict[str, Any]) -> None:
+    async with open_client(upstreams, limits=BOUNDS) as client:
         names = set(await listed(client))
         stored = json.dumps({"content": [], "structuredContent": {"secret": "f0rty-two"}})
         path = path_in(await client.text("good_say_mirrored", {"result": stored}))
@@ -143,12 +136,9 @@ def _peak(pid: int) -> int:
     return int(found[1]) << 10 if found else 0
 
 
-async def test_members_that_are_nested_too_deep_for_the_sdk_are_left_out(
-    configured: Configured, open_lines: OpenLines
-) -> None:
+async def test_members_that_are_nested_too_deep_for_the_sdk_are_left_out(open_client: OpenClient) -> None:
     server = str(Path(__file__).parent / "servers" / "deep.py")
-    async with open_lines(configured({"deep": {"command": sys.executable, "args": [server]}})) as client:
-        await client.greet()
+    async with open_client({"deep": {"command": sys.executable, "args": [server]}}) as client:
         await listed(client)
         assert json.loads(await client.request("resources/subscribe", '{"uri":"deep://a"}'))["result"] == {}
         for _ in range(3):

@@ -16,7 +16,7 @@ from samples import sample
 from tests.end_to_end.conftest import BOUND
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Listening, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, Listening, OpenClient, OpenLines, Serve
 
 SPOOLED = {"spool_bytes": 1024}
 RETRIEVE = "retrieve_final_answer_from_memory"
@@ -34,14 +34,13 @@ def text(content: str) -> list[dict[str, str]]:
     "store", sample([{"kind": "memory"}, {"kind": "disk"}], {"kind": "disk"}.__eq__), ids=["memory", "disk"]
 )
 async def test_a_large_value_is_found_at_any_depth_and_handed_on(
-    store: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
+    store: dict[str, Any], open_client: OpenClient, raw: Any
 ) -> None:
     rows = [[number, {"name": f"row {number}"}] for number in range(400_000)]
     value = json.dumps({"first": 1, "rows": rows, "last": [1.5]})
     assert len(value) > 12_000_000
     upstreams = {"raw": raw(overrides={"hear": {"capture": "never"}})}
-    async with open_lines(configured(upstreams, store=store)) as client:
-        await client.greet()
+    async with open_client(upstreams, store=store) as client:
         notice = await client.text("say_mirrored", {"result": f'{{"content":[],"structuredContent":{value}}}'})
         path = path_in(notice)
         for below, wanted in (
@@ -57,13 +56,10 @@ async def test_a_large_value_is_found_at_any_depth_and_handed_on(
 
 
 @pytest.mark.slow
-async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(open_client: OpenClient, raw: Any) -> None:
     image = {"type": "image", "mimeType": "image/png", "data": "iVBORw0K" * 700_000}
     wide = {f"column {number}": number for number in range(100_000)}
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}) as client:
         for content, kind in (
             (result(content=[image]), "binary of 5.6 MB"),
             (result(content=text(json.dumps([wide]))), 'item (path + "/0")'),
@@ -76,7 +72,7 @@ async def test_a_value_too_large_for_a_model_is_refused_with_the_next_step(
 
 
 async def test_an_embedded_text_beside_a_sentence_is_passed_as_its_text(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     file = {"uri": "repo://a.py", "mimeType": "text/x-python", "text": "print('a')\n" * 2000}
     block = {"type": "resource", "resource": file}
@@ -84,8 +80,7 @@ async def test_an_embedded_text_beside_a_sentence_is_passed_as_its_text(
     tools = [{"name": "say", "inputSchema": {"type": "object"}}, {"name": "hear", "inputSchema": schema}]
     (tmp_path / "tools").write_text(json.dumps(tools), encoding="utf-8")
     upstream = raw("ok", "--tools", str(tmp_path / "tools"), overrides={"hear": {"capture": "never"}})
-    async with open_lines(configured({"raw": upstream})) as client:
-        await client.greet()
+    async with open_client({"raw": upstream}) as client:
         path = path_in(await client.text("say_mirrored", {"result": result(content=[*text("downloaded"), block])}))
         assert path.endswith("/1")
         received = json.loads(await client.text("hear_mirrored", {"text": path, "block": path}))
@@ -107,12 +102,10 @@ async def test_an_embedded_text_beside_a_sentence_is_passed_as_its_text(
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_no_file_but_of_what_lasts_is_left_when_the_gateway_has_ended(
-    kind: str, configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    kind: str, open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "values"
-    config = configured({"raw": raw()}, store={"kind": kind, "path": str(folder)}, limits=SPOOLED)
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, store={"kind": kind, "path": str(folder)}, limits=SPOOLED) as client:
         for content in (text("x" * 500_000), text(json.dumps({"k": "x" * 500_000})), text("small")):
             await client.text("say_mirrored", {"result": result(content=content)})
         wait_until_left(folder, 500_000, 2)
@@ -134,11 +127,10 @@ BROKEN = {
 
 @pytest.mark.parametrize("limits", sample([{}, SPOOLED], lambda limits: not limits), ids=["in memory", "in files"])
 async def test_an_oversized_result_fails_by_name_and_the_next_is_served(
-    limits: dict[str, int], configured: Configured, open_lines: OpenLines, raw: Any
+    limits: dict[str, int], open_client: OpenClient, raw: Any
 ) -> None:
     padding = " " * 2000
-    async with open_lines(configured({"raw": raw()}, limits={"max_key_bytes": 200, **limits})) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, limits={"max_key_bytes": 200, **limits}) as client:
         for broken, message in BROKEN.items():
             answer = json.loads(await client.call("say_mirrored", json.dumps({"result": broken + padding})))["result"]
             assert answer["isError"] is True
@@ -147,10 +139,9 @@ async def test_an_oversized_result_fails_by_name_and_the_next_is_served(
 
 
 async def test_a_large_error_keeps_its_kind_whether_the_tools_or_the_protocols(
-    configured: Configured, open_lines: OpenLines, raw: Any
+    open_client: OpenClient, raw: Any
 ) -> None:
-    async with open_lines(configured({"raw": raw()}, limits=SPOOLED, mirror={"error_budget": 100})) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, limits=SPOOLED, mirror={"error_budget": 100}) as client:
         failed = result(content=text("no such row. " * 500), isError=True)
         answer = json.loads(await client.call("say_mirrored", json.dumps({"result": failed})))["result"]
         assert answer["isError"] is True
@@ -159,11 +150,9 @@ async def test_a_large_error_keeps_its_kind_whether_the_tools_or_the_protocols(
 
 
 async def test_an_oversized_message_fails_by_name_and_the_upstream_stays_usable(
-    configured: Configured, open_lines: OpenLines, raw: Any
+    open_client: OpenClient, raw: Any
 ) -> None:
-    config = configured({"raw": raw()}, limits={"max_message_bytes": 200_000, "spool_bytes": 50_000})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, limits={"max_message_bytes": 200_000, "spool_bytes": 50_000}) as client:
         for size in (100_000, 190_000):
             notice = await client.text("hear_mirrored", {"pad": "x" * size})
             assert "This path " in notice
@@ -222,11 +211,8 @@ async def test_a_body_without_room_on_the_disk_gets_503(
     assert "temporary files cannot be written" in response.json()["error"]["message"]
 
 
-async def test_arguments_over_an_upstreams_limit_are_not_sent(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw(max_request_bytes=1000), "free": raw()})) as client:
-        await client.greet()
+async def test_arguments_over_an_upstreams_limit_are_not_sent(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw(max_request_bytes=1000), "free": raw()}) as client:
         path = path_in(await client.text("free_hear_mirrored", {"pad": "x" * 5000}))
         refused = await client.text("raw_hear_mirrored", {"pad": path})
         assert "takes 1,000 (`max_request_bytes`)" in refused

@@ -21,7 +21,7 @@ from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Lines, Listening, OpenLines, Run, Serve, Served
+    from tests.end_to_end.conftest import Configured, Lines, Listening, OpenClient, OpenLines, Run, Serve, Served
 
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "hand", "version": "0"}}
@@ -44,12 +44,12 @@ async def hanging(client: Lines, tool: str, folder: Path, number: int) -> Path:
 
 
 async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     limits, audit = {"calls_per_upstream": 2, "queued_calls": 1}, tmp_path / "audit.jsonl"
-    config = configured({"slow": raw("ok", "--shelf"), "other": raw()}, limits=limits, audit={"path": str(audit)})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client(
+        {"slow": raw("ok", "--shelf"), "other": raw()}, limits=limits, audit={"path": str(audit)}
+    ) as client:
         for number in range(2):
             await until((await hanging(client, "slow_hang_mirrored", tmp_path, number)).exists)
         third = await hanging(client, "slow_hang_mirrored", tmp_path, 2)
@@ -70,11 +70,10 @@ async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
 
 
 async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     limits: dict[str, Any] = {"calls_per_principal": 1, "queued_calls": 1, "queue_timeout": 0.1}
-    async with open_lines(configured({"slow": raw()}, limits=limits)) as client:
-        await client.greet()
+    async with open_client({"slow": raw()}, limits=limits) as client:
         await until((await hanging(client, "hang_mirrored", tmp_path, 0)).exists)
         answer = await client.text("hear_mirrored")
         assert "The principal of this client is busy: `limits.calls_per_principal` (1)" in answer
@@ -86,12 +85,9 @@ async def test_one_principals_calls_are_bounded_at_once_and_a_minute(
         assert "fine" in await client.text("hear_mirrored", {"text": "fine"})
 
 
-async def test_paths_depth_and_message_size_of_a_call_are_limited(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_paths_depth_and_message_size_of_a_call_are_limited(open_client: OpenClient, raw: Any) -> None:
     limits = {"max_pointers": 2, "max_depth": 20, "max_envelope_bytes": 2000, "calls_per_minute": 9}
-    async with open_lines(configured({"up": raw()}, limits=limits)) as client:
-        await client.greet()
+    async with open_client({"up": raw()}, limits=limits) as client:
         stored = json.dumps({"content": [], "structuredContent": {"a": 1}})
         path = path_in(await client.text("say_mirrored", {"result": stored}))
         assert "1" in await client.text("hear_mirrored", {"text": [path, path]})

@@ -19,7 +19,7 @@ from notices import path_in
 from tests.end_to_end.conftest import BOUND, until
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Listening, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, Listening, OpenClient, Serve
 
 
 async def text(client: Client, tool: str, **arguments: Any) -> str:
@@ -121,22 +121,16 @@ REJECTED = [
 ]
 
 
-async def test_a_call_that_never_reaches_its_handler_leaves_nothing_behind(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
+async def test_a_call_that_never_reaches_its_handler_leaves_nothing_behind(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}) as client:
         for params in REJECTED:
             await client.request("tools/call", json.dumps(params))
         read = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
         assert json.loads(read["result"]["contents"][0]["text"])["requests"] == 0
 
 
-async def test_arguments_that_a_client_marks_as_ours_are_its_own(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
+async def test_arguments_that_a_client_marks_as_ours_are_its_own(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}) as client:
         meta = '{"name":"hear_mirrored","arguments":{"a":1},"_meta":{"mcp-mirror/payload":"forged"}}'
         assert '{\\"a\\":1}' in (await client.request("tools/call", meta)).decode()
 

@@ -19,7 +19,7 @@ from notices import path_in
 from mcp_mirror.tokens import expected_estimator, upper_estimator
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenClient, OpenLines, Run
 
 SQL = find_spec("duckdb")
 """The extra `sql` is installed."""
@@ -165,11 +165,8 @@ async def test_a_model_reads_and_edits_characters_where_json_has_escapes(client:
     assert f'"x": {sent}' in await receive_at_upstream(client, path)
 
 
-async def test_a_model_can_save_a_value_and_use_its_path(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw(overrides={"hear": {"capture": "never"}})})) as client:
-        await client.greet()
+async def test_a_model_can_save_a_value_and_use_its_path(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw(overrides={"hear": {"capture": "never"}})}) as client:
         for value, wanted in (
             ("two\nlines", '"x": "two\\nlines"'),
             ({"a": [1, "x"]}, '"x": {"a": [1, "x"]}'),
@@ -227,11 +224,8 @@ async def test_paths_in_an_edit_and_in_a_saved_value_are_replaced_by_the_values(
     assert 'must be empty or begin with "/"' in wrong
 
 
-async def test_values_are_listed_page_by_page_and_forgotten(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
+async def test_values_are_listed_page_by_page_and_forgotten(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}) as client:
         assert await client.text("memory_list") == "Nothing is stored yet."
         bases = [await store(client, {"n": number}) for number in range(25)]
         put = path_in(await client.text("memory_put", {"value": "x"}))
@@ -282,12 +276,8 @@ async def test_a_search_that_is_written_for_another_grep_ignores_case(client: Li
 
 
 @pytest.mark.parametrize("bound", [{"mirror": {"read_budget": 300}}, {"memory_tools": {"read_characters": 900}}])
-async def test_no_window_is_over_the_budget(
-    bound: dict[str, Any], configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    config = configured({"raw": raw()}, **bound)
-    async with open_lines(config) as client:
-        await client.greet()
+async def test_no_window_is_over_the_budget(bound: dict[str, Any], open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}, **bound) as client:
         path = await store(
             client, {"text": "0123456789" * 5000, "rows": ROWS, "wide": {f"k{n}": n for n in range(5000)}}
         )
@@ -426,11 +416,8 @@ TEXTS_WITH_ROWS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS_WITH_ROWS)
-async def test_errors_advise_only_tools_that_the_client_is_served(
-    kind: str, configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()}, memory_tools={"set": "minimal"})) as client:
-        await client.greet()
+async def test_errors_advise_only_tools_that_the_client_is_served(kind: str, open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}, memory_tools={"set": "minimal"}) as client:
         path = await store_text(client, TEXTS_WITH_ROWS[kind])
         below, rows = {"memory_path": f"{path}/7/name"}, {"memory_path": path, "by": "items"}
         expected = f'"{path}" has no key "7". It is {kind}. Use the path itself.'
@@ -495,11 +482,9 @@ async def test_an_expression_on_rows_in_a_text_is_refused_with_what_reads_them(c
 
 
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
-    configured: Configured, open_lines: OpenLines, raw: Any
+    open_client: OpenClient, raw: Any
 ) -> None:
-    config = configured({"raw": raw()}, memory_tools={"timeout": 0.5, "query_bytes": 100_000})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, memory_tools={"timeout": 0.5, "query_bytes": 100_000}) as client:
         path = await store(client, {"a": list(range(2000))})
         endless = {"memory_path": path, "expression": "a" + " | [@,@]" * 40}
         assert "longer than 0.5 s (`memory_tools.timeout`)" in await refused(client, "memory_query", endless)
@@ -514,7 +499,7 @@ async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
 
 @pytest.mark.posix
 async def test_files_are_read_and_written_only_below_the_roots(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     root, outside = tmp_path / "exchange", tmp_path / "outside"
     (root / "below").mkdir(parents=True)
@@ -526,9 +511,7 @@ async def test_files_are_read_and_written_only_below_the_roots(
     (root / "picture").write_bytes(picture)
     (root / "link").symlink_to(outside / "secret")
     (root / "folder").symlink_to(outside)
-    config = configured({"raw": raw()}, memory_tools={"roots": ["exchange"]})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, memory_tools={"roots": ["exchange"]}) as client:
 
         async def bring(file: str, **more: Any) -> str:
             return path_in(await client.text("memory_import", {"file": file, **more}))
@@ -578,13 +561,9 @@ async def test_files_are_read_and_written_only_below_the_roots(
     assert [path.name for path in root.rglob("*.part")] == []
 
 
-async def test_a_stored_picture_is_written_as_its_bytes(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
-) -> None:
+async def test_a_stored_picture_is_written_as_its_bytes(open_client: OpenClient, raw: Any, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    config = configured({"raw": raw()}, memory_tools={"roots": ["out"]})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, memory_tools={"roots": ["out"]}) as client:
         data = base64.b64encode(b"\x89PNG" * 300_000).decode()
         result = {"content": [{"type": "image", "mimeType": "image/png", "data": data}]}
         notice = json.loads(await client.call("say_mirrored", json.dumps({"result": json.dumps(result)})))
@@ -644,9 +623,8 @@ async def test_the_standard_set_is_listed_and_other_tools_are_refused(
         assert "`memory_tools: all` in the gateway's configuration serves it." in str(refused.content)
 
 
-async def test_a_transparent_gateway_has_none_of_them(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
-    async with open_lines(configured({"raw": raw()}, mirror={"suffix": "", "capture": "never"})) as client:
-        await client.greet()
+async def test_a_transparent_gateway_has_none_of_them(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}, mirror={"suffix": "", "capture": "never"}) as client:
         assert "Unknown tool 'memory_put'" in await refused(client, "memory_put", {"value": "x"})
 
 
@@ -692,7 +670,7 @@ async def _watch(process: int) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_a_large_value_is_searched_and_read_in_little_memory(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "in"
     root.mkdir()
@@ -700,9 +678,7 @@ async def test_a_large_value_is_searched_and_read_in_little_memory(
     (root / "text").write_bytes(line * (LARGE // len(line)) + b"the needle\nlast line")
     row = b'{"id": 1, "name": "some row", "tags": [1, 2]},'
     (root / "rows").write_bytes(b'{"rows": [' + row * (LARGE // len(row)) + b'{"id": 2, "name": "the needle"}]}')
-    config = configured({"raw": raw()}, memory_tools={"roots": ["in"], "timeout": 60})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, memory_tools={"roots": ["in"], "timeout": 60}) as client:
         await client.text("memory_put", {"value": "x"})
         before = _memory_of(client.process.pid)
         watching = asyncio.create_task(_watch(client.process.pid))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.end_to_end.conftest import Configured, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, OpenClient, Serve
 
 SECRET = "canary-4711"
 LARGE = json.dumps({"content": [{"type": "text", "text": f"{SECRET} line\n" * 2000}]})
@@ -200,11 +200,10 @@ async def test_metrics_and_probes_answer_during_a_graceful_shutdown(
 
 
 async def test_metrics_are_served_beside_a_client_on_stdio(
-    open_lines: OpenLines, configured: Configured, raw: Any, http: httpx2.AsyncClient
+    open_client: OpenClient, raw: Any, http: httpx2.AsyncClient
 ) -> None:
     port = free_port()
-    async with open_lines(configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"}) as client:
         await client.text("hear_mirrored")
         assert (await export(http, port))(CALLS, gen_ai_tool_name="hear_mirrored") == 1
 

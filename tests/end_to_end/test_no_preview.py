@@ -9,7 +9,7 @@ import pytest
 from preview_samples import CANARY, RESULTS
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, OpenLines
+    from tests.end_to_end.conftest import Configured, OpenClient, OpenLines
 
 SECRET = {"env": {"SECRET": f"{CANARY}-env"}}
 
@@ -77,15 +77,14 @@ async def test_nor_does_one_get_its_errors_and_last_words(
 
 
 async def test_a_value_of_it_that_does_not_fit_a_schema_is_not_repeated(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Any
+    open_client: OpenClient, raw: Any, tmp_path: Any
 ) -> None:
     fields = {"text": {"type": "string", "pattern": "^[0-9]+$"}, "rows": {"type": "array"}}
     schema = {"type": "object", "properties": fields}
     tools = [{"name": "hear", "inputSchema": schema}]
     (tmp_path / "tools").write_text(json.dumps(tools))
     upstreams = {"hidden": raw() | {"preview": False}, "open": raw("ok", "--tools", str(tmp_path / "tools"))}
-    async with open_lines(configured(upstreams)) as client:
-        await client.greet()
+    async with open_client(upstreams) as client:
         result = json.dumps({"content": [], "structuredContent": {"a": CANARY, f"rows of {CANARY}": [1]}})
         path = path_of(await client.text("say_mirrored", {"result": result}))
         answer = await client.text("open_hear_mirrored", {"text": f"{path}/~#0"})

@@ -16,7 +16,7 @@ from samples import sample
 from tests.end_to_end.conftest import BOUND, scripted_upstream
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines
+    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenClient, OpenLines
 
 LONG = "a line of text\n" * 2000
 
@@ -159,12 +159,9 @@ async def test_a_key_among_very_many_is_found(client: Client) -> None:
         await client.read_resource(f"{uri}/k12000")
 
 
-async def test_a_notice_has_a_resource_link_if_configured(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_a_notice_has_a_resource_link_if_configured(open_client: OpenClient, raw: Any) -> None:
     result = {"content": [{"type": "text", "text": LONG}]}
-    async with open_lines(configured({"raw": raw()}, mirror={"resource_links": True})) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, mirror={"resource_links": True}) as client:
         notice, link = json.loads(await stored(client, result))["result"]["content"]
         path, sentence, *_ = notice["text"].splitlines()
         assert sentence.startswith("This path ")

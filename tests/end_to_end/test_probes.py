@@ -124,7 +124,6 @@ async def test_a_gateway_is_ready_only_while_required_upstreams_are_connected(
 async def test_a_gateway_without_its_store_is_not_ready(
     fault: str, serve_probed: Serve, configured: Configured, raw: Any, own_redis: RedisProcess, http: httpx2.AsyncClient
 ) -> None:
-    own_redis.start()
     config = configured({"raw": raw()}, store={"kind": "redis", "url": own_redis.url, "path": None})
     async with serve_probed(config) as served:
         await await_readiness(http, served, READY)

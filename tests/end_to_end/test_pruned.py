@@ -20,7 +20,7 @@ from mcp_mirror.types import Provenance
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.end_to_end.conftest import Configured, OpenLines
+    from tests.end_to_end.conftest import OpenClient
 
 ROWS = {"rows": list(range(500)), "name": "today's"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "list_rows", "arguments": "{}"}}
@@ -33,11 +33,9 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 async def test_a_twin_takes_pruned_values_by_path_key_path_and_whole_stub(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
-    config = configured({"raw": raw(overrides={"hear": {"capture": "never"}})})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"raw": raw(overrides={"hear": {"capture": "never"}})}) as client:
         policy = StorePolicy()
         async with DiskStore(policy, time.time, tmp_path / "store") as store:
             memory: dict[str, bytes] = {}

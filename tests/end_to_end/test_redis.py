@@ -22,7 +22,7 @@ from mcp_mirror.stores.memory import MemoryStore
 if TYPE_CHECKING:
     from redis_process import RedisProcess
     from s3_process import S3Process
-    from tests.end_to_end.conftest import Configured, Lines, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, Lines, OpenClient, OpenLines, Run
 
 EVERYTHING = Path(__file__).parents[1] / "conformance" / "everything.py"
 LIMIT = 2.0
@@ -68,11 +68,9 @@ async def test_a_path_of_one_gateway_works_in_another_and_after_both(
 
 @pytest.mark.parametrize("fault", sample(["kill", "pause"], "kill".__eq__))
 async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
-    fault: str, configured: Configured, open_lines: OpenLines, raw: Any, own_redis: RedisProcess, tmp_path: Path
+    fault: str, open_client: OpenClient, raw: Any, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    own_redis.start()
-    async with open_lines(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, store=store_of(own_redis, tmp_path)) as client:
         path = await stored(client)
         getattr(own_redis, fault)()
         assert "method" in await client.text("hear_mirrored")
@@ -176,23 +174,22 @@ async def test_of_several_wrong_paths_the_error_is_about_the_first(monkeypatch: 
 
 
 async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
-    configured: Configured, open_lines: OpenLines, raw: Any, own_redis: RedisProcess, tmp_path: Path
+    open_client: OpenClient, raw: Any, absent_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    async with open_lines(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))) as client:
-        await client.greet()
+    async with open_client({"raw": raw()}, store=store_of(absent_redis, tmp_path)) as client:
         assert await say(client, SMALL) == SMALL
-        own_redis.start()
+        absent_redis.start()
         async with asyncio.timeout(BOUND):
             while await say(client, SMALL) == SMALL:  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.05)
 
 
 async def test_a_resource_that_cannot_be_stored_is_passed_on(
-    configured: Configured, open_lines: OpenLines, own_redis: RedisProcess, tmp_path: Path
+    configured: Configured, open_lines: OpenLines, absent_redis: RedisProcess, tmp_path: Path
 ) -> None:
     everything = forked_upstream(str(EVERYTHING), "stdio", "--era", "2025-11-25")
     mirror = {"capture_resources": True, "inline_budget": 1}
-    config = configured({"one": everything}, mirror=mirror, store=store_of(own_redis, tmp_path))
+    config = configured({"one": everything}, mirror=mirror, store=store_of(absent_redis, tmp_path))
 
     async def read(client: Lines) -> str:
         answer = json.loads(await client.request("resources/read", '{"uri":"test://static-text"}'))
@@ -202,7 +199,7 @@ async def test_a_resource_that_cannot_be_stored_is_passed_on(
         await client.greet()
         passed = await read(client)
         assert "This path " not in passed
-        own_redis.start()
+        absent_redis.start()
         async with asyncio.timeout(BOUND):
             while "This path " not in await read(client):  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.05)
@@ -255,9 +252,9 @@ async def test_without_the_s3_extra_the_error_names_the_package_to_install(
 
 
 async def test_check_reports_a_store_that_is_not_there(
-    configured: Configured, run: Run, raw: Any, own_redis: RedisProcess, tmp_path: Path
+    configured: Configured, run: Run, raw: Any, absent_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    ended = await run("check", "--config", str(configured({"raw": raw()}, store=store_of(own_redis, tmp_path))))
+    ended = await run("check", "--config", str(configured({"raw": raw()}, store=store_of(absent_redis, tmp_path))))
     assert ended.code == 1
     assert "problem: store: The store's Redis server cannot be reached." in ended.err
     assert "(ConnectionError: Connection refused)" in ended.err

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gateway_processes import Start
-    from tests.end_to_end.conftest import Configured, Lines, OpenLines, Serve
+    from tests.end_to_end.conftest import Configured, Lines, OpenClient, OpenLines, Serve
 
 UPSTREAM = Path(__file__).parents[1] / "relay" / "upstream.py"
 
@@ -370,11 +370,8 @@ async def test_a_reload_defers_the_removal_of_a_share_of_the_store(configured: C
 
 
 @pytest.mark.posix
-async def test_a_reload_on_stdio_defers_no_authentication(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"one": raw()}, auth={"tokens": {"alice": "sha256:" + "0" * 64}})) as client:
-        await client.greet()
+async def test_a_reload_on_stdio_defers_no_authentication(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"one": raw()}, auth={"tokens": {"alice": "sha256:" + "0" * 64}}) as client:
         client.process.send_signal(signal.SIGHUP)
         await until(lambda: any(b"was reloaded." in line for line in client.stderr))
     assert b"takes effect at the next start" not in b"".join(client.stderr)
@@ -397,13 +394,12 @@ async def test_a_configuration_in_a_pipe_is_not_read_a_second_time(
 
 @pytest.mark.posix
 async def test_a_hangup_reads_the_file_of_a_variable_again(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_client: OpenClient, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("_before\n")
     monkeypatch.setenv("SUFFIX_FILE", str(secret))
-    async with open_lines(configured({"one": raw()}, mirror={"suffix": "${SUFFIX}"})) as client:
-        await client.greet()
+    async with open_client({"one": raw()}, mirror={"suffix": "${SUFFIX}"}) as client:
         await until_listed(client, "hear_before")
         secret.write_text("_after\n")
         client.process.send_signal(signal.SIGHUP)

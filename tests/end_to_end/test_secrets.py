@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, Listening, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, Listening, OpenClient, OpenLines, Run
 
 CANARY = 'c4nary/+&="é\\ of gold'
 LINES = "first-l1ne-of-key\nsecond-l1ne-of-key"
@@ -98,14 +98,11 @@ async def test_a_secret_that_a_server_quotes_in_an_error_is_redacted(
     assert not found(b"".join(client.stderr))
 
 
-async def test_a_refusal_is_cut_behind_its_secrets_not_within_them(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
+async def test_a_refusal_is_cut_behind_its_secrets_not_within_them(open_client: OpenClient, raw: Any) -> None:
     secret = {"env": {"SECRET": CANARY}, "startup_timeout": 5}
     upstreams: dict[str, Any] = {f"up{pad}": raw("ok", "--pad", str(pad)) | secret for pad in range(475, 490, 3)}
     upstreams |= {f"no{pad}": raw("refuses", "--pad", str(pad)) | secret for pad in (*range(281, 293, 3), 483, 489)}
-    async with open_lines(configured(upstreams, limits={"spool_bytes": 1000})) as client:
-        await client.greet()
+    async with open_client(upstreams, limits={"spool_bytes": 1000}) as client:
         answers = [(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}')).decode()]
         for name, more in product((name for name in upstreams if name.startswith("up")), (0, 5000)):
             answers.append(await client.text(f"{name}_refuse_mirrored", {"more": more}))  # in memory, and in a file

@@ -21,18 +21,16 @@ from tests.end_to_end.conftest import BOUND
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.end_to_end.conftest import Configured, Connect, Listening, OpenLines, Run, Serve
+    from tests.end_to_end.conftest import Configured, Connect, Listening, OpenClient, OpenLines, Run, Serve
 
 SERVERS = Path(__file__).with_name("servers")
 
 
 async def test_the_second_is_asked_before_the_first_has_answered(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     met = str(tmp_path / "met")
-    config = configured({"first": raw("ok", "--gate", met), "second": raw("ok", "--opens", met)})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"first": raw("ok", "--gate", met), "second": raw("ok", "--opens", met)}) as client:
         assert b"first_say_mirrored" in await client.request("tools/list")
 
 
@@ -187,11 +185,10 @@ async def test_a_server_that_was_away_is_followed_again(
 
 
 async def test_a_storm_of_announcements_leads_to_one_listing_a_second(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    async with open_lines(configured({"raw": raw("ok", "--log", str(log))})) as client:
-        await client.greet()
+    async with open_client({"raw": raw("ok", "--log", str(log))}) as client:
         began = time.monotonic()
         for _ in range(3):
             await client.text("storm_mirrored", {"times": 500})

@@ -11,7 +11,7 @@ import pytest
 from tests.end_to_end.conftest import SERVERS, until
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, OpenLines
+    from tests.end_to_end.conftest import Configured, OpenClient, OpenLines
 
 
 @pytest.fixture
@@ -59,11 +59,8 @@ async def test_an_input_request_of_a_task_reaches_the_client(
         assert "decline" in answered["result"]["content"][0]["text"]
 
 
-async def test_a_cancelled_call_cancels_its_task(
-    configured: Configured, open_lines: OpenLines, upstream: dict[str, Any], log: Path
-) -> None:
-    async with open_lines(configured({"t": upstream})) as client:
-        await client.greet()
+async def test_a_cancelled_call_cancels_its_task(open_client: OpenClient, upstream: dict[str, Any], log: Path) -> None:
+    async with open_client({"t": upstream}) as client:
         call = {"name": "research_mirrored", "arguments": {"hangs": True}}
         await client.send(json.dumps({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": call}))
         await until(lambda: log.exists() and "tasks/get" in log.read_text())
@@ -74,10 +71,9 @@ async def test_a_cancelled_call_cancels_its_task(
 
 
 async def test_a_task_that_does_not_end_in_time_is_cancelled(
-    configured: Configured, open_lines: OpenLines, upstream: dict[str, Any], log: Path
+    open_client: OpenClient, upstream: dict[str, Any], log: Path
 ) -> None:
-    async with open_lines(configured({"t": upstream | {"timeout": 0.5}})) as client:
-        await client.greet()
+    async with open_client({"t": upstream | {"timeout": 0.5}}) as client:
         text = await client.text("research_mirrored", {"hangs": True})
         assert text.startswith(
             "Upstream 't' did not answer 'research' within 0.5 s (`timeout`); it may have had effects: "

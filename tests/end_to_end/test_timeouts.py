@@ -11,7 +11,7 @@ import pytest
 from samples import sample
 
 if TYPE_CHECKING:
-    from tests.end_to_end.conftest import Configured, OpenLines
+    from tests.end_to_end.conftest import OpenClient
 
 SLOW = str(Path(__file__).parent / "servers" / "slow.py")
 
@@ -22,14 +22,9 @@ def slow(log: Path, **keys: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("resets", sample([True, False], lambda resets: resets))
 async def test_progress_extends_the_timeout_only_if_configured(
-    resets: bool,  # noqa: FBT001  # a parameter
-    configured: Configured,
-    open_lines: OpenLines,
-    tmp_path: Path,
+    *, resets: bool, open_client: OpenClient, tmp_path: Path
 ) -> None:
-    config = configured(slow(tmp_path / "log", timeout=2.0, progress_resets_timeout=resets))
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client(slow(tmp_path / "log", timeout=2.0, progress_resets_timeout=resets)) as client:
         answer = await client.text("work_mirrored", {"steps": 8, "pause": 0.4})
         assert answer == "done" if resets else "did not answer 'work' within 2 s" in answer
 
@@ -38,11 +33,10 @@ async def test_progress_extends_the_timeout_only_if_configured(
     ("tool", "allowed", "calls"), [("read", True, 2), ("read", False, 1), ("fall", True, 1), ("fall", False, 1)]
 )
 async def test_only_an_allowed_read_only_call_is_retried(
-    *, tool: str, allowed: bool, calls: int, configured: Configured, open_lines: OpenLines, tmp_path: Path
+    *, tool: str, allowed: bool, calls: int, open_client: OpenClient, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    async with open_lines(configured(slow(log, repeat_read_only=allowed))) as client:
-        await client.greet()
+    async with open_client(slow(log, repeat_read_only=allowed)) as client:
         result = json.loads(await client.call(f"{tool}_mirrored"))["result"]
         assert log.read_text().split() == [tool] * calls
         assert result.get("isError", False) is (calls == 1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp import Client
-    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run
+    from tests.end_to_end.conftest import Configured, Connect, Lines, OpenClient, OpenLines, Run
 
 RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
 SEARCH = {"listing": "search"}
@@ -257,11 +257,9 @@ async def test_a_transparent_gateway_can_be_searched(configured: Configured, con
 
 
 async def test_the_audit_log_names_the_tool_that_was_called(
-    configured: Configured, open_lines: OpenLines, files: Any, tmp_path: Path
+    open_client: OpenClient, files: Any, tmp_path: Path
 ) -> None:
-    config = configured({"files": files()}, mirror=SEARCH, audit={"path": "audit.jsonl"})
-    async with open_lines(config) as client:
-        await client.greet()
+    async with open_client({"files": files()}, mirror=SEARCH, audit={"path": "audit.jsonl"}) as client:
         await client.text("call_tool", {"name": "say_mirrored", "arguments": LARGE})
         await client.text("find_tools", {"query": "say"})
         await client.text("call_tool", {"arguments": {}})
@@ -341,11 +339,10 @@ async def until_found(client: Lines, query: str, wanted: str) -> None:
 
 @pytest.mark.parametrize("tool", sample(["find_tools", "call_tool"], lambda tool: tool == "call_tool"))
 async def test_a_name_without_the_suffix_waits_for_a_starting_upstream(
-    tool: str, configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
+    tool: str, open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    async with open_lines(configured({"late": raw("ok", "--gate", str(gate))}, mirror=SEARCH)) as client:
-        await client.greet()
+    async with open_client({"late": raw("ok", "--gate", str(gate))}, mirror=SEARCH) as client:
         params = {"name": tool, "arguments": {"name": "hear"}}
         await client.send(json.dumps({"jsonrpc": "2.0", "id": "early", "method": "tools/call", "params": params}))
         await client.request("ping")  # the call was read before
@@ -357,9 +354,8 @@ async def test_a_name_without_the_suffix_waits_for_a_starting_upstream(
     assert wanted in answer["result"]["content"][0]["text"]
 
 
-async def test_a_changed_list_is_searched(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
-    async with open_lines(configured({"one": raw()}, mirror=SEARCH)) as client:
-        await client.greet()
+async def test_a_changed_list_is_searched(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"one": raw()}, mirror=SEARCH) as client:
         assert "No tool" in await client.text("find_tools", {"query": "weather"})
         await client.text("call_tool", {"name": "grow_mirrored", "arguments": {"name": "weather"}})
         await until_found(client, "weather", "weather_mirrored")

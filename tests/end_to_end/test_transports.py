@@ -23,7 +23,7 @@ from tests.end_to_end.conftest import BOUND, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.end_to_end.conftest import Configured, OpenLines, Run, Serve
+    from tests.end_to_end.conftest import Configured, OpenClient, Run, Serve
 
 GONE = 30.0
 """Seconds after which no child may be left, on a busy machine too; less than the drain."""
@@ -65,11 +65,8 @@ BAD_LINES: list[tuple[str | bytes, int | str | None]] = [
 ]  # fmt: skip
 
 
-async def test_an_invalid_line_gets_an_error_and_the_connection_continues(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()}, limits={"max_message_bytes": 65_536})) as client:
-        await client.greet()
+async def test_an_invalid_line_gets_an_error_and_the_connection_continues(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}, limits={"max_message_bytes": 65_536}) as client:
         for line, identity in BAD_LINES:
             await client.send(line)
             answer = json.loads(await client.receive())
@@ -107,14 +104,11 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_errors_of_calls_name_the_next_step(
-    configured: Configured, open_lines: OpenLines, raw: Any, tmp_path: Path
-) -> None:
+async def test_errors_of_calls_name_the_next_step(open_client: OpenClient, raw: Any, tmp_path: Path) -> None:
     tools: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "hear")]
     tools.append({"name": "typed", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}})
     (tmp_path / "tools").write_text(json.dumps(tools))
-    async with open_lines(configured({"raw": raw("ok", "--tools", str(tmp_path / "tools"))})) as client:
-        await client.greet()
+    async with open_client({"raw": raw("ok", "--tools", str(tmp_path / "tools"))}) as client:
         answer_text = '{"content":[],"structuredContent":{"data":[1,2,3]}}'
         path = path_in(await client.text("say_mirrored", {"result": answer_text}))
         for tool, arguments, wanted in BAD_CALLS:
@@ -428,11 +422,8 @@ async def test_other_output_of_the_process_does_not_reach_the_client(configured:
     assert err.count(b"noise by ") == 3
 
 
-async def test_a_message_that_is_too_deep_for_its_parser_names_the_levels(
-    configured: Configured, open_lines: OpenLines, raw: Any
-) -> None:
-    async with open_lines(configured({"raw": raw()})) as client:
-        await client.greet()
+async def test_a_message_that_is_too_deep_for_its_parser_names_the_levels(open_client: OpenClient, raw: Any) -> None:
+    async with open_client({"raw": raw()}) as client:
         params = '{"name":"hear_mirrored","arguments":{},"_meta":{"deep":' + "[" * 600 + "]" * 600 + "}}"
         error = json.loads(await client.request("tools/call", params))["error"]
         assert "more than 200 levels outside of `arguments`" in error["message"]

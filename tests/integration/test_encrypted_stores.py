@@ -247,7 +247,6 @@ HUGE = (CANARY + b" ") * 500_000
 
 
 async def test_nothing_of_a_value_is_in_redis(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     own_redis.run("CONFIG", "SET", "rdbcompression", "no")
     async with redis(own_redis, tmp_path, sealed()) as store:
         for base, blob in (("t-1", SMALL), ("t-2", LARGE), ("t-3", HUGE), ("t-4", b"")):

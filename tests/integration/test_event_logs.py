@@ -322,7 +322,6 @@ async def test_a_log_without_room_is_an_error_that_values_do_not_see(clock: Cloc
 
 
 async def test_an_unreachable_redis_server_is_an_error(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     policy = StorePolicy(kind="redis", url=own_redis.url)
     async with RedisStore(policy, time.time, lambda: tmp_path) as store:
         await add(store.events, b"1")

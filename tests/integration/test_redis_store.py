@@ -541,7 +541,6 @@ async def test_a_page_of_values_with_large_records_is_bounded_in_bytes(
 async def test_a_list_of_no_values_is_empty(
     use: Callable[[RedisStore], Awaitable[object]], own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         assert await use(store) == ()
@@ -795,7 +794,6 @@ SAMPLE = {("put", "kill"), ("put large", "pause"), ("read", "kill"), ("list", "p
 async def test_a_server_outage_is_reported_in_time_and_recovered_from(
     use: str, fault: str, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         getattr(own_redis, fault)()
@@ -810,7 +808,6 @@ async def test_a_server_outage_is_reported_in_time_and_recovered_from(
 
 @pytest.mark.alone
 async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.pause()
@@ -824,12 +821,14 @@ async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis
         assert await back(store) < RETURN
 
 
-async def test_a_server_that_is_not_there_at_the_start_may_come_later(own_redis: RedisProcess, tmp_path: Path) -> None:
-    async with opened(own_redis, tmp_path) as store:
+async def test_a_server_that_is_not_there_at_the_start_may_come_later(
+    absent_redis: RedisProcess, tmp_path: Path
+) -> None:
+    async with opened(absent_redis, tmp_path) as store:
         assert await store.slugs() == frozenset()
         message, _ = await refused(put(store, "t-1"))
         assert "cannot be reached" in message
-        own_redis.start()
+        absent_redis.start()
         assert await back(store) < RETURN
 
 
@@ -839,7 +838,7 @@ async def test_a_server_that_is_not_there_at_the_start_may_come_later(own_redis:
 async def test_the_log_says_why_a_server_cannot_be_reached(
     host: str,
     reason: str,
-    own_redis: RedisProcess,
+    absent_redis: RedisProcess,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -849,7 +848,7 @@ async def test_the_log_says_why_a_server_cannot_be_reached(
 
     if "name" in reason:
         monkeypatch.setattr(socket, "getaddrinfo", find_no_host)
-    async with opened(own_redis, tmp_path, url=f"redis://{host}:{own_redis.port}/0"):
+    async with opened(absent_redis, tmp_path, url=f"redis://{host}:{absent_redis.port}/0"):
         pass
     [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
     assert line == f"The store's Redis server cannot be reached. Try again in a moment. (ConnectionError: {reason})"
@@ -893,7 +892,6 @@ async def test_an_url_with_a_wrong_part_is_not_used_in_part(url: str, tmp_path: 
 
 @pytest.mark.alone
 async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", "replica-serve-stale-data", "yes")
@@ -914,7 +912,6 @@ async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path:
 async def test_a_read_only_server_is_logged_once_although_reads_succeed(
     own_redis: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("REPLICAOF", "127.0.0.1", free_port())
@@ -929,7 +926,6 @@ async def test_a_read_only_server_is_logged_once_although_reads_succeed(
 
 
 async def test_reads_succeed_while_a_large_write_is_refused(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("REPLICAOF", "127.0.0.1", free_port())
@@ -961,7 +957,6 @@ async def test_after_a_failover_one_error_is_enough_to_find_the_new_primary(tmp_
 
 
 async def test_values_stay_readable_while_replicas_are_missing(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", "min-replicas-to-write", 1)
@@ -979,7 +974,6 @@ async def fill(store: RedisStore, size: int) -> None:
 async def test_a_server_out_of_memory_is_reported_and_keeps_its_values(
     size: int, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -995,7 +989,6 @@ async def test_a_server_out_of_memory_is_reported_and_keeps_its_values(
 async def test_a_server_near_its_memory_limit_is_logged_once(
     own_redis: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         own_redis.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
         own_redis.run("CONFIG", "SET", "maxmemory", own_redis.run("INFO", "memory")["used_memory"] + 8 * MIB)
@@ -1022,7 +1015,6 @@ async def test_a_server_near_its_memory_limit_is_logged_once(
 async def test_settings_of_the_server_that_lose_values_are_warned_about(
     policy: str, most: int, warning: str, own_redis: RedisProcess, tmp_path: Path, caplog: Any
 ) -> None:
-    own_redis.start()
     own_redis.run("CONFIG", "SET", "maxmemory-policy", policy)
     own_redis.run("CONFIG", "SET", "maxmemory", most)
     async with opened(own_redis, tmp_path, max_bytes=100 * MIB) as store:
@@ -1195,7 +1187,6 @@ async def test_an_exchange_that_outlives_an_outage_fails_no_later_write(
 
 
 async def test_out_of_memory_what_is_kept_is_read_and_can_be_deleted(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         without_values = own_redis.run("INFO", "memory")["used_memory"]
         for base in (bases := [f"t-{number}" for number in range(1, 6)]):
@@ -1215,7 +1206,6 @@ async def test_out_of_memory_what_is_kept_is_read_and_can_be_deleted(own_redis: 
 
 
 async def test_a_restart_between_two_uses_is_not_felt(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await asyncio.gather(*(put(store, f"t-{index}") for index in range(20)))
         own_redis.kill()
@@ -1226,7 +1216,6 @@ async def test_a_restart_between_two_uses_is_not_felt(own_redis: RedisProcess, t
 
 
 async def test_a_killed_server_with_appendfsync_always_loses_nothing(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     acknowledged: list[str] = []
 
     async def write(store: RedisStore, writer: int) -> None:
@@ -1254,7 +1243,6 @@ async def test_a_killed_server_with_appendfsync_always_loses_nothing(own_redis: 
 
 
 async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     allowed = ("~mirror:*", "-@all", "+@read", "+@write", "+@connection", "+evalsha", "+script|load")
     own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", *allowed)
     own_redis.run("ACL", "SETUSER", "default", "off")
@@ -1274,7 +1262,6 @@ async def test_a_user_and_a_password_are_given_in_the_address(own_redis: RedisPr
 async def test_a_command_in_the_script_that_may_not_be_run_is_the_cause(
     own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    own_redis.start()
     allowed = ("~mirror:*", "-@all", "+@read", "+@connection", "+evalsha", "+script|load")
     own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", *allowed)
     url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
@@ -1285,7 +1272,6 @@ async def test_a_command_in_the_script_that_may_not_be_run_is_the_cause(
 async def test_a_server_that_refuses_some_commands_is_logged_once(
     own_redis: RedisProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own_redis.start()
     own_redis.run("ACL", "SETUSER", "me", "on", ">hunter2", "~mirror:*", "-@all", "+@read", "+@connection")
     url = f"redis://me:hunter2@127.0.0.1:{own_redis.port}"
     async with opened(own_redis, tmp_path, url=url, prefix="mirror:") as store:
@@ -1322,7 +1308,6 @@ async def test_a_server_that_does_not_fit_the_address_is_the_cause(
 async def test_a_server_that_refuses_connections_is_used_over_the_present_ones(
     setting: str, value: str | int, cause: str, own_redis: RedisProcess, tmp_path: Path
 ) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", setting, value)
@@ -1379,7 +1364,6 @@ async def test_another_program_at_the_address_is_named_as_the_cause(
 
 
 async def test_a_server_that_runs_an_endless_script_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", "busy-reply-threshold", 1)
@@ -1399,7 +1383,6 @@ async def read_until_busy(store: RedisStore) -> None:
 
 
 async def test_a_server_that_has_lost_its_primary_is_reported(own_redis: RedisProcess, tmp_path: Path) -> None:
-    own_redis.start()
     async with opened(own_redis, tmp_path) as store:
         await put(store, "t-1")
         own_redis.run("CONFIG", "SET", "replica-serve-stale-data", "no")

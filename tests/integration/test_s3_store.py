@@ -554,7 +554,6 @@ async def test_an_object_store_that_fails_during_a_put_leaves_no_value(
 async def test_a_redis_outage_during_a_put_leaves_no_object(
     own_redis: RedisProcess, bucket: S3Process, tmp_path: Path, clock: Clock
 ) -> None:
-    own_redis.start()
     async with opened(own_redis, bucket, tmp_path, clock) as store:
         putting = asyncio.create_task(put(store, "t-1", LARGE * 8))
         while not await asyncio.to_thread(bucket.uploads):
