@@ -95,6 +95,21 @@ async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(open
         assert await survivors(before) == {}
 
 
+async def test_an_upstream_that_exits_is_restarted_though_a_daemon_has_its_pipes(
+    open_client: OpenClient, raw: Any
+) -> None:
+    async with open_client({"daemon": raw("daemon", "--name", "marker")}) as client:
+        (grandchild,) = offspring(one_of(offspring(client.process.pid), "raw.py daemon"))
+        try:
+            assert "'daemon' closed the connection" in await client.text("die_mirrored")
+            assert "again" in await client.text("hear_mirrored", {"text": "again"})
+            (later,) = offspring(one_of(offspring(client.process.pid), "raw.py daemon"))
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+        os.kill(later, signal.SIGKILL)
+    assert b"exit code 3" in b"".join(client.stderr)
+
+
 async def test_a_watchdog_that_was_killed_is_replaced_with_the_next_process(open_client: OpenClient, raw: Any) -> None:
     async with open_client({"mortal": raw(), "brood": raw("brood", "--name", "x")}) as client:
         before = offspring(client.process.pid)

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import count, pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import uvicorn
 from clocks import PassTime
@@ -21,6 +23,7 @@ from uvicorn.server import ServerState
 from mcp_mirror.server.connection_limits import Connections
 from mcp_mirror.server.connections import LimitedProtocol, find_connection
 from mcp_mirror.server.event_streams import EventStreams
+from mcp_mirror.server.http_exchange import cut_event, send_body, send_chunks
 from mcp_mirror.server.http_parser import RequestParser
 from mcp_mirror.settings.limits import TrafficPolicy
 
@@ -136,6 +139,41 @@ async def test_an_application_that_sends_no_valid_head_is_an_error(messages: lis
 @pytest.mark.parametrize("body", [b"h", b"hi!"])
 async def test_a_body_of_another_length_closes_the_connection(body: bytes) -> None:
     assert await exchange(answer(start(LENGTH), part(body)), b"GET" + HEAD + b"\r\n") == b""
+
+
+async def test_other_tasks_run_between_the_parts_of_a_large_response() -> None:
+    """Also if the client takes each part at once."""
+    text = b'{"a":\n"x"} ' * 400_000
+    sent, turns = list[tuple[int, bytes]](), count()
+
+    async def take_turns() -> None:
+        while True:
+            next(turns)
+            await anyio.lowlevel.checkpoint()
+
+    async def send(message: Message) -> None:
+        sent.append((next(turns), message["body"]))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take_turns)
+        await send_body(send, (memoryview(text),))
+        await send_chunks(send, cut_event(b"data: ", (memoryview(text),), b"\r\n\r\n"))
+        tasks.cancel_scope.cancel()
+    body = b"".join(part for _, part in sent)
+    assert body == text + b"data: " + text.replace(b"\n", b" ") + b"\r\n\r\n"
+    assert max(len(part) for _, part in sent) < 1 << 19
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(sent)]
+    assert gaps.count(1) <= 1  # between the two responses
+
+
+async def test_a_short_event_is_sent_in_one_part() -> None:
+    sent = list[bytes]()
+
+    async def send(message: Message) -> None:
+        sent.append(message["body"])
+
+    await send_chunks(send, cut_event(b"data: ", (b'{"a":', b"1}"), b"\r\n\r\n"))
+    assert sent == [b'data: {"a":1}\r\n\r\n']
 
 
 async def test_a_head_is_sent_before_a_body_that_comes_later() -> None:

@@ -84,6 +84,29 @@ def test_a_removed_file_stays_open_until_its_last_map_is_gone(size: int, tmp_pat
     wait_until_closed(path)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for maps in /proc")
+def test_a_removed_file_is_closed_after_its_last_map_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    was_mapped, close = list[bool](), os.close
+
+    def record(descriptor: int) -> None:
+        target = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if target.startswith(str(tmp_path)):
+            was_mapped.append(target in Path("/proc/self/maps").read_text())
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", record)
+    for number in range(10):
+        path = tmp_path / str(number)
+        path.write_bytes(b"x" * 8 * LARGE)
+        view = map_file(path)
+        unlink_large(path)
+        wait_until_gone(path)
+        assert bytes(view).count(b"x") == len(view)
+        del view
+        wait_until_closed(path)
+    assert was_mapped == [False] * 10  # a map that is the last reference would free the space
+
+
 @pytest.fixture
 def closing(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """By removed file the name of the thread that closes its descriptors."""

@@ -20,7 +20,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.types import Scope, Send
 
-from mcp_mirror.payload.json_rpc import RequestId, replace_line_breaks
+from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
 from mcp_mirror.server.client_channel import (
     ClientResponse,
@@ -33,7 +33,7 @@ from mcp_mirror.server.client_channel import (
 from mcp_mirror.server.connections import find_connection
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.graceful_shutdown import set_request_id
-from mcp_mirror.server.http_exchange import BODY_FOLLOWS, send_body
+from mcp_mirror.server.http_exchange import BODY_FOLLOWS, cut_event, send_body, send_chunks
 from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.system.shared_timer import SharedTimer
@@ -120,7 +120,7 @@ class ResponseStream:
             async with self._lock:  # an event may be about to begin the stream
                 if self._is_stream:
                     self.close()
-                    await send_body(self._send, (_EVENT, *map(replace_line_breaks, message), _EVENT_END))
+                    await send_chunks(self._send, cut_event(_EVENT, message, _EVENT_END))
                     return
         self.close()
         status = _OK

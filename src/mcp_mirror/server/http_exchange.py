@@ -2,21 +2,25 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
+import anyio.lowlevel
 from starlette.types import Message, Receive, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from mcp_mirror.payload.json_rpc import chunks_of
-from mcp_mirror.types import Buffer
+from mcp_mirror.payload.json_rpc import chunks_of, replace_line_breaks
+from mcp_mirror.types import Buffer, Segments
 
 _HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
 BODY_FOLLOWS: Final = "mcp_mirror.body_follows"
 """The key in an ASGI start of a response whose body follows at once, so nothing has to write the head before it."""
 _WITHOUT_BODY: Final = (204, 304)
+_WRITTEN_AT_ONCE: Final = 1 << 18
+"""Bytes of small chunks of a body that are written together."""
 
 
 class HeldFlow(FlowControl):
@@ -140,14 +144,30 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def send_body(send: Send, segments: Iterable[Buffer], *, has_more: bool = False) -> None:
-    """Send segments as the rest of a response's body, or with `has_more` as a part of it."""
+async def send_body(send: Send, segments: Iterable[Buffer]) -> None:
+    """Send segments as the rest of a response's body."""
+    await send_chunks(send, chunks_of(segments))
+
+
+async def send_chunks(send: Send, chunks: Iterable[bytes], *, has_more: bool = False) -> None:
+    """Send chunks as the rest of a response's body, or with `has_more` as a part of it.
+
+    Small ones are joined. Other tasks run after each write: a client that reads fast takes all of them at once.
+    """
     pending = b""
-    for chunk in chunks_of(segments):
-        if pending:
+    for chunk in chunks:
+        if pending and len(pending) + len(chunk) > _WRITTEN_AT_ONCE:
             await send({"type": "http.response.body", "body": pending, "more_body": True})
-        pending = chunk
+            await anyio.lowlevel.checkpoint()
+            pending = chunk
+        else:
+            pending += chunk
     await send({"type": "http.response.body", "body": pending, "more_body": has_more})
+
+
+def cut_event(begin: bytes, message: Segments, end: bytes) -> Iterator[bytes]:
+    """The chunks of an event with a message, without the message's line breaks."""
+    return chain((begin,), map(replace_line_breaks, chunks_of(message)), (end,))
 
 
 @lru_cache(1024)

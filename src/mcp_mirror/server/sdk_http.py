@@ -4,7 +4,8 @@ The SDK gets each body without its parameters. Results are spliced into the SDK'
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
 from typing import Final
 
 import mcp_types as types
@@ -15,13 +16,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import MARK, replace_line_breaks
+from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.payload.spool import Frame, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries
 from mcp_mirror.server.direct_http import DirectHttp
 from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.graceful_shutdown import set_request_id
-from mcp_mirror.server.http_exchange import replay_body, send_body
+from mcp_mirror.server.http_exchange import cut_event, replay_body, send_body, send_chunks
 from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
 from mcp_mirror.server.rejected_requests import (
     UNKNOWN_SESSION,
@@ -33,7 +34,6 @@ from mcp_mirror.server.rejected_requests import (
 from mcp_mirror.server.repeated_ids import RepeatedIds
 from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.server.sdk_messages import refuse_response
-from mcp_mirror.types import Segments
 
 _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
@@ -240,16 +240,15 @@ class _ResponseWriter:
             await self._send(message)
             return
         lines = [self._splice_line(line) for line in body.splitlines(keepends=True)]
-        pieces = (piece for line in lines for piece in line)
-        await send_body(self._send, pieces, has_more=message.get("more_body", False))
+        await send_chunks(self._send, chain.from_iterable(lines), has_more=message.get("more_body", False))
 
-    def _splice_line(self, line: bytes) -> Segments:
+    def _splice_line(self, line: bytes) -> Iterable[bytes]:
         if not line.startswith(_DATA) or _MARK not in line:
             return (line,)
         data = line.rstrip(b"\r\n")
         end = line[len(data) :]
         payload = self._pending_payloads.splice_result(data[len(_DATA) :])
-        return (_DATA, *map(replace_line_breaks, payload), end)
+        return cut_event(_DATA, payload, end)
 
 
 async def _send_late(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

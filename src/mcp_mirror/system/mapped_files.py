@@ -4,11 +4,13 @@ import mmap
 import os
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -17,6 +19,8 @@ from mcp_mirror.types import Buffer, FileSpan
 
 _LARGE: Final = 1 << 16
 """Bytes from which a file is large."""
+_UNMAPPING: Final = 0.3
+"""Seconds that Python may take to free a map after it has released the objects that belong to the map."""
 _MAX_REMOVED: Final = 64
 """Files that the thread removes or keeps open; for further ones, there might be too few descriptors."""
 
@@ -56,11 +60,13 @@ class _Remover:
     """Removes files in one thread: each start of a thread waits for a processor.
 
     The space of a removed file is freed with its last descriptor or map, and no other Python code runs while a map is
-    freed. So the thread keeps a descriptor until the last map is gone, and closes it then.
+    freed. So the thread keeps a descriptor until the last map is gone, and closes it soon after.
     """
 
     def __init__(self) -> None:
         self._jobs = SimpleQueue[Callable[[], None]]()
+        self._unmapped = deque[tuple[float, int]]()
+        """Descriptors to close, each with the time for that. Only the thread uses them."""
         self._places = threading.BoundedSemaphore(_MAX_REMOVED)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -81,13 +87,16 @@ class _Remover:
         return True
 
     def close_soon(self, descriptor: int) -> None:
-        """Close the descriptor of a removed file in the thread. Finalizers may call this."""
-        self._jobs.put(partial(self._close, descriptor))
+        """Close the descriptor of a removed file in the thread, when its map is freed. Finalizers may call this."""
+        self._jobs.put(partial(self._close_later, descriptor))
 
     def _run(self) -> None:
         while True:
-            job = self._jobs.get()
-            job()
+            pause = max(0.0, self._unmapped[0][0] - time.monotonic()) if self._unmapped else None
+            with suppress(Empty):
+                self._jobs.get(timeout=pause)()
+            while self._unmapped and self._unmapped[0][0] <= time.monotonic():
+                self._close(self._unmapped.popleft()[1])
 
     def _unlink(self, path: Path) -> None:
         descriptor = None
@@ -105,6 +114,9 @@ class _Remover:
             mapped.kept.append(descriptor)
         else:
             self._close(descriptor)
+
+    def _close_later(self, descriptor: int) -> None:
+        self._unmapped.append((time.monotonic() + _UNMAPPING, descriptor))
 
     def _close(self, descriptor: int) -> None:
         os.close(descriptor)

@@ -290,10 +290,21 @@ def brood() -> None:
     """As `stubborn`, with a grandchild that ignores all signals and keeps its inherited pipes open."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # which a process inherits
+    sleep_beside(in_new_session=False)
+    stubborn()
+
+
+def daemon() -> None:
+    """A grandchild in a session of its own keeps its inherited pipes open."""
+    sleep_beside(in_new_session=True)
+    serve(sys.stdin.buffer)
+
+
+def sleep_beside(*, in_new_session: bool) -> None:
     import subprocess  # noqa: PLC0415  # no other behaviour needs it, and its import takes long
 
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", options.name])
-    stubborn()
+    command = [sys.executable, "-c", "import time; time.sleep(600)", options.name]
+    subprocess.Popen(command, start_new_session=in_new_session)
 
 
 def strict() -> None:
@@ -317,7 +328,7 @@ def deaf() -> None:
 
 BEHAVIOURS: dict[str, Callable[[], None]] = {
     "exits": exits, "leaks": leaks, "leaks_long": leaks_long, "refuses": refuses, "garbage": garbage, "half": half,
-    "silent": forever, "stubborn": stubborn, "brood": brood, "deaf": deaf, "strict": strict,
+    "silent": forever, "stubborn": stubborn, "brood": brood, "daemon": daemon, "deaf": deaf, "strict": strict,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ class Child:
     def __init__(self, process: Process | EarlyProcess, child_watchdog: ChildWatchdog) -> None:
         self._process = process
         self._child_watchdog = child_watchdog
-        self._exited = anyio.Event()
+        self.exited: anyio.Event = anyio.Event()
+        """Set when the child has exited."""
         self._is_stopped = False
         self.exit_code: int | None = None
         """See `ServerOutput.exit_code`; None also if `stop` ended the child with a signal."""
@@ -160,7 +161,7 @@ class Child:
             self.exit_code = None if self._is_stopped else status
             self._signal("SIGKILL")
             self._child_watchdog.remove(self._process.pid)  # from here on another process may have the number
-            self._exited.set()
+            self.exited.set()
 
     async def stop(self, *, has_message: bool, is_stuck: bool) -> None:
         """Wait for the child to exit, then signal and at last kill its group, in the order of MCP's lifecycle.
@@ -173,8 +174,8 @@ class Child:
                 self._is_stopped = True
                 self._signal(name)
             with anyio.move_on_after(grace):
-                await self._exited.wait()
-            if self._exited.is_set():
+                await self.exited.wait()
+            if self.exited.is_set():
                 return
 
     async def close(self) -> None:

@@ -62,6 +62,7 @@ class StdioTransport(msgspec.Struct, frozen=True):
             try:
                 tasks.start_soon(keep_errors, process, self.endpoint, self.output, is_read)
                 tasks.start_soon(child.reap)
+                tasks.start_soon(_end_with_child, child, incoming, source)
                 await tasks.start(sink.run)
                 yield incoming, _StdioWriter(sink, bypass)
             finally:
@@ -75,6 +76,17 @@ class StdioTransport(msgspec.Struct, frozen=True):
                     await child.close()
                 tasks.cancel_scope.cancel()
                 source.close()
+
+
+async def _end_with_child(child: Child, incoming: "_StdioReader", source: LineSource) -> None:
+    """Stop reading soon after the exit of the child: a process of another group may keep the pipe.
+
+    If the child has sent no message, that process may be the server, such as one that `setsid` starts.
+    """
+    await child.exited.wait()
+    if incoming.has_message:
+        await anyio.sleep(_LAST_OUTPUT)
+        source.end()
 
 
 class _StdioReader(MessageStream):
