@@ -149,6 +149,31 @@ def test_a_hit_in_a_long_line_is_shown_with_its_position() -> None:
     assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a (char 5000): ...{'x' * 80}needle"
 
 
+FAR = "x" * 500
+SPREAD = f"{FAR}needle1{FAR}needle2 needle3{FAR}needle4"
+AROUND = "x" * 80
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_further_hits_of_a_long_line_are_shown_while_there_is_room(as_text: bool) -> None:  # noqa: FBT001
+    value, at = (SPREAD, "0") if as_text else ([SPREAD], "p/0")
+    first = f"{at} (char 500; 3 more in this line): ...{AROUND}needle1{AROUND}..."
+    second = f"(char 1007): ...{AROUND}needle2 needle3{'x' * 72}..."
+    third = f"(char 1522): ...{AROUND}needle4"
+    assert grep(value, r"needle\d").splitlines() == [first, second, third]
+    assert grep(value, r"needle\d", limit=2).splitlines() == [first, second]
+    narrow = Budget(160 + 130, 10_000, len)
+    assert grep(value, r"needle\d", narrow).splitlines() == [first]
+
+
+def test_the_first_hit_of_each_line_comes_before_further_hits() -> None:
+    text = f"{SPREAD}\n{SPREAD}"
+    shown = grep(text, r"needle\d", limit=3).splitlines()
+    assert [line.split("(")[0] for line in shown] == ["0 ", "", "1 "]
+    assert grep(text, r"needle\d", limit=1).endswith("... 1 more; next: offset=1")
+    assert grep([SPREAD, "needle5"], r"needle\d").splitlines()[-1] == "p/1: needle5"
+
+
 def test_a_pattern_that_is_too_large_is_refused_with_advice() -> None:
     with pytest.raises(ToolError, match=r"pattern too large - compile failed\. Shorten it, or lower its counts\."):
         grep(TEXT, "((a{10}){10}){10}" * 1_000)
@@ -268,9 +293,9 @@ def test_the_first_match_of_a_very_long_line_is_shown_and_all_are_counted(places
         line[place : place + 6] = b"needle"
     more = f"; {len(places) - 1} more in this line" if places[1:] else ""
     long = line.decode()
-    first, *rest = grep(f"{long}\nlast needle" if as_text else [long, "last needle"], "needle").splitlines()
+    first, *_, last = grep(f"{long}\nlast needle" if as_text else [long, "last needle"], "needle").splitlines()
     assert first.startswith(f"{'0' if as_text else 'p/0'} (char {places[0]}{more}): ")
-    assert rest == ["1: last needle" if as_text else "p/1: last needle"]
+    assert last == ("1: last needle" if as_text else "p/1: last needle")
     assert grep(long, "^x{2}").startswith("0 (char 0): ")
 
 

@@ -2,7 +2,8 @@
 
 The search covers the lines of a text, or the lines of all strings of a JSON value except its keys. A hit in a string
 has the path of the string, as JSON if it has control characters, and the line number if the string has several lines.
-Of a long line, only the surroundings of the hit are shown.
+Of a long line, only the surroundings of hits are shown: of the first hit in each line and, if there is room after the
+last line, of the further hits.
 """
 
 import json
@@ -52,6 +53,8 @@ class _Hit(msgspec.Struct, frozen=True):
     """The line number in a text; the number of earlier hits in any other value."""
     write: Callable[[], dict[int, str]] | None = None
     """Returns the lines to show by their numbers: the hit and its context. None: the hit is only counted."""
+    write_further: Callable[[], Iterator[str]] | None = None
+    """Yields the surroundings of further hits in a long line."""
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -83,28 +86,43 @@ class Search(msgspec.Struct, frozen=True):
     def _list(self, hits: Iterator[_Hit]) -> str:
         """The hits within budget and time limit, the number of further hits, and the offset at which to continue."""
         shown: dict[int, str] = {}
-        number, last, next_ = 0, self.offset - 1, self.offset - 1
+        listed: list[_Hit] = []
+        last, next_ = self.offset - 1, self.offset - 1
         left, why = self.budget.without(_FOOTER), ""
         try:
             for hit in hits:
-                written = hit.write() if hit.write and number < self.limit else {}
+                written = hit.write() if hit.write and len(listed) < self.limit else {}
                 lines = {at: line for at, line in written.items() if at > last or at == hit.at}
                 text = "\n".join(lines.values())
                 if not lines or (shown and not left.admits(text)):
                     next_, why = hit.at, _count_rest(hits)
                     break
                 shown |= lines  # a hit replaces itself among the lines after the hit before
-                number, left, last, next_ = number + 1, left.after(text), max(last, *lines), hit.at + 1
+                left, last, next_ = left.after(text), max(last, *lines), hit.at + 1
+                listed.append(hit)
         except ToolError:
             if not shown:
                 raise
             why = "the time limit was reached"
-        listed: list[str] = []
+        if not why:
+            self._add_further(shown, listed, left)
+        written: list[str] = []
         for at, line in shown.items():
-            if self.context and listed and at - 1 not in shown:  # lines of the text are left out
-                listed.append("--")
-            listed.append(line)
-        return "\n".join((*listed, *([f"... {why}; next: offset={next_}"] if why else ())))
+            if self.context and written and at - 1 not in shown:  # lines of the text are left out
+                written.append("--")
+            written.append(line)
+        return "\n".join((*written, *([f"... {why}; next: offset={next_}"] if why else ())))
+
+    def _add_further(self, shown: dict[int, str], listed: Sequence[_Hit], left: Budget) -> None:
+        """Add the further hits of long lines to the shown lines, as far as limit and budget allow."""
+        number = len(listed)
+        for hit in listed:
+            for text in hit.write_further() if hit.write_further else ():
+                number += 1
+                if number > self.limit or not left.admits(text):
+                    return
+                left = left.after(text)
+                shown[hit.at] += f"\n{text}"
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))
@@ -112,7 +130,7 @@ class Search(msgspec.Struct, frozen=True):
         first = next(pieces, b"").removeprefix(BOM_UTF8)
         for line in find_matching_lines(matcher, chain((first,), pieces), self.context):
             if line.number >= self.offset:
-                yield _Hit(line.number, partial(self._write, line, matcher))
+                yield _Hit(line.number, partial(self._write, line, matcher), partial(_excerpt_further, line, matcher))
 
     def _write(self, line: Line, matcher: Matcher) -> dict[int, str]:
         """A line of a text with its context lines, by number."""
@@ -138,17 +156,17 @@ class Search(msgspec.Struct, frozen=True):
                 path = json.dumps(path)
             earlier = located[place - 1][1] if place else None
             later = located[place + 1][1] if place + 1 < min(len(located), self.limit) else None
-            yield _Hit(at, partial(dict, {at: hit.write(path, earlier, later)}))
+            yield _Hit(at, partial(dict, {at: hit.write(path, earlier, later)}), hit.write_further)
         if time_error:
             raise time_error
         for at, _ in enumerate(lines, listed):
             yield _Hit(at)
 
     def _excerpt_hit(self, start: int, line: Line, matcher: Matcher) -> "_StringHit":
-        hit = _format_hit(line, matcher)
+        hit, write_further = _format_hit(line, matcher), partial(_excerpt_further, line, matcher)
         if not line.number and b"\n" not in line.data:
-            return _StringHit(start, None, hit)
-        return _StringHit(start, line.number, hit, *_excerpt_context(line, self.context))
+            return _StringHit(start, None, hit, write_further)
+        return _StringHit(start, line.number, hit, write_further, *_excerpt_context(line, self.context))
 
 
 class _StringHit(NamedTuple):
@@ -159,6 +177,7 @@ class _StringHit(NamedTuple):
     number: int | None
     """The number of the line; None: the string is one line."""
     line: str
+    write_further: Callable[[], Iterator[str]]
     above: Sequence[str] = ()
     """The lines before it that are shown."""
     below: Sequence[str] = ()
@@ -210,10 +229,27 @@ def _format_hit(line: Line, matcher: Matcher) -> str:
     """A line after its number; of a long line the hit with its position, and the number of further hits."""
     position = ""
     if line.stop - line.start > _LONG:
-        at = line.characters + count_characters(line.data[: line.start + line.at[0]])
         more = count_further(matcher, line)
-        position = f" (char {at}{f'; {_format_count(more)} more in this line' if more else ''})"
+        further = f"; {_format_count(more)} more in this line" if more else ""
+        position = f" (char {_locate(line, line.at[0])}{further})"
     return f"{position}: {excerpt(line.data[line.start : line.stop], line.at)}"
+
+
+def _locate(line: Line, at: int) -> int:
+    """The position of an offset of a line among the characters of the text."""
+    return line.characters + count_characters(line.data[: line.start + at])
+
+
+def _excerpt_further(line: Line, matcher: Matcher) -> Iterator[str]:
+    """Yield the further hits in a long line that no excerpt before contains."""
+    if line.stop - line.start <= _LONG:
+        return
+    data = line.data[line.start : line.stop]
+    shown = _find_excerpt(line.at)[1]
+    for at in matcher.find_further(data, line.at, MANY):
+        if at[1] > shown:
+            yield f"(char {_locate(line, at[0])}): {excerpt(data, at)}"
+            shown = _find_excerpt(at)[1]
 
 
 def _format_count(number: int) -> str:
@@ -300,6 +336,11 @@ def excerpt(line: bytes, at: tuple[int, int] = (0, 0)) -> str:
     """A short line, or the hit in a long line and its surroundings."""
     if len(line) <= _LONG:
         return str(line, "utf-8", "ignore").rstrip("\r")
-    start, stop = max(at[0] - _AROUND, 0), min(at[1], at[0] + _HIT)
-    shown = str(line[start : stop + _AROUND], "utf-8", "ignore").rstrip("\r")
-    return f"{'...' if start else ''}{shown}{'...' if stop + _AROUND < len(line) else ''}"
+    start, stop = _find_excerpt(at)
+    shown = str(line[start:stop], "utf-8", "ignore").rstrip("\r")
+    return f"{'...' if start else ''}{shown}{'...' if stop < len(line) else ''}"
+
+
+def _find_excerpt(at: tuple[int, int]) -> tuple[int, int]:
+    """The part of a long line that is shown for a hit."""
+    return max(at[0] - _AROUND, 0), min(at[1], at[0] + _HIT) + _AROUND
