@@ -10,6 +10,7 @@ import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
@@ -35,6 +36,7 @@ _NO_MATCH_IN_JSON: Final = "No match in the texts of this value. Keys and number
 _ESCAPED_BAR: Final = re.compile(r"(?<!\\)(?:\\\\)*\\\|")
 _ADVICE: Final = r" \| is the character |: write | between alternatives."
 """The advice about the patterns of grep, where an escaped bar is between alternatives."""
+_OTHER_CASE: Final = " With other upper and lower case there is a match: begin the pattern with (?i)."
 _NEAR: Final = 1 << 16
 """Bytes before and after a hit that are searched for its context lines."""
 _RUN: Final = 1 << 22
@@ -73,15 +75,27 @@ class Search(msgspec.Struct, frozen=True):
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
         """The hits as text for a model."""
-        matcher, span = Matcher(self.pattern), locate_text(blob)
-        may_occur, has_lines = matcher.may_occur(blob, lambda: check_time(is_over)), is_text(blob, span)
-        hits: Iterator[_Hit] = iter(())
-        if may_occur and has_lines:
-            hits = self._search_text(matcher, blob, span, is_over)
-        elif may_occur:
-            hits = self._search_strings(matcher, blob, is_over)
+        span = locate_text(blob)
+        if listed := self._list(self._search(self.pattern, blob, span, is_over)):
+            return listed
+        nothing = "No match." if is_text(blob, span) else _NO_MATCH_IN_JSON
+        return nothing + self._advise(blob, span, is_over)
+
+    def _search(self, pattern: str, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
+        matcher = Matcher(pattern)
+        if not matcher.may_occur(blob, lambda: check_time(is_over)):
+            return iter(())
+        if is_text(blob, span):
+            return self._search_text(matcher, blob, span, is_over)
+        return self._search_strings(matcher, blob, is_over)
+
+    def _advise(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
+        """The advice after a search without hits."""
         advice = _ADVICE if _ESCAPED_BAR.search(self.pattern) else ""
-        return self._list(hits) or ("No match." if has_lines else _NO_MATCH_IN_JSON) + advice
+        with suppress(ToolError):  # the time limit
+            if next(self._search(f"(?i){self.pattern}", blob, span, is_over), None):
+                advice += _OTHER_CASE
+        return advice
 
     def _list(self, hits: Iterator[_Hit]) -> str:
         """The hits within budget and time limit, the number of further hits, and the offset at which to continue."""
@@ -106,12 +120,12 @@ class Search(msgspec.Struct, frozen=True):
             why = "the time limit was reached"
         if not why:
             self._add_further(shown, listed, left)
-        written: list[str] = []
+        parts: list[str] = []
         for at, line in shown.items():
-            if self.context and written and at - 1 not in shown:  # lines of the text are left out
-                written.append("--")
-            written.append(line)
-        return "\n".join((*written, *([f"... {why}; next: offset={next_}"] if why else ())))
+            if self.context and parts and at - 1 not in shown:  # lines of the text are left out
+                parts.append("--")
+            parts.append(line)
+        return "\n".join(parts) + (f"\n... {why}; next: offset={next_}" if why else "")
 
     def _add_further(self, shown: dict[int, str], listed: Sequence[_Hit], left: Budget) -> None:
         """Add the further hits of long lines to the shown lines, as far as limit and budget allow."""
@@ -245,10 +259,11 @@ def _excerpt_further(line: Line, matcher: Matcher) -> Iterator[str]:
     if line.stop - line.start <= _LONG:
         return
     data = line.data[line.start : line.stop]
-    shown = _find_excerpt(line.at)[1]
+    shown, counted, character = _find_excerpt(line.at)[1], line.at[0], _locate(line, line.at[0])
     for at in matcher.find_further(data, line.at, MANY):
         if at[1] > shown:
-            yield f"(char {_locate(line, at[0])}): {excerpt(data, at)}"
+            character, counted = character + count_characters(data[counted : at[0]]), at[0]
+            yield f"(char {character}): {excerpt(data, at)}"
             shown = _find_excerpt(at)[1]
 
 
