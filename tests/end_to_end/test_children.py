@@ -95,9 +95,7 @@ async def test_an_upstream_that_exits_fails_its_calls_and_leaves_no_process(open
         assert await survivors(before) == {}
 
 
-async def test_an_upstream_that_exits_is_restarted_though_a_daemon_has_its_pipes(
-    open_client: OpenClient, raw: Any
-) -> None:
+async def test_an_upstream_that_exits_is_restarted_beside_a_daemon_of_it(open_client: OpenClient, raw: Any) -> None:
     async with open_client({"daemon": raw("daemon", "--name", "marker")}) as client:
         (grandchild,) = offspring(one_of(offspring(client.process.pid), "raw.py daemon"))
         try:

@@ -441,6 +441,29 @@ async def test_an_error_of_a_query_advises_only_tools_that_are_served(
             assert (await refused(client, "memory_query", query)).endswith(advice)
 
 
+async def test_a_slice_of_rows_in_a_text_is_refused_with_a_valid_expression(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store_text(client, next(iter(TEXTS_WITH_ROWS.values())))
+        for below, expression in (("0:2", "[0:2]"), ("*/name", "[*].name"), ("-1", "[-1]")):
+            answer = await refused(client, "memory_read", {"memory_path": f"{path}/{below}"})
+            assert answer.endswith(f"the JMESPath expression {expression} finds this part.")
+            assert "row" in await client.text("memory_query", {"memory_path": path, "expression": expression})
+
+
+async def test_a_slash_at_the_end_of_a_path_is_ignored(configured: Configured, open_lines: OpenLines, raw: Any) -> None:
+    async with open_lines(configured({"raw": raw()})) as client:
+        await client.greet()
+        path = await store(client, {"rows": [{"id": 7, "": {"": "x"}}], "text": "long " * 500})
+        assert await client.text(RETRIEVE, {"memory_path": f"{path}/rows/0/id/"}) == "7"
+        assert await client.text(RETRIEVE, {"memory_path": f"{path}/rows[0]/id//"}) == "7"
+        assert await client.text(RETRIEVE, {"memory_path": f"{path}/rows/0//"}) == "x"
+        answer = await refused(client, RETRIEVE, {"memory_path": f"{path}/rows/0/no/"})
+        assert 'has no key "no"' in answer
+
+
 @pytest.mark.parametrize("kind", TEXTS_WITH_ROWS)
 async def test_a_path_below_rows_in_a_text_is_refused_with_an_expression(client: Lines, kind: str) -> None:
     text = await store_text(client, TEXTS_WITH_ROWS[kind])

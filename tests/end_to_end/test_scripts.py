@@ -790,6 +790,24 @@ async def test_a_script_without_a_needed_input_learns_how_to_give_it(mirror: Mir
     )
 
 
+async def test_a_script_that_reads_inputs_as_an_object_learns_their_variables() -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("len(inputs['trips'])", {"trips": [{"id": 1}], "drivers": []})
+        assert reply.text.endswith(
+            "NameError: name 'inputs' is not defined\n"
+            "Each input is a variable: write trips, drivers.\n"
+            "Call memory_run again with a corrected script."
+        )
+        assert "inputs has no inputs" in (await mirror.run("inputs['trips']", {})).text
+
+
+async def test_a_key_that_is_read_as_an_attribute_is_written_in_brackets() -> None:
+    async with with_tools() as mirror:
+        reply = await mirror.run("sum(row.km for row in trips)", {"trips": [{"km": 1}]})
+        assert 'An object has keys, not attributes: write ["km"] in place of .km.\n' in reply.text
+        assert "attributes:" not in (await mirror.run("len(trips.items)", {"trips": {"items": [1]}})).text
+
+
 @pytest.mark.parametrize(
     ("code", "advice"),
     [

@@ -185,6 +185,31 @@ async def test_numbers_of_stored_json_keep_their_digits(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) n FROM orders",
+        "SELECT count(*) n FROM Orders o JOIN orders p ON o.id = p.id",
+        "WITH few AS (SELECT id FROM orders) SELECT count(*) n FROM few",
+    ],
+)
+@pytest.mark.parametrize("inputs", [{}, {"inputs": {}}])
+async def test_the_only_table_of_a_query_is_the_value_of_its_path(sql: str, inputs: dict[str, Any]) -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(ORDERS)
+        reply = await mirror.call("memory_query", {"memory_path": path, "sql": sql} | inputs)
+        assert reply.text == '[{"n":1500}]\nResult ends.'
+
+
+async def test_a_path_is_not_taken_for_one_of_several_tables() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(ORDERS)
+        reply = await mirror.call("memory_query", {"memory_path": path, "sql": "FROM orders JOIN users USING (id)"})
+        assert "Give the path there, with the name of its table" in reply.text
+        reply = await mirror.call("memory_query", {"memory_path": "orders-1", "sql": "FROM orders"})
+        assert 'No value is stored under "orders-1"' in reply.text
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         ({}, "`sql` with `inputs`"),

@@ -31,6 +31,7 @@ def grep(value: Any, pattern: str, budget: Budget = WIDE, **keys: int) -> str:
 
 LINES_WITH_GAP = "p/a line 0- 1\nline 1: 2\nline 2- 3\n--\nline 5- 6\nline 6: 7"
 NO_TEXT = "No match in the texts of this value. Keys and numbers are not searched."
+OTHER_CASE = " With other upper and lower case there is a match: begin the pattern with (?i)."
 TEXT = "alpha one\nbeta two\ngamma one\ndelta\nepsilon"
 
 
@@ -51,6 +52,9 @@ def test_the_error_of_a_pattern_that_only_backtracking_matches_says_so(pattern: 
         (TEXT, r"a\sg", {}, "No match."),
         (TEXT, r"o\s+g|ne", {}, "0: alpha one\n2: gamma one"),
         (TEXT, "(?i)ALPHA", {}, "0: alpha one"),
+        (TEXT, "Alpha", {}, f"No match.{OTHER_CASE}"),
+        (TEXT, "Alpha", {"offset": 1}, "No match."),
+        (b'{"a": "GLS"}', "gls", {}, f"{NO_TEXT}{OTHER_CASE}"),
         (TEXT, "one", {"limit": 1}, "0: alpha one\n... 1 more; next: offset=2"),
         (TEXT, "one", {"offset": 1}, "2: gamma one"),
         (TEXT, "nothing", {}, "No match."),
@@ -147,6 +151,32 @@ def test_a_hit_in_a_long_line_is_shown_with_its_position() -> None:
     assert excerpt(b"a" * 1000, (0, 900)) == "a" * 380 + "..."
     assert excerpt(b"a" * 1000, (990, 1000)) == "..." + "a" * 90
     assert grep({"a": "x" * 5000 + "needle"}, "needle") == f"p/a (char 5000): ...{'x' * 80}needle"
+
+
+FAR = "x" * 500
+SPREAD = f"{FAR}needle1{FAR}needle2 needle3{FAR}needle4"
+AROUND = "x" * 80
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_further_hits_of_a_long_line_are_shown_while_there_is_room(as_text: bool) -> None:  # noqa: FBT001
+    value, at = (SPREAD, "0") if as_text else ([SPREAD], "p/0")
+    first = f"{at} (char 500; 3 more in this line): ...{AROUND}needle1{AROUND}..."
+    second = f"(char 1007): ...{AROUND}needle2 needle3{'x' * 72}..."
+    third = f"(char 1522): ...{AROUND}needle4"
+    assert grep(value, r"needle\d").splitlines() == [first, second, third]
+    assert grep(value, r"needle\d", limit=2).splitlines() == [first, second]
+    assert grep(f"\u20ac{SPREAD}", r"needle\d").splitlines()[2] == third.replace("1522", "1523")
+    narrow = Budget(160 + 130, 10_000, len)
+    assert grep(value, r"needle\d", narrow).splitlines() == [first]
+
+
+def test_the_first_hit_of_each_line_comes_before_further_hits() -> None:
+    text = f"{SPREAD}\n{SPREAD}"
+    shown = grep(text, r"needle\d", limit=3).splitlines()
+    assert [line.split("(")[0] for line in shown] == ["0 ", "", "1 "]
+    assert grep(text, r"needle\d", limit=1).endswith("... 1 more; next: offset=1")
+    assert grep([SPREAD, "needle5"], r"needle\d").splitlines()[-1] == "p/1: needle5"
 
 
 def test_a_pattern_that_is_too_large_is_refused_with_advice() -> None:
@@ -268,10 +298,25 @@ def test_the_first_match_of_a_very_long_line_is_shown_and_all_are_counted(places
         line[place : place + 6] = b"needle"
     more = f"; {len(places) - 1} more in this line" if places[1:] else ""
     long = line.decode()
-    first, *rest = grep(f"{long}\nlast needle" if as_text else [long, "last needle"], "needle").splitlines()
+    first, *_, last = grep(f"{long}\nlast needle" if as_text else [long, "last needle"], "needle").splitlines()
     assert first.startswith(f"{'0' if as_text else 'p/0'} (char {places[0]}{more}): ")
-    assert rest == ["1: last needle" if as_text else "p/1: last needle"]
+    assert last == ("1: last needle" if as_text else "p/1: last needle")
     assert grep(long, "^x{2}").startswith("0 (char 0): ")
+
+
+def test_after_the_time_limit_no_other_case_is_searched() -> None:
+    blob = b'"%b needle"' % (b"x" * 6_000_000)
+    looks = 0
+
+    def count() -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    search = Search("[N]eedle", 0, 0, 30, WIDE)
+    assert search(blob, count) == f"No match.{OTHER_CASE}"
+    first = iter([False] * (looks // 2 + 1))  # the second search looks as often at the time as the first one
+    assert search(blob, lambda: next(first, True)) == "No match."
 
 
 def test_at_the_time_limit_a_match_in_a_very_long_line_is_shown() -> None:
@@ -340,7 +385,8 @@ def test_a_search_of_json_equals_a_search_of_each_string(
         for line in (string.removesuffix("\n").split("\n") if string else [])
     )
     shown = Search(pattern, 0, 0, 10**6, Budget(10**9, 10**9, len))(blob, never)
-    assert (0 if shown.startswith("No match") else len(shown.split("\n"))) == wanted
+    lines = [line for line in shown.split("\n") if not line.startswith("(char ")]  # without further hits of a line
+    assert (0 if shown.startswith("No match") else len(lines)) == wanted
 
 
 @pytest.mark.parametrize("text", ["needle", "\u00e9 needle", "a/needle", 'say "needle"', "line\nneedle"])

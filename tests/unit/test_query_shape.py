@@ -101,6 +101,8 @@ def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None
         ("rows[?k == 'b' OR k == 'a']", r"Write `\|\|` in place of `OR`"),
         ("rows t", "jmespath.org"),
         ("contains(t)", "jmespath.org"),
+        ("rows.map(r => r.n)", "JMESPath has no `=>`: write "),
+        ('.rows[] | select(.k == "b") | .n', r"JMESPath has no select\(\): write "),
     ],
 )
 def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, advice: str) -> None:
@@ -154,7 +156,11 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
             "length(edges)",
             'length() gets null. The key "edges" is within other values: begin with data."all orders".edges.',
         ),
-        (WRAPPED, "sort_by(edges, &no)", 'sort_by() gets null. No object of the value has the key "no".'),
+        ({"total": 2, "items": [{"carrier": "GLS"}]}, "items[].carier", 'key "carier". Similar keys: "carrier".'),
+        ({"total": 2, "items": [{"carrier": "GLS"}]}, "item[].carrier", 'key "item". Similar keys: "items".'),
+        ({"items": [1, 2]}, "items | length", "It is a function: write | length(@) in place of the key."),
+        ({"items": [1, 2]}, "items.length", "It is a function: write | length(@) in place of the key."),
+        (WRAPPED, "sort_by(edges, &xyz)", 'sort_by() gets null. No object of the value has the key "xyz".'),
         (
             WRAPPED,
             "[?id == `1`]",

@@ -158,7 +158,8 @@ def missing_key_error(
     if described.preview and text and (data := describe_embedded_data(text, trim(text))):
         use = "Use the path itself."
         if content.advise_query:
-            use = f"Query the path itself: the JMESPath expression {_write_expression(below)} finds this part."
+            part = ("" if _KEY.fullmatch(token) else _write_projection(below)) or _write_expression(below)
+            use = f"Query the path itself: the JMESPath expression {part} finds this part."
         advice = f"It is {data.description}. {use}"
     elif miss.kind == "object":
         wanted = unescape_token(token)

@@ -159,11 +159,13 @@ def _strip_wrapper_key(described: Descriptor, path: MemoryPath) -> MemoryPath:
 
 
 def _read_as_meant(path: MemoryPath, depth: int, miss: Miss) -> MemoryPath:
-    """The path without quotes at its end, or with several keys and indices in place of one such as `rows[0].name`.
+    """The path without a slash or quotes at its end, or with several keys in place of one such as `rows[0].name`.
 
     All later keys are read in the same way, so that a lookup of a path with a thousand such keys is repeated once.
     `depth` is the number of tokens before the missing key, and `miss` the value without the key.
     """
+    if path.tokens[-1] == "":
+        return MemoryPath(path.base, path.tokens[:-1])
     if (bare := path.without_wrapping) != path:
         return bare
     steps: list[JsonToken] = []

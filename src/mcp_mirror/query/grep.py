@@ -2,13 +2,15 @@
 
 The search covers the lines of a text, or the lines of all strings of a JSON value except its keys. A hit in a string
 has the path of the string, as JSON if it has control characters, and the line number if the string has several lines.
-Of a long line, only the surroundings of the hit are shown.
+Of a long line, only the surroundings of hits are shown: of the first hit in each line and, if there is room after the
+last line, of the further hits.
 """
 
 import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
@@ -34,6 +36,7 @@ _NO_MATCH_IN_JSON: Final = "No match in the texts of this value. Keys and number
 _ESCAPED_BAR: Final = re.compile(r"(?<!\\)(?:\\\\)*\\\|")
 _ADVICE: Final = r" \| is the character |: write | between alternatives."
 """The advice about the patterns of grep, where an escaped bar is between alternatives."""
+_OTHER_CASE: Final = " With other upper and lower case there is a match: begin the pattern with (?i)."
 _NEAR: Final = 1 << 16
 """Bytes before and after a hit that are searched for its context lines."""
 _RUN: Final = 1 << 22
@@ -52,6 +55,8 @@ class _Hit(msgspec.Struct, frozen=True):
     """The line number in a text; the number of earlier hits in any other value."""
     write: Callable[[], dict[int, str]] | None = None
     """Returns the lines to show by their numbers: the hit and its context. None: the hit is only counted."""
+    write_further: Callable[[], Iterator[str]] | None = None
+    """Yields the surroundings of further hits in a long line."""
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -70,41 +75,68 @@ class Search(msgspec.Struct, frozen=True):
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
         """The hits as text for a model."""
-        matcher, span = Matcher(self.pattern), locate_text(blob)
-        may_occur, has_lines = matcher.may_occur(blob, lambda: check_time(is_over)), is_text(blob, span)
-        hits: Iterator[_Hit] = iter(())
-        if may_occur and has_lines:
-            hits = self._search_text(matcher, blob, span, is_over)
-        elif may_occur:
-            hits = self._search_strings(matcher, blob, is_over)
+        span = locate_text(blob)
+        if listed := self._list(self._search(self.pattern, blob, span, is_over)):
+            return listed
+        nothing = "No match." if is_text(blob, span) else _NO_MATCH_IN_JSON
+        return nothing + self._advise(blob, span, is_over)
+
+    def _search(self, pattern: str, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
+        matcher = Matcher(pattern)
+        if not matcher.may_occur(blob, lambda: check_time(is_over)):
+            return iter(())
+        if is_text(blob, span):
+            return self._search_text(matcher, blob, span, is_over)
+        return self._search_strings(matcher, blob, is_over)
+
+    def _advise(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
+        """The advice after a search without hits."""
         advice = _ADVICE if _ESCAPED_BAR.search(self.pattern) else ""
-        return self._list(hits) or ("No match." if has_lines else _NO_MATCH_IN_JSON) + advice
+        with suppress(ToolError):  # the time limit
+            if next(self._search(f"(?i){self.pattern}", blob, span, is_over), None):
+                advice += _OTHER_CASE
+        return advice
 
     def _list(self, hits: Iterator[_Hit]) -> str:
         """The hits within budget and time limit, the number of further hits, and the offset at which to continue."""
         shown: dict[int, str] = {}
-        number, last, next_ = 0, self.offset - 1, self.offset - 1
+        listed: list[_Hit] = []
+        last, next_ = self.offset - 1, self.offset - 1
         left, why = self.budget.without(_FOOTER), ""
         try:
             for hit in hits:
-                written = hit.write() if hit.write and number < self.limit else {}
+                written = hit.write() if hit.write and len(listed) < self.limit else {}
                 lines = {at: line for at, line in written.items() if at > last or at == hit.at}
                 text = "\n".join(lines.values())
                 if not lines or (shown and not left.admits(text)):
                     next_, why = hit.at, _count_rest(hits)
                     break
                 shown |= lines  # a hit replaces itself among the lines after the hit before
-                number, left, last, next_ = number + 1, left.after(text), max(last, *lines), hit.at + 1
+                left, last, next_ = left.after(text), max(last, *lines), hit.at + 1
+                listed.append(hit)
         except ToolError:
             if not shown:
                 raise
             why = "the time limit was reached"
-        listed: list[str] = []
+        if not why:
+            self._add_further(shown, listed, left)
+        parts: list[str] = []
         for at, line in shown.items():
-            if self.context and listed and at - 1 not in shown:  # lines of the text are left out
-                listed.append("--")
-            listed.append(line)
-        return "\n".join(listed) + (f"\n... {why}; next: offset={next_}" if why else "")
+            if self.context and parts and at - 1 not in shown:  # lines of the text are left out
+                parts.append("--")
+            parts.append(line)
+        return "\n".join(parts) + (f"\n... {why}; next: offset={next_}" if why else "")
+
+    def _add_further(self, shown: dict[int, str], listed: Sequence[_Hit], left: Budget) -> None:
+        """Add the further hits of long lines to the shown lines, as far as limit and budget allow."""
+        number = len(listed)
+        for hit in listed:
+            for text in hit.write_further() if hit.write_further else ():
+                number += 1
+                if number > self.limit or not left.admits(text):
+                    return
+                left = left.after(text)
+                shown[hit.at] += f"\n{text}"
 
     def _search_text(self, matcher: Matcher, blob: Buffer, span: Span, is_over: IsOver) -> Iterator[_Hit]:
         pieces = (piece.data for piece in split_text(blob, span, is_over))
@@ -112,7 +144,7 @@ class Search(msgspec.Struct, frozen=True):
         first = next(pieces, b"").removeprefix(BOM_UTF8)
         for line in find_matching_lines(matcher, chain((first,), pieces), self.context):
             if line.number >= self.offset:
-                yield _Hit(line.number, partial(self._write, line, matcher))
+                yield _Hit(line.number, partial(self._write, line, matcher), partial(_excerpt_further, line, matcher))
 
     def _write(self, line: Line, matcher: Matcher) -> dict[int, str]:
         """A line of a text with its context lines, by number."""
@@ -129,7 +161,8 @@ class Search(msgspec.Struct, frozen=True):
                     continue
                 is_whole, written = not line.number and b"\n" not in line.data, _format_hit(line, matcher)
                 context = () if is_whole else _excerpt_context(line, self.context)
-                found.append(_StringHit(start, None if is_whole else line.number, written, *context))
+                further = partial(_excerpt_further, line, matcher)
+                found.append(_StringHit(start, None if is_whole else line.number, written, further, *context))
         except ToolError as error:
             time_error = error
         locations = {span.start: where for span, where in strings_at(blob, list({hit.start: None for hit in found}))}
@@ -141,7 +174,7 @@ class Search(msgspec.Struct, frozen=True):
                 path = json.dumps(path)
             earlier = located[place - 1][1] if place else None
             later = located[place + 1][1] if place + 1 < min(len(located), self.limit) else None
-            yield _Hit(at, partial(dict, {at: hit.write(path, earlier, later)}))
+            yield _Hit(at, partial(dict, {at: hit.write(path, earlier, later)}), hit.write_further)
         if time_error:
             raise time_error
         for at, _ in enumerate(lines, listed):
@@ -156,6 +189,7 @@ class _StringHit(NamedTuple):
     number: int | None
     """The number of the line; None: the string is one line."""
     line: str
+    write_further: Callable[[], Iterator[str]]
     above: Sequence[str] = ()
     """The lines before it that are shown."""
     below: Sequence[str] = ()
@@ -207,10 +241,28 @@ def _format_hit(line: Line, matcher: Matcher) -> str:
     """A line after its number; of a long line the hit with its position, and the number of further hits."""
     position = ""
     if line.stop - line.start > _LONG:
-        at = line.characters + count_characters(line.data[: line.start + line.at[0]])
         more = count_further(matcher, line)
-        position = f" (char {at}{f'; {_format_count(more)} more in this line' if more else ''})"
+        further = f"; {_format_count(more)} more in this line" if more else ""
+        position = f" (char {_locate(line, line.at[0])}{further})"
     return f"{position}: {excerpt(line.data[line.start : line.stop], line.at)}"
+
+
+def _locate(line: Line, at: int) -> int:
+    """The position of an offset of a line among the characters of the text."""
+    return line.characters + count_characters(line.data[: line.start + at])
+
+
+def _excerpt_further(line: Line, matcher: Matcher) -> Iterator[str]:
+    """Yield the further hits in a long line that no excerpt before contains."""
+    if line.stop - line.start <= _LONG:
+        return
+    data = line.data[line.start : line.stop]
+    shown, counted, character = _find_excerpt(line.at)[1], line.at[0], _locate(line, line.at[0])
+    for at in matcher.find_further(data, line.at, MANY):
+        if at[1] > shown:
+            character, counted = character + count_characters(data[counted : at[0]]), at[0]
+            yield f"(char {character}): {excerpt(data, at)}"
+            shown = _find_excerpt(at)[1]
 
 
 def _format_count(number: int) -> str:
@@ -297,6 +349,11 @@ def excerpt(line: bytes, at: tuple[int, int] = (0, 0)) -> str:
     """A short line, or the hit in a long line and its surroundings."""
     if len(line) <= _LONG:
         return str(line, "utf-8", "ignore").rstrip("\r")
-    start, stop = max(at[0] - _AROUND, 0), min(at[1], at[0] + _HIT)
-    shown = str(line[start : stop + _AROUND], "utf-8", "ignore").rstrip("\r")
-    return f"{'...' if start else ''}{shown}{'...' if stop + _AROUND < len(line) else ''}"
+    start, stop = _find_excerpt(at)
+    shown = str(line[start:stop], "utf-8", "ignore").rstrip("\r")
+    return f"{'...' if start else ''}{shown}{'...' if stop < len(line) else ''}"
+
+
+def _find_excerpt(at: tuple[int, int]) -> tuple[int, int]:
+    """The part of a long line that is shown for a hit."""
+    return max(at[0] - _AROUND, 0), min(at[1], at[0] + _HIT) + _AROUND

@@ -130,11 +130,12 @@ class Matcher:
         spans = (match.span() for match in self._line.finditer(line))
         return next((span for span in spans if span[1] > searched), None)
 
-    def count(self, line: bytes, begin: int, most: int) -> int:
-        """The number of matches in a line after `begin`, at most `most`."""
+    def find_further(self, line: bytes, first: tuple[int, int], most: int) -> Iterator[tuple[int, int]]:
+        """The spans of the matches in a line after the first one, at most `most`."""
+        begin = max(first[1], first[0] + 1)
         if begin > len(line):
-            return 0
-        return sum(1 for _ in islice(self._line.finditer(line, begin), most))
+            return iter(())
+        return (match.span() for match in islice(self._line.finditer(line, begin), most))
 
     def _find_candidate(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
         """An offset at or before the next match, and the end of the candidate; None if no line before `end` matches."""
@@ -277,7 +278,7 @@ def count_further(matcher: Matcher, line: Line) -> int:
 
 
 def _count_more(matcher: Matcher, line: Line) -> int:
-    return matcher.count(line.data[line.start : line.stop], max(line.at[1], line.at[0] + 1), MANY)
+    return sum(1 for _ in matcher.find_further(line.data[line.start : line.stop], line.at, MANY))
 
 
 def _split_chunks(pieces: Iterable[bytes], context: int) -> Iterator[_Chunk]:

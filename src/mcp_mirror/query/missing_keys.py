@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from jmespath.functions import Functions
+
 from mcp_mirror.core.embedded_json import read_json_container
 from mcp_mirror.core.main_parts import find_column_names
+from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.paths import MemoryPath, unescape_token
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
@@ -31,6 +34,8 @@ _CHAINS: Final = _OF_ARRAYS | {"subexpression", "value_projection", "pipe"}
 _WHOLE: Final = ("identity", "current")
 """Parts of expressions that stand for the value itself."""
 
+_MAX_KEYS: Final = 500
+"""Keys of a value with which a key that it does not have is compared."""
 _MIN_RECORDS: Final = 4
 """Members of an object from which they may be its rows."""
 _SAMPLED: Final = 20
@@ -81,8 +86,17 @@ def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
             return f"{reason} The text at {place} contains JSON with this key: add {place} to `memory_path`."
         if cells := _find_column(blob, name):
             return f"{reason} The rows are arrays: the cells of this column are {cells}."
-        return reason
+        return reason + _name_alternative(name, value)
     return _explain_part(parsed, value)
+
+
+def _name_alternative(name: str, value: Any) -> str:
+    """What a key was meant for that a value does not have, as a sentence after a space; empty if that is unknown."""
+    if name in Functions.FUNCTION_TABLE:
+        return f" It is a function: write | {name}(@) in place of the key."
+    keys = (key for _, inner in _walk_value(value) if isinstance(inner, dict) for key in inner)
+    near = find_nearest(name, dict.fromkeys(islice(keys, _MAX_KEYS)))
+    return f" Similar keys: {', '.join(map(quote_key, near))}." if near else ""
 
 
 def _find_column(blob: Buffer, name: str) -> str | None:

@@ -68,6 +68,11 @@ _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
 _OPERATORS: Final[Mapping[str, str]] = {"=": "==", "and": "&&", "or": "||"}
 """Operators of other languages, and those of JMESPath."""
+_FOREIGN: Final[Mapping[str, str]] = {
+    "=>": "JMESPath has no `=>`: write [?KEY == 'text'] to filter and [].KEY to select.",  # of JavaScript
+    "select(": "JMESPath has no select(): write [?KEY == 'text'] to filter.",  # of jq
+}
+"""Parts of expressions in other languages, with advice."""
 _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 """Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
 
@@ -148,6 +153,8 @@ def _advise(error: JMESPathError) -> str:
         token = str(error.token_value)
         if error.token_type == "NUMBER":  # noqa: S105
             return f"Write a number in backticks (`{token}`) and an index in brackets ([0])."
+        if advice := next((advice for sign, advice in _FOREIGN.items() if sign in (error.expression or "")), ""):
+            return advice
         if operator := _OPERATORS.get(token.lower()):
             return f"Write `{operator}` in place of `{token}`."
     if isinstance(error, JMESPathTypeError) and error.actual_type == "null":

@@ -20,6 +20,7 @@ from mcp_mirror.settings.policies import CodePolicy
 
 _MAX_STORED: Final = 20
 """Stored values that an error names."""
+_INPUTS: Final = "inputs"
 _MAX_NAMED: Final = 10
 """Inputs and results whose fields an error names."""
 _PARSED: Final = "Inputs and results of tools are parsed values already: use them without json.loads."
@@ -80,6 +81,8 @@ _WRONG_SHAPE: Final = (
     "'dict' object has no attribute",
 )
 """Parts of messages of a script that takes values for others."""
+_ATTRIBUTE: Final = re.compile(r"'dict' object has no attribute '(\w+)'")
+"""The error of `row.price`."""
 _CALLED: Final = re.compile(r"(?<![.\w])(\w++)\s*+\(")
 """A function that is called."""
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
@@ -135,7 +138,7 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: Progress) 
 def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
     """Yield what corrects a script that failed, a sentence per line."""
     if name := _find_missing_input(failure.message, progress):
-        yield f"inputs has no {name}: first call the tool that gets it, then give its path in inputs."
+        yield from _describe_missing_input(name, progress)
         return
     if undefined := _UNDEFINED.search(failure.message):
         yield from _describe_import(undefined[1], progress.code)
@@ -146,12 +149,28 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
     elif general:
         yield general
     elif _mentions(failure, _WRONG_SHAPE):
+        yield from _describe_attribute(failure.message)
         yield from _describe_texts(progress)
         yield from _describe_keys(progress)
     elif failure.kind.endswith("JSONDecodeError"):
         yield from _describe_texts(progress)
     if not any(refusal in failure.message for refusal in progress.refusals):
         yield _AGAIN
+
+
+def _describe_missing_input(name: str, progress: Progress) -> Iterator[str]:
+    """Yield how a script gets an input that it does not have, or reads its inputs if it reads them as an object."""
+    if name == _INPUTS and progress.inputs:
+        yield f"Each input is a variable: write {', '.join(progress.inputs[:_MAX_NAMED])}."
+        yield _AGAIN
+    else:
+        yield f"inputs has no {name}: first call the tool that gets it, then give its path in inputs."
+
+
+def _describe_attribute(message: str) -> Iterator[str]:
+    """Yield how to read a key that a script reads as an attribute, as in JavaScript."""
+    if (found := _ATTRIBUTE.search(message)) and not hasattr(dict, found[1]):
+        yield f'An object has keys, not attributes: write ["{found[1]}"] in place of .{found[1]}.'
 
 
 def _describe_import(name: str, code: str) -> Iterator[str]:

@@ -73,7 +73,8 @@ async def grep(call: ToolInput) -> Content:
         budget=call.memory.budget,
         path=str(found_value.path),
     )
-    cost = len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern)
+    # Without a match, it is searched once more in other case.
+    cost = 2 * (len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern))
     if found_value.kind != "text" and cost <= INLINE_BYTES and not has_few_parts(found_value.blob):
         cost = INLINE_BYTES + 1  # the location of each match is found through all objects and arrays around it
     return build_answer_content(await query_value(call, found_value, search, cost))

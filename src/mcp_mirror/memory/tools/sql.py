@@ -18,7 +18,7 @@ from mcp_mirror.memory.code.inputs import Inputs, read_inputs
 from mcp_mirror.memory.tools.lookup import PATH
 from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_hidden, show
-from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_answer_content
+from mcp_mirror.memory.tools.tool import Arguments, Content, MemoryTool, ToolInput, build_answer_content
 from mcp_mirror.query.sql import SqlFailure
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
@@ -48,6 +48,10 @@ _NO_TABLE: Final = (
 )
 _SELECT: Final = re.compile(r"\s*(?:select|with|from)\s+[\w*\"]", re.IGNORECASE)
 """The beginning of an SQL query, which no JMESPath expression has."""
+_TABLE: Final = re.compile(r"\b(?:from|join)\s+([a-z_]\w*)", re.IGNORECASE | re.ASCII)
+"""A name from which a query reads rows."""
+_CTE: Final = re.compile(r"\b([a-z_]\w*)\s+as\s+\(", re.IGNORECASE | re.ASCII)
+"""The name of a common table expression."""
 _NOT_JMESPATH: Final = (
     "`expression` is JMESPath, not SQL. Give the query as `sql`, and the value by the name of its table in `inputs`, "
     'such as {{"t": {path}}}, in place of `memory_path` and `expression`.'
@@ -73,16 +77,18 @@ def with_sql(tool: MemoryTool, *, has_run: bool) -> MemoryTool:
 
 
 async def _query_either(call: ToolInput) -> Content:
-    """Run the form of the query that the arguments name. Small models add a `memory_path` to a complete SQL form."""
+    """Run the form of the query that the arguments name.
+
+    Small models add a `memory_path` to a complete SQL form. Others give it in place of `inputs`, where it is the table.
+    """
     given = {name for name in (PATH, "expression", "sql", "inputs") if call.arguments.has(name)}
     if "inputs" in given and not call.arguments.json("inputs").strip(b"{} \t\r\n"):
         given.remove("inputs")
     if "sql" in given:
         if "expression" in given:
             raise ToolError("`sql` reads the tables of `inputs`. Leave `expression` out and call again.")
-        if PATH in given and "inputs" not in given:
-            raise ToolError(_NO_TABLE)
-        return await _query_tables(call)
+        is_named = "inputs" in given or PATH not in given
+        return await _query_tables(call, None if is_named else _name_only_table(call.arguments))
     if given == {PATH, "expression"}:
         if _SELECT.match(call.arguments.text("expression")):
             raise ToolError(_NOT_JMESPATH.format(path=as_json_string(call.arguments.text(PATH), _MAX_PATH)))
@@ -90,14 +96,31 @@ async def _query_either(call: ToolInput) -> Content:
     raise ToolError(_NOT_OF_TABLES if {"expression", "inputs"} <= given else _FORMS)
 
 
-async def _query_tables(call: ToolInput) -> Content:
-    """Run an SQL query and return its rows: a few as they are, others as a notice."""
+def _name_only_table(arguments: Arguments) -> bytes:
+    """Return the inputs of a query of one table, whose value is that of `memory_path`.
+
+    Raises:
+        ToolError: The query reads no table or several, or the table has a name that an input cannot have.
+    """
+    sql = arguments.code("sql")[:_MAX_SQL]
+    names = {name.casefold() for name in _TABLE.findall(sql)} - {name.casefold() for name in _CTE.findall(sql)}
+    if len(names) != 1:
+        raise ToolError(_NO_TABLE)
+    return msgspec.json.encode({names.pop(): arguments.text(PATH)})
+
+
+async def _query_tables(call: ToolInput, given: bytes | None) -> Content:
+    """Run an SQL query and return its rows: a few as they are, others as a notice.
+
+    `given` has the inputs in place of the argument `inputs`, as JSON text.
+    """
     memory, sql = call.memory, call.arguments.code("sql")
     if memory.sql is None:
         raise ToolError("SQL queries cannot run here. Use `memory_path` and `expression`.")
     if len(sql) > _MAX_SQL:
         raise ToolError(f"`sql` has {len(sql):,} characters; {_MAX_SQL:,} are accepted. Shorten it.")
-    inputs = await _read_tables(call)
+    raw = call.arguments.json("inputs") if given is None and call.arguments.has("inputs") else given or b"{}"
+    inputs = await _read_tables(call, raw)
     memory.trace.detail = {
         "sql": hashlib.sha256(sql.encode("utf-8", "replace")).hexdigest(),
         "inputs": " ".join(inputs.paths),
@@ -119,9 +142,8 @@ async def _query_tables(call: ToolInput) -> Content:
         return await save_and_reply(call, table) if shown is None else build_answer_content(shown)
 
 
-async def _read_tables(call: ToolInput) -> Inputs:
+async def _read_tables(call: ToolInput, raw: bytes) -> Inputs:
     """Resolve the inputs of a query."""
-    raw = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
     limit = call.memory.tools.query_bytes
 
     def check_size(size: int) -> None:
