@@ -36,15 +36,18 @@ class State(msgspec.Struct, frozen=True):
 
     name: str
     documentation: str
-    labels: tuple[str, ...]
-    read: Callable[[], Samples]
+    read: Callable[[], Samples | float | None]
+    """Returns the samples, or the only one without labels; None if it is not known now."""
+    labels: tuple[str, ...] = ()
     kind: Literal["gauge", "counter"] = "gauge"
 
     def collect(self) -> Metric:
         """Return the present samples."""
         create = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         family: CounterMetricFamily | GaugeMetricFamily = create(self.name, self.documentation, labels=self.labels)
-        for labels, value in self.read():
+        read = self.read()
+        samples = [((), read)] if isinstance(read, int | float) else read or ()
+        for labels, value in samples:
             family.add_metric(labels, value)
         return family
 

@@ -44,87 +44,75 @@ def register_states(
     applied = "When the configuration in use was applied, in seconds since 1970."
     metrics.add_state(
         *_upstream_states(services.upstreams),
-        _number(f"{reload}_successful", "1 if the last reload succeeded.", lambda: reloads.is_successful),
-        _number(f"{reload}_success_timestamp_seconds", applied, lambda: reloads.succeeded_at),
-        _number("mcp_mirror_inflight_calls", "Calls in progress.", lambda: metrics.inflight_calls),
-        _number("mcp_mirror_queued_calls", "Calls that wait for a place.", lambda: limiter.waiting_count),
-        _number("mcp_mirror_sessions", "Open sessions of 2025-11-25 clients.", lambda: len(list(sessions))),
+        State(f"{reload}_successful", "1 if the last reload succeeded.", lambda: reloads.is_successful),
+        State(f"{reload}_success_timestamp_seconds", applied, lambda: reloads.succeeded_at),
+        State("mcp_mirror_inflight_calls", "Calls in progress.", lambda: metrics.inflight_calls),
+        State("mcp_mirror_queued_calls", "Calls that wait for a place.", lambda: limiter.waiting_count),
+        State("mcp_mirror_sessions", "Open sessions of 2025-11-25 clients.", lambda: len(list(sessions))),
         State(
             "mcp_mirror_rejected_requests",
             "HTTP requests that the gateway rejected before they reached MCP.",
-            ("reason",),
             lambda: [((reason.replace(" ", "_"),), number) for reason, number in rejected_requests.counts.items()],
+            ("reason",),
             "counter",
         ),
         State(
             "mcp_mirror_audit_records",
             "Records of the audit log.",
-            ("result",),
             lambda: [((name,), number) for name, number in services.audit.counts.items()],
+            ("result",),
             "counter",
         ),
-        _number("mcp_mirror_store_up", "1 if the store has answered.", lambda: store.totals is not None),
-        State("mcp_mirror_store_values", "Values of all principals.", (), store.reader(lambda one: one.values)),
-        State("mcp_mirror_store_bytes", "Bytes of all values.", (), store.reader(lambda one: one.size)),
+        State("mcp_mirror_store_up", "1 if the store has answered.", lambda: store.totals is not None),
+        State("mcp_mirror_store_values", "Values of all principals.", store.reader(lambda one: one.values)),
+        State("mcp_mirror_store_bytes", "Bytes of all values.", store.reader(lambda one: one.size)),
         State(
             "mcp_mirror_store_evictions",
             "Values that this process has evicted.",
-            (),
             store.reader(lambda one: one.evicted),
-            "counter",
+            kind="counter",
         ),
-        _number("mcp_mirror_event_loop_lag_seconds", "Duration of a pass of the event loop.", lambda: lag.seconds),
+        State("mcp_mirror_event_loop_lag_seconds", "Duration of a pass of the event loop.", lambda: lag.seconds),
         State(
             "mcp_mirror_event_loop_stalls",
             "Stalls of the event loop by their least duration in seconds.",
-            ("over",),
             _read_stalls,
+            ("over",),
             "counter",
         ),
     )
 
 
-def _number(name: str, documentation: str, read: Callable[[], float]) -> State:
-    """Return a gauge with one value."""
-    return State(name, documentation, (), lambda: [((), read())])
-
-
 def _upstream_states(upstreams: UpstreamRegistry) -> Iterator[State]:
-    def of_upstreams(read: Callable[[Upstream], float]) -> Callable[[], Samples]:
+    def each(read: Callable[[Upstream], float]) -> Callable[[], Samples]:
         return lambda: [((one.policy.name,), read(one)) for one in upstreams]
+
+    def each_shared(read: Callable[[ConnectionSettings], float], *labels: str) -> Callable[[], Samples]:
+        """Read the settings that the connections of each upstream share."""
+        return lambda: [
+            ((one.policy.name, *labels), read(connection.settings))
+            for one in upstreams
+            for connection in one.connections[:1]
+        ]
 
     def read_status() -> Samples:
         return [((one.policy.name, state), one.status.state == state) for one in upstreams for state in _STATES]
 
-    def read_connects() -> Samples:
-        for name, shared in _list_settings(upstreams):
-            yield (name, "opened"), shared.counts.opened
-            yield (name, "failed"), shared.counts.failed
-
-    def read_lost() -> Samples:
-        return [((name,), shared.counts.lost) for name, shared in _list_settings(upstreams)]
-
-    def read_queued() -> Samples:
-        return [((name,), shared.limiter.waiting_count) for name, shared in _list_settings(upstreams)]
-
     prefix, name, result = "mcp_mirror_upstream", ("upstream",), ("upstream", "result")
-    open_ones = of_upstreams(lambda one: len(one.connections))
-    inflight = of_upstreams(lambda one: one.inflight_count)
-    broken = of_upstreams(lambda one: sum(each.is_circuit_open for each in one.connections))
-    yield State(f"{prefix}_state", "1 for the state of the upstream.", ("upstream", "state"), read_status)
-    yield State(f"{prefix}_connections", "Connections to the upstream, open or reconnecting.", name, open_ones)
-    yield State(f"{prefix}_inflight_requests", "Requests that wait for the upstream.", name, inflight)
-    yield State(f"{prefix}_open_circuit_breakers", "Connections that fail at once.", name, broken)
-    yield State(f"{prefix}_queued_requests", "Requests that wait for a place at the upstream.", name, read_queued)
-    yield State(f"{prefix}_connects", "Attempts to connect.", result, read_connects, "counter")
-    yield State(f"{prefix}_disconnects", "Connections that ended.", name, read_lost, "counter")
-
-
-def _list_settings(upstreams: UpstreamRegistry) -> Iterator[tuple[str, ConnectionSettings]]:
-    """Yield the settings that the connections of each upstream share."""
-    for upstream in upstreams:
-        for connection in upstream.connections[:1]:
-            yield upstream.policy.name, connection.settings
+    connections = each(lambda one: len(one.connections))
+    inflight = each(lambda one: one.inflight_count)
+    broken = each(lambda one: sum(connection.is_circuit_open for connection in one.connections))
+    queued = each_shared(lambda shared: shared.limiter.waiting_count)
+    opened = each_shared(lambda shared: shared.counts.opened, "opened")
+    failed = each_shared(lambda shared: shared.counts.failed, "failed")
+    lost = each_shared(lambda shared: shared.counts.lost)
+    yield State(f"{prefix}_state", "1 for the state of the upstream.", read_status, ("upstream", "state"))
+    yield State(f"{prefix}_connections", "Connections to the upstream, open or reconnecting.", connections, name)
+    yield State(f"{prefix}_inflight_requests", "Requests that wait for the upstream.", inflight, name)
+    yield State(f"{prefix}_open_circuit_breakers", "Connections that fail at once.", broken, name)
+    yield State(f"{prefix}_queued_requests", "Requests that wait for a place at the upstream.", queued, name)
+    yield State(f"{prefix}_connects", "Attempts to connect.", lambda: (*opened(), *failed()), result, "counter")
+    yield State(f"{prefix}_disconnects", "Connections that ended.", lost, name, "counter")
 
 
 def _read_stalls() -> Samples:
@@ -145,8 +133,8 @@ class _StoreSize(msgspec.Struct):
             totals = await self.store.totals()
         self.totals = totals
 
-    def reader(self, select: Callable[[StoreTotals], float]) -> Callable[[], Samples]:
-        return lambda: [] if self.totals is None else [((), select(self.totals))]
+    def reader(self, select: Callable[[StoreTotals], float]) -> Callable[[], float | None]:
+        return lambda: None if self.totals is None else select(self.totals)
 
 
 class _LoopLag(msgspec.Struct):
