@@ -70,8 +70,6 @@ class Connections:
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
         self.idle_deadline: SharedTimer = SharedTimer(_IDLE_TIMEOUT)
         self._capacity = _limit_connections(policy.max_connections)
-        self.max_read: int = _MAX_READ
-        """Bytes that a connection reads at once."""
         self._open: set[LimitedProtocol] = set()
         self._pending: dict[LimitedProtocol, None] = {}
         """Connections that wait for a complete head, without an admitted request before; the oldest first."""
@@ -90,7 +88,6 @@ class Connections:
         At the limit, this closes the oldest pending or idle connection.
         """
         self._open.add(connection)
-        self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // len(self._open))
         if len(self._open) <= self._capacity:
             return True
         oldest = next(iter(self._pending), None) or next(iter(self._idle), None)
@@ -98,6 +95,11 @@ class Connections:
             return False
         oldest.drop()
         return len(self._open) <= self._capacity
+
+    @property
+    def max_read(self) -> int:
+        """Bytes that a connection reads at once."""
+        return min(_MAX_READ, _MAX_READ_TOGETHER // (len(self._open) or 1))
 
     @property
     def is_overrun(self) -> bool:
@@ -135,7 +137,6 @@ class Connections:
         self._open.discard(connection)
         self.turns.remove(connection)
         self.chunk_turns.remove(connection)
-        self.max_read = min(_MAX_READ, _MAX_READ_TOGETHER // (len(self._open) or 1))
         self.remove_waiting(connection)
 
     def report_disconnect(self, connection: "LimitedProtocol") -> None:

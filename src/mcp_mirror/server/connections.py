@@ -1,11 +1,10 @@
-"""One HTTP connection: its states, and the steps from received bytes to a request of the ASGI application.
+"""One HTTP connection, and the steps from received bytes to a request of the ASGI application.
 
 The limits that it shares with the other connections are in `connection_limits`.
 """
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -31,21 +30,6 @@ _AFTER_HANDSHAKE: Final = frozenset({b"mcp-session-id", b"mcp-protocol-version"}
 which take as long as several calls."""
 _MAX_SEARCHED: Final = 4096
 """Bytes of a request that waits for its turn in which these headers are searched."""
-
-
-class _State(Enum):
-    """What a connection does. After `SERVING` follows one of the others: the client may have sent the next request."""
-
-    RECEIVING = auto()
-    """It waits for the rest of a request's head, or for the first request."""
-    QUEUED = auto()
-    """A request has arrived, and has to wait for the requests of other connections to begin (`Turns`)."""
-    SERVING = auto()
-    """From the head of a request to the end of its response; the body may still arrive."""
-    IDLE = auto()
-    """After a response, without a byte of the next request."""
-    CLOSED = auto()
-    """It is closed or closing."""
 
 
 def find_connection(scope: Scope) -> "LimitedProtocol | None":
@@ -134,27 +118,21 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _read_request(self) -> None:
         """Add a body to the present request, and begin the next one after the end of its response."""
+        requests = self._requests
         while not self.transport.is_closing():
-            if self._requests.is_in_body:
-                body = self._connections.chunk_turns.read_body(self, self._requests)
-                if body is None:
+            if requests.is_in_body:
+                if (body := self._connections.chunk_turns.read_body(self, requests)) is None:
                     return
                 self._add_body(body)
             elif self._is_serving:
-                if self._requests.received:
+                if requests.received:
                     self.flow.pause_reading()
                 return
             else:
-                head = self._read_head()
-                if head is None:
+                may_begin = requests.received and not self._hand_over() and self._connections.turns.take(self)
+                if not may_begin or (head := requests.read_head()) is None:
                     return
                 self._begin(head)
-
-    def _read_head(self) -> RequestHead | None:
-        """Return the head of a request; None if it is not complete, queued, or served by another worker."""
-        if not self._requests.received or self._hand_over() or not self._connections.turns.take(self):
-            return None
-        return self._requests.read_head()
 
     def _hand_over(self) -> bool:
         """Give the connection to another worker if its next request belongs there. Return whether it does."""
@@ -279,37 +257,25 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _is_serving(self) -> bool:
+        """From the head of a request to the end of its response; the body may still arrive."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def _is_queued(self) -> bool:
+        """A request has arrived, and waits for the requests of other connections to begin."""
         return self._connections.turns.has(self)
 
-    @property
-    def _state(self) -> _State:
-        """The present state, which follows from the exchange, the queue and the parser."""
-        if self.transport.is_closing():
-            return _State.CLOSED
-        if self._is_serving:
-            return _State.SERVING
-        if self._is_queued:
-            return _State.QUEUED
-        return _State.IDLE if self.cycle is not None and self._requests.is_at_start else _State.RECEIVING
-
     def _update_limits(self) -> None:
-        """Set the deadline, and whether the connection waits for a head, after a change of the state."""
-        match self._state:
-            case _State.RECEIVING:
-                self._set_deadline(self._connections.head_deadline)
-                self._connections.add_waiting(self)
-            case _State.IDLE:
-                self._set_deadline(self._connections.idle_deadline)
-                self._connections.add_waiting(self)
-            case _State.QUEUED | _State.SERVING:
-                self._set_deadline(None)
-                self._connections.remove_waiting(self)
-            case _State.CLOSED:
-                self._release()
+        """Set the deadline, and whether the connection waits for a head, after a change."""
+        if self.transport.is_closing():
+            self._release()
+        elif self._is_serving or self._is_queued:
+            self._set_deadline(None)
+            self._connections.remove_waiting(self)
+        else:
+            is_idle = self.cycle is not None and self._requests.is_at_start  # after a response
+            self._set_deadline(self._connections.idle_deadline if is_idle else self._connections.head_deadline)
+            self._connections.add_waiting(self)
 
     def _limit_read(self) -> None:
         """Set how many bytes asyncio reads at once: few if they may be many small chunks, which are slow to parse."""
