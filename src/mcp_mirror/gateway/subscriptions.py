@@ -39,6 +39,7 @@ _Key = tuple[ResourceOrigin, str | None]
 class _Subscription(msgspec.Struct):
     """The subscription of one resource over one connection, and its subscribers."""
 
+    key: _Key
     origin: ResourceOrigin
     connection: ReconnectingConnection
     subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel, str]] = msgspec.field(default_factory=dict)
@@ -46,23 +47,28 @@ class _Subscription(msgspec.Struct):
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
 
 
+class _Subscriber(msgspec.Struct, eq=False):
+    """A subscriber, while it has subscriptions or a request about them."""
+
+    namespace: str
+    keys: set[_Key] = msgspec.field(default_factory=set)
+    """The keys of its subscriptions: there may be thousands of others."""
+    lock: anyio.Lock = msgspec.field(default_factory=anyio.Lock)
+    """Held by a request of the subscriber, for which the next one waits."""
+
+
 class Subscriptions:
     """The resources that clients are subscribed to."""
 
     def __init__(self, upstreams: UpstreamRegistry, relay: Relay, tasks: TaskGroup, limit: int = 1000) -> None:
         self._limit = limit
-        self._namespaces: dict[Hashable, str] = {}
-        """The namespace of each subscriber."""
+        self._subscribers: dict[Hashable, _Subscriber] = {}
         self._counts: Counter[str] = Counter()
         """The number of subscribers by namespace."""
-        self._keys: dict[Hashable, set[_Key]] = {}
-        """The keys of the subscriptions of each subscriber: there may be thousands of others."""
         self._upstreams = upstreams
         self._relay = relay
         self._tasks = tasks
         self._subscriptions: dict[_Key, _Subscription] = {}
-        self._locks: dict[Hashable, anyio.Lock] = {}
-        """Held by a request of a subscriber, for which the next one waits."""
 
     async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         """Pass each update of a resource to a listener from now on.
@@ -74,58 +80,50 @@ class Subscriptions:
             UpstreamError: The upstream refused, is not connected, or does not exist.
         """
         namespace = channel.caller.namespace
-        if subscriber not in self._namespaces and self._counts[namespace] >= self._limit:
+        if subscriber not in self._subscribers and self._counts[namespace] >= self._limit:
             raise ToolError(
                 f"This client has {self._limit:,} resource subscriptions, as many as "
                 "`limits.subscriptions_per_principal` allows. End one first (resources/unsubscribe)."
             )
-        self._count(subscriber, namespace)  # while concurrent requests are checked
-        async with self._take_turn(subscriber):
-            try:
-                await self._add(channel, uri, subscriber, listener)
-            finally:
-                if subscriber not in self._keys:
-                    self._uncount(subscriber)
-
-    def _count(self, subscriber: Hashable, namespace: str) -> None:
-        if subscriber not in self._namespaces:
-            self._namespaces[subscriber] = namespace
-            self._counts[namespace] += 1
-
-    def _uncount(self, subscriber: Hashable) -> None:
-        if (namespace := self._namespaces.pop(subscriber, None)) is not None:
-            self._counts[namespace] -= 1
-            if not self._counts[namespace]:
-                del self._counts[namespace]
+        async with self._take_turn(subscriber, namespace) as keys:
+            subscription = await self._open(channel, uri)
+            subscription.subscribers[subscriber] = listener, channel, uri
+            keys.add(subscription.key)
 
     @contextlib.asynccontextmanager
-    async def _take_turn(self, subscriber: Hashable) -> AsyncIterator[None]:
-        """Wait until earlier requests of a subscriber have taken effect."""
-        lock = self._locks.setdefault(subscriber, anyio.Lock())
+    async def _take_turn(self, subscriber: Hashable, namespace: str) -> AsyncIterator[set[_Key]]:
+        """Wait until earlier requests of a subscriber have taken effect; yield the keys of its subscriptions."""
+        if (known := self._subscribers.get(subscriber)) is None:
+            known = self._subscribers[subscriber] = _Subscriber(namespace)
+            self._counts[namespace] += 1
         try:
-            async with lock:
-                yield
+            async with known.lock:
+                yield known.keys
         finally:
-            if not lock.locked():
-                self._locks.pop(subscriber, None)
+            self._drop_idle(subscriber)
 
-    async def _add(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
+    def _drop_idle(self, subscriber: Hashable) -> None:
+        """Forget a subscriber without subscriptions and requests."""
+        known = self._subscribers.get(subscriber)
+        if known and not known.keys and not known.lock.locked():
+            del self._subscribers[subscriber]
+            self._counts[known.namespace] -= 1
+            if not self._counts[known.namespace]:
+                del self._counts[known.namespace]
+
+    async def _open(self, channel: ClientChannel, uri: str) -> _Subscription:
+        """Return the subscription of a resource; subscribe to its upstream if necessary."""
         origin = await self._relay.find_resource(uri, channel)
         connection = await self._upstreams[origin.upstream].connection_for(channel)
-        subscription = self._subscriptions.get(key := (origin, connection.owner.key))
-        if subscription is None:
-            subscription = _Subscription(origin, connection)
+        key = origin, connection.owner.key
+        if key not in self._subscriptions:
             session = await connection.get_session()
             if not session.is_stateless:
                 await session.request(_request_for("resources/subscribe", origin), channel)
-            if (concurrent := self._subscriptions.get(key)) is None:
-                self._subscriptions[key] = subscription
+            if key not in self._subscriptions:  # else another client subscribed while this one waited
+                subscription = self._subscriptions[key] = _Subscription(key, origin, connection)
                 self._tasks.start_soon(self._keep, subscription, session)
-            else:  # another client subscribed while this one waited
-                subscription = concurrent
-        subscription.subscribers[subscriber] = listener, channel, uri
-        self._keys.setdefault(subscriber, set()).add(key)
-        self._count(subscriber, channel.caller.namespace)
+        return self._subscriptions[key]
 
     async def unsubscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable) -> None:
         """End a subscription, also of a resource that the client may not see any more.
@@ -134,50 +132,43 @@ class Subscriptions:
             RefusedError: The client is not subscribed, and its upstreams do not have the resource.
             UpstreamError: The upstream refused.
         """
-        async with self._take_turn(subscriber):
-            if subscriber not in self._namespaces:
+        async with self._take_turn(subscriber, channel.caller.namespace) as keys:
+            if not keys:
                 await self._relay.find_resource(uri, channel)
-            for key, subscription in self._find_of(subscriber):
-                if self._remove(key, subscription, subscriber):
-                    await self._end(subscription, channel)
+            for subscription in self._remove_all(subscriber):
+                await self._end(subscription, channel)
 
     def drop(self, subscriber: Hashable) -> None:
         """End the subscription of a client that has disconnected; its upstream is notified in a task."""
-        for key, subscription in self._find_of(subscriber):
-            if self._remove(key, subscription, subscriber):
+        if subscriber in self._subscribers:
+            for subscription in self._remove_all(subscriber):
                 self._tasks.start_soon(self._end_quietly, subscription)
-
-    def _find_of(self, subscriber: Hashable) -> Sequence[tuple[_Key, _Subscription]]:
-        return [(key, self._subscriptions[key]) for key in self._keys.get(subscriber, ())]
 
     def drop_session(self, session: str) -> None:
         """End the subscriptions of a session that has ended, without a request: its connections are closed too."""
-        for key, subscription in tuple(self._subscriptions.items()):
-            for subscriber in tuple(subscription.subscribers):
-                is_of_session = isinstance(subscriber, tuple) and subscriber[0] == session
-                if is_of_session and self._remove(key, subscription, subscriber):
+        for subscriber in tuple(self._subscribers):
+            if isinstance(subscriber, tuple) and subscriber[0] == session:
+                for subscription in self._remove_all(subscriber):
                     subscription.scope.cancel()
 
-    def _remove(self, key: _Key, subscription: _Subscription, subscriber: Hashable) -> bool:
-        """Remove a subscriber; return whether it was the last one, so that the subscription must end."""
-        if subscriber not in subscription.subscribers:
-            return False
-        del subscription.subscribers[subscriber]
-        self._keys[subscriber].discard(key)
-        if not self._keys[subscriber]:
-            del self._keys[subscriber]
-        self._uncount(subscriber)
-        if subscription.subscribers:
-            return False
-        del self._subscriptions[key]
-        return True
+    def _remove_all(self, subscriber: Hashable) -> Sequence[_Subscription]:
+        """Remove a subscriber from its subscriptions; return those that have no others, and must end."""
+        keys = self._subscribers[subscriber].keys
+        left = [self._subscriptions[key] for key in keys]
+        keys.clear()
+        self._drop_idle(subscriber)
+        for subscription in left:
+            del subscription.subscribers[subscriber]
+            if not subscription.subscribers:
+                del self._subscriptions[subscription.key]
+        return [subscription for subscription in left if not subscription.subscribers]
 
     async def _end(self, subscription: _Subscription, channel: ClientChannel | None = None) -> None:
         subscription.scope.cancel()
         origin, connection = subscription.origin, subscription.connection
         if (session := connection.current_session) and not session.is_stateless:
             await session.request(_request_for("resources/unsubscribe", origin), channel)
-            if (origin, connection.owner.key) in self._subscriptions:  # a client subscribed during the request
+            if subscription.key in self._subscriptions:  # a client subscribed during the request
                 await session.request(_request_for("resources/subscribe", origin), channel)
 
     async def _end_quietly(self, subscription: _Subscription) -> None:
