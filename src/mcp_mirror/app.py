@@ -22,7 +22,7 @@ from mcp_mirror.config.changes import list_changes
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import StoreError
-from mcp_mirror.gateway.call import Runtime, Stage
+from mcp_mirror.gateway.call import Stage
 from mcp_mirror.gateway.contents import SLUGS
 from mcp_mirror.gateway.dispatch import Dispatcher
 from mcp_mirror.gateway.gateway import Gateway
@@ -104,8 +104,7 @@ class Application(msgspec.Struct, frozen=True):
         Raises:
             ConfigError: A stage that the configuration names cannot be loaded. Nothing was changed.
         """
-        runtime = self.gateway.runtime
-        before = runtime.state
+        before = self.gateway.state
         # A reload never gives one principal the values of another.
         is_isolated = before.flows.is_isolated or (config.auth.is_required and not self.is_local)
         # Only a restart switches authentication on or off.
@@ -113,7 +112,7 @@ class Application(msgspec.Struct, frozen=True):
         current = self._keep_startup_settings(config, config.auth if is_auth_applied else before.config.auth)
         after = self.builder.build(current, pins, before.catalog, is_isolated=is_isolated)
         self.builder.shared.limiter.change_rate(find_rate(current))
-        runtime.state = replace(after, catalogs=before.catalogs)
+        self.gateway.state = replace(after, catalogs=before.catalogs)
         names = {one.name for one in config.upstreams}
         self.notifier.release_names(frozenset(one.name for one in before.config.upstreams) - names)
         self.upstreams.replace(config.upstreams, current.server.drain)
@@ -233,14 +232,13 @@ async def open_application(
         upstreams = build_upstreams(config, resources, listeners, sessions, functions)
         services = build_services(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
-        runtime = Runtime()
-        builder = StateBuilder(shared, Dispatcher(services, runtime, shared.telemetry), tuple(stages))
+        gateway = Gateway(services)
+        builder = StateBuilder(shared, Dispatcher(gateway, shared.telemetry), tuple(stages))
         catalog = Catalog({}, SLUGS | OWN_SLUGS | await resources.store.slugs())
         is_isolated = config.auth.is_required and not awaits_client
-        runtime.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
-        gateway = Gateway(runtime, services)
+        gateway.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
         handlers = build_handlers(gateway, shared.limiter, sessions, resources.tasks)
-        notifier = ChangeNotifier(runtime, upstreams, handlers.subscriptions, handlers.announcements, sessions)
+        notifier = ChangeNotifier(gateway, handlers.subscriptions, handlers.announcements, sessions)
         resources.tasks.start_soon(notifier.run)
         server = MirrorServer(handlers, config.server, config.auth, resources.spool, version("mcp-mirror"))
         reloads = ReloadStatus()

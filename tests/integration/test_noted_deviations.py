@@ -2,12 +2,14 @@
 
 import tracemalloc
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from mcp_mirror.core.catalog import Catalog
-from mcp_mirror.gateway.call import Runtime, RuntimeState
+from mcp_mirror.gateway.call import RuntimeState
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
@@ -32,11 +34,11 @@ class Upstream:
 def test_common_deviations_are_logged_once_and_not_noted_for_each_owner(caplog: pytest.LogCaptureFixture) -> None:
     upstream = Upstream(UpstreamPolicy("up", StdioEndpoint("x")), Listing((), "Use me.", "2025-11-25", "up 1"))
     unused: Any = None
-    runtime = Runtime()
-    runtime.state = RuntimeState(
+    gateway = Gateway(cast("Any", SimpleNamespace(upstreams=[upstream])))
+    gateway.state = RuntimeState(
         Config(), Pins(mode="warn"), Flows(), {}, unused, unused, catalog=Catalog({}, frozenset())
     )
-    notifier = ChangeNotifier(runtime, cast("Any", [upstream]), unused, unused, Sessions(1.0, lambda: 1.0, unused))
+    notifier = ChangeNotifier(gateway, unused, unused, Sessions(1.0, lambda: 1.0, unused))
     notifier.list_changed("tools", None, "up")
     tracemalloc.start()
     for number in range(2_000):

@@ -28,8 +28,8 @@ from mcp_mirror.core.resolve import (
 )
 from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
-from mcp_mirror.gateway.call import Call, Runtime
-from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.call import Call
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.memory.path_advice import PathAdvice, advise_query
 from mcp_mirror.memory.tools.table import QUERY
 from mcp_mirror.memory.value_lookup import look_up
@@ -64,101 +64,95 @@ class CallInputs(msgspec.Struct, frozen=True):
 
 
 class ArgumentFitter(msgspec.Struct, frozen=True):
-    """Fits the arguments of calls."""
+    """Fits the arguments of one call to its tool."""
 
-    services: Services
-    runtime: Runtime
+    gateway: Gateway
+    call: Call
+    entry: CatalogEntry
+    inputs: CallInputs
 
-    async def fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
-        """Replace the pointers in the arguments of a call by their values, and validate the arguments.
+    async def fit(self) -> Segments:
+        """Replace the pointers in the arguments by their values, and validate the arguments.
 
         Raises:
             ToolError: The arguments do not fit; the message names the path of a value that does, if there is one.
         """
-        may_quote = self._may_quote(call, inputs)
         try:
-            return await self._substitute_and_validate(call, entry, inputs, may_quote=may_quote)
+            return await self._substitute_and_validate()
         except ToolError as error:
             advised = None
-            if may_quote and call.script is None:
+            if self._may_quote and self.call.script is None:
                 with suppress(StoreError):
-                    advised = await self._advise(call, entry, inputs, error)
+                    advised = await self._advise(error)
             raise advised or error from None
 
-    def hide_values(self, error: ArgumentsError, call: Call, entry: CatalogEntry, inputs: CallInputs) -> ToolError:
+    def hide_values(self, error: ArgumentsError) -> ToolError:
         """Return the error of a function that does not accept its arguments, without values that are hidden."""
-        return error if self._may_quote(call, inputs) else _build_misfit_error(entry)
+        return error if self._may_quote else self._build_misfit_error()
 
-    def _may_quote(self, call: Call, inputs: CallInputs) -> bool:
+    @property
+    def _may_quote(self) -> bool:
         """Whether an error may quote the arguments: they contain no value whose parts the model may not see."""
-        is_literal = not inputs.values and call.script is None
-        return is_literal or (inputs.preview and self.runtime.state.flows.may_show(inputs.labels))
+        is_literal = not self.inputs.values and self.call.script is None
+        return is_literal or (self.inputs.preview and self.gateway.state.flows.may_show(self.inputs.labels))
 
-    async def _substitute_and_validate(
-        self, call: Call, entry: CatalogEntry, inputs: CallInputs, *, may_quote: bool
-    ) -> Segments:
+    def _build_misfit_error(self, faults: Sequence[ArgumentFault] = ()) -> ToolError:
+        """Return the error of arguments that do not fit the tool; without faults, it quotes no value."""
+        named = "; ".join(map(str, faults)) or "the value of a memory path does not match the tool's schema"
+        return ToolError(f"The arguments do not fit tool {self.entry.name!r}: {named}. {_CORRECT}")
+
+    async def _substitute_and_validate(self) -> Segments:
         """Replace pointers by their values and validate the result against the tool's own schema.
 
         If the arguments are not valid, they are corrected where the schema allows only one reading
-        (`find_corrections`). `may_quote`: an error may quote the values.
+        (`find_corrections`).
         """
-        arguments, types_of = call.arguments, types_at(entry.schema)
+        arguments, pointers, values = self.call.arguments, self.inputs.pointers, self.inputs.values
         sent: Segments = (arguments,)
-        if inputs.pointers:
-            inputs, sent = await self._substitute_as_meant(call, entry, inputs)
-        faults = await self._find_faults(call, entry, sent)
-        if not faults:
+        types_of = types_at(self.entry.schema)
+        if pointers:
+            pointers, values, sent = await self._substitute_as_meant()
+        if not (faults := await self._find_faults(sent)):
             return sent
-        corrections = await run_by_parts(arguments, find_corrections, arguments, inputs.pointers, types_of)
+        corrections = await run_by_parts(arguments, find_corrections, arguments, pointers, types_of)
         if corrections:
-            replaced = tuple(sorted((*inputs.pointers, *corrections), key=lambda item: item.span.start))
-            corrected = await self._substitute(call, entry, replaced, inputs.values)
-            left = await self._find_faults(call, entry, corrected)
-            if not left:
+            replaced = tuple(sorted((*pointers, *corrections), key=lambda item: item.span.start))
+            corrected = await self._substitute(replaced, values)
+            if not (left := await self._find_faults(corrected)):
                 return corrected
             faults = faults if _were_null(left, faults) else left
-        raise _build_misfit_error(entry, faults if may_quote else ())
+        raise self._build_misfit_error(faults if self._may_quote else ())
 
-    async def _substitute_as_meant(
-        self, call: Call, entry: CatalogEntry, inputs: CallInputs
-    ) -> tuple[CallInputs, Segments]:
+    async def _substitute_as_meant(self) -> tuple[Pointers, Mapping[Pointer, Resolved], Segments]:
         """Replace pointers by their values; if one does not fit and another reading does, replace that.
 
         The other reading is the pointer without the array around it (`unwrap_pointer`), or a member of its value
-        (`_find_key_of_argument`). Returns the inputs that fit, and the arguments with their values.
+        (`_find_key_of_argument`). Returns the pointers and values that fit, and the arguments with the values.
         """
-        pointers, values, types_of = inputs.pointers, inputs.values, types_at(entry.schema)
+        pointers, values, types_of = self.inputs.pointers, self.inputs.values, types_at(self.entry.schema)
         while True:
             try:
-                sent = await self._substitute(call, entry, pointers, values)
+                return pointers, values, await self._substitute(pointers, values)
             except MisfitError as misfit:
                 await anyio.lowlevel.checkpoint()  # as many pointers may not fit as a call can have
-                size, arguments = len(call.arguments), call.arguments
+                size, arguments = len(self.call.arguments), self.call.arguments
                 if unwrapped := await run_by_size(size, unwrap_pointer, arguments, pointers, misfit, types_of):
                     item, array = unwrapped
                     pointers = tuple(array if pointer == item else pointer for pointer in pointers)
                     values = {array if pointer == item else pointer: value for pointer, value in values.items()}
-                elif member := await self._find_key_of_argument(call, misfit):
+                elif member := await self._find_key_of_argument(misfit):
                     at = misfit.location
                     values = {pointer: member if pointer.location == at else value for pointer, value in values.items()}
                 else:
                     raise
-            else:
-                return msgspec.structs.replace(inputs, pointers=pointers, values=values), sent
 
-    async def _substitute(
-        self, call: Call, entry: CatalogEntry, replaced: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved]
-    ) -> Segments:
-        """Replace pointers by their values, which may need to be parsed or quoted.
-
-        Raises:
-            ToolError: A value does not fit, or the arguments are too large with the values.
-        """
-        arguments, types_of = call.arguments, types_at(entry.schema)
-        converted = await self._convert_large_texts(call, replaced, values, types_of)
+    async def _substitute(self, replaced: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved]) -> Segments:
+        """Replace pointers by their values, which may need to be parsed or quoted."""
+        arguments, types_of = self.call.arguments, types_at(self.entry.schema)
+        converted = await self._convert_large_texts(replaced, values, types_of)
         size = measure_substitution(replaced, values)
         sent = await run_by_size(size, substitute_pointers, arguments, replaced, values, types_of, converted)
-        limit = self.services.limits.max_message_bytes
+        limit = self.gateway.services.limits.max_message_bytes
         if (total := sum(map(len, sent))) > limit:  # a call can name a large value many times
             raise ToolError(
                 f"The arguments would have {total:,} bytes with their values; the limit is {limit:,} "
@@ -167,7 +161,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return sent
 
     async def _convert_large_texts(
-        self, call: Call, replaced: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
+        self, replaced: tuple[ReplacedSpan, ...], values: Mapping[Pointer, Resolved], types_of: TypesAt
     ) -> Forms:
         """Convert the large texts that their arguments do not accept; parsing them here would lock the interpreter."""
         converted: dict[tuple[MemoryPath, frozenset[str]], Segments] = {}
@@ -180,13 +174,13 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             key = value.path, wanted
             if key in converted or not wanted or has_type(value, wanted):
                 continue
-            form = await self.services.scanner.convert(value, wanted, call.namespace)
+            form = await self.gateway.services.scanner.convert(value, wanted, self.call.namespace)
             if form is None:
                 raise MisfitError(value, wanted, pointer.location)
             converted[key] = form
         return converted
 
-    async def _find_key_of_argument(self, call: Call, misfit: MisfitError) -> Resolved | None:
+    async def _find_key_of_argument(self, misfit: MisfitError) -> Resolved | None:
         """Return the member of an object that has the argument's name, if it fits and the object does not.
 
         Models pass the path of the whole object on to an argument such as `rows`.
@@ -194,73 +188,66 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         name = misfit.location[-1]
         if "object" not in misfit.own or not isinstance(name, str):
             return None
-        store, scanner = self.services.writer.store, self.services.scanner
+        store, scanner = self.gateway.services.writer.store, self.gateway.services.scanner
         with suppress(ToolError, StoreError):  # it has no such key
-            found = await look_up(store, scanner, call.namespace, misfit.path.child(name))
+            found = await look_up(store, scanner, self.call.namespace, misfit.path.child(name))
             if found is not None and has_type(found, misfit.wanted):
                 return found
         return None
 
-    async def _find_faults(self, call: Call, entry: CatalogEntry, arguments: Segments) -> tuple[ArgumentFault, ...]:
+    async def _find_faults(self, arguments: Segments) -> tuple[ArgumentFault, ...]:
         """Return the faults of the arguments; none if they are valid, or if the upstream validates large ones."""
         if sum(map(len, arguments)) > VALIDATED_BYTES:
             return ()
-        return await self.services.schema_workers.validate(entry.inspected, b"".join(arguments), call.namespace)
+        workers = self.gateway.services.schema_workers
+        return await workers.validate(self.entry.inspected, b"".join(arguments), self.call.namespace)
 
-    async def _advise(self, call: Call, entry: CatalogEntry, inputs: CallInputs, error: ToolError) -> ToolError | None:
+    async def _advise(self, error: ToolError) -> ToolError | None:
         """Return an error that names the path of a value that fits; None if none is found."""
-        types_of = types_at(entry.schema)
+        arguments, pointers, types_of = self.call.arguments, self.inputs.pointers, types_at(self.entry.schema)
         if isinstance(error, MisfitError):
             *above, last = error.location
             if isinstance(last, int) and error.own & types_of(tuple(above)):
                 return ToolError(f"{error.cause} Pass the path itself, not an array with the path.")
             location = error.location
             advice = msgspec.structs.replace(
-                self._prepare_advice(call, entry, location, error.wanted),
-                is_named=lambda key: bool(types_of((*location, key))),
+                self._prepare_advice(location, error.wanted), is_named=lambda key: bool(types_of((*location, key)))
             )
             near = await advice.find_near(error.path)
-            return _name_path(error.cause, near) if near else await self._advise_query(call, inputs, error)
+            return _name_path(error.cause, near) if near else await self._advise_query(error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
-        container = await run_fairly(call.namespace, _find_refused_container, inputs.pointers, entry.schema)
-        if container:
+        if container := await run_fairly(self.call.namespace, _find_refused_container, pointers, self.entry.schema):
             return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
-        arguments = call.arguments
-        refused = await run_by_parts(arguments, find_refused_text, arguments, inputs.pointers, types_of)
+        refused = await run_by_parts(arguments, find_refused_text, arguments, pointers, types_of)
         if refused is None:
             return None
-        advice = self._prepare_advice(call, entry, refused.location, refused.wanted)
+        advice = self._prepare_advice(refused.location, refused.wanted)
         meant = await advice.find_meant(refused.text, may_be_any=not refused.is_item)
         return _name_path(cause, meant) if meant else None
 
-    def _prepare_advice(
-        self, call: Call, entry: CatalogEntry, location: Location, wanted: frozenset[str]
-    ) -> PathAdvice:
+    def _prepare_advice(self, location: Location, wanted: frozenset[str]) -> PathAdvice:
         """Return what looks for a value that fits an argument."""
-        accepts = partial(self._accepts, call, entry, location)
-        flows, services = self.runtime.state.flows, self.services
-        return PathAdvice(services.writer, services.scanner, flows, call.namespace, wanted, accepts)
+        flows, services, namespace = self.gateway.state.flows, self.gateway.services, self.call.namespace
+        return PathAdvice(services.writer, services.scanner, flows, namespace, wanted, partial(self._accepts, location))
 
-    async def _accepts(self, call: Call, entry: CatalogEntry, location: Location, value: Segments) -> bool:
+    async def _accepts(self, location: Location, value: Segments) -> bool:
         """Whether a value has no fault at a location of the arguments, whatever they are elsewhere."""
         before, after = b"", b""
         for token in reversed(location):
             before = (b"[" if isinstance(token, int) else b"{%b:" % json.dumps(token).encode()) + before
             after += b"]" if isinstance(token, int) else b"}"
-        faults = await self._find_faults(call, entry, (before, *value, after))
+        faults = await self._find_faults((before, *value, after))
         place = tuple("0" if isinstance(token, int) else token for token in location)
         return all(fault.place[: len(place)] != place for fault in faults)
 
-    async def _advise_query(self, call: Call, inputs: CallInputs, error: MisfitError) -> ToolError | None:
+    async def _advise_query(self, error: MisfitError) -> ToolError | None:
         """Return an error that names the query which makes a value that fits of a text; None without one."""
-        kinds = ("text", "binary")
-        text = next(
-            (value.blob for value in inputs.values.values() if value.path == error.path and value.kind in kinds), None
-        )
-        if text is None or QUERY not in call.own_tools:
+        values = self.inputs.values.values()
+        texts = (one.blob for one in values if one.path == error.path and one.kind in ("text", "binary"))
+        text = next(texts, None)
+        if text is None or QUERY not in self.call.own_tools:
             return None
-        has_sql = self.services.sql is not None
-        find = partial(advise_query, text, error.path, error.wanted, has_sql=has_sql)
+        find = partial(advise_query, text, error.path, error.wanted, has_sql=self.gateway.services.sql is not None)
         advised = await run_by_size(len(text), find)
         return ToolError(f"{error.cause} {advised}") if advised else None
 
@@ -275,12 +262,6 @@ def _find_refused_container(pointers: Pointers, schema: Schema) -> str | None:
             if types and container not in types:
                 return container
     return None
-
-
-def _build_misfit_error(entry: CatalogEntry, faults: Sequence[ArgumentFault] = ()) -> ToolError:
-    """The error of arguments that do not fit a tool; without faults, it quotes no value."""
-    named = "; ".join(map(str, faults)) or "the value of a memory path does not match the tool's schema"
-    return ToolError(f"The arguments do not fit tool {entry.name!r}: {named}. {_CORRECT}")
 
 
 def _were_null(left: Sequence[ArgumentFault], before: Sequence[ArgumentFault]) -> bool:

@@ -141,14 +141,6 @@ class RuntimeState(msgspec.Struct, frozen=True):
         return {name: tool for name, tool in self.own_tools.items() if _MINIMAL.admits(name) or name in SEARCH_TOOLS}
 
 
-@dataclass(slots=True)
-class Runtime:
-    """The one reference to the current state."""
-
-    state: RuntimeState = field(init=False)
-    """Set before the first call: the state contains the pipeline, whose innermost step refers to this object."""
-
-
 class CallEnd(NamedTuple):
     """How a call ended."""
 

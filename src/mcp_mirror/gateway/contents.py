@@ -86,11 +86,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
         return {**(result if is_shown else {}), kind.member: array_of(captured)}
 
     def _read_labels(self, result: Members, origin: ResourceOrigin) -> Labels:
-        """The flow labels of a result.
-
-        Raises:
-            ToolError: The flow policy hides it from the model.
-        """
+        """The flow labels of a result; an error if the flow policy hides it from the model."""
         ifc = read_ifc(contiguous(result.get("_meta", b"null")))
         labels = self.flows.labels_of_result(origin.upstream, self.flows.lowest, ifc)
         if refusal := self.flows.refusal(labels, MODEL):
@@ -106,22 +102,16 @@ class ContentCapture(msgspec.Struct, frozen=True):
         """Store a content block if it is too large or hidden, and return its notice.
 
         Returns None if the block is passed on, because it is small or could not be stored.
-
-        Raises:
-            StoreError: The model may not see the block, and the block could not be stored.
         """
-        preview = self.may_show(origin.upstream)
-        rules = CaptureRules(
-            "large", self.mirror.inline_budget, self.mirror.error_budget, is_wrapped=False, preview=preview
-        )
+        preview, mirror = self.may_show(origin.upstream), self.mirror
         options = ProcessingOptions(
-            rules=rules,
-            style=self.mirror.notice,
+            rules=CaptureRules("large", mirror.inline_budget, mirror.error_budget, is_wrapped=False, preview=preview),
+            style=mirror.notice,
             tool=slug,
             arguments=msgspec.json.encode({"of": origin.key}),
             bases=NewBases(slug, self.new_id),
             max_key_bytes=self.limits.max_key_bytes,
-            provider=self.mirror.provider,
+            provider=mirror.provider,
         )
         result = await run_by_values(block, _process, block, options)
         if result.captured.value is None or result.captured.shown is not None:

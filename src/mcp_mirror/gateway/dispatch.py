@@ -19,13 +19,13 @@ from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, find_emb
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin, answer_errors
+from mcp_mirror.gateway.call import Call, ScriptOrigin, answer_errors
 from mcp_mirror.gateway.context_budgets import ConversationKey
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import Router, find_entry, find_tools
 from mcp_mirror.gateway.script_calls import ScriptCalls
-from mcp_mirror.gateway.services import Services, open_memory
 from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts
@@ -35,6 +35,7 @@ from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
+from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
@@ -80,13 +81,12 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, services: Services, runtime: Runtime, telemetry: TelemetryStage | None = None) -> None:
+    def __init__(self, gateway: Gateway, telemetry: TelemetryStage | None = None) -> None:
         self._telemetry = telemetry
-        self._services = services
-        self._runtime = runtime
-        self._router = Router(services.upstreams, runtime)
-        self._fitter = ArgumentFitter(services, runtime)
-        self._results = ResultProcessor(services, runtime)
+        self._gateway = gateway
+        self._services = gateway.services
+        self._router = Router(gateway)
+        self._log = RepeatedLog(logging.getLogger(f"{__package__}.results"))
         self._foreign_slugs: dict[str, frozenset[str]] = {}
         """Slugs of paths that other processes with the same store made, by namespace."""
         self._unstored: dict[tuple[str, ConversationKey | None], str] = {}
@@ -136,9 +136,9 @@ class Dispatcher:
     async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> ToolResult:
         services, scripts = self._services, None
         if services.sandbox is not None and tool.name == RUN:
-            calls = ScriptCalls(call, channel or call.channel, services, self._runtime)
+            calls = ScriptCalls(call, channel or call.channel, self._gateway)
             scripts = Scripts(services.sandbox, call.config.code, calls.list_tools, calls.call_tool)
-        memory = open_memory(services, call.config, self._runtime.state.flows, call.id)
+        memory = self._gateway.open_memory(call.config, call.id)
         if (tokens := call.reservation.tokens) is not None:
             lowered, estimate = lower_budgets(call.config.mirror, tokens), upper_estimator(call.config.mirror.provider)
             memory = msgspec.structs.replace(memory, mirror=lowered, estimate=estimate)
@@ -158,29 +158,31 @@ class Dispatcher:
         original = call
         call, pointers = await self._find_pointers(call, entry, catalog)
         inputs = await self._load_inputs(call, entry, pointers)
-        visibility = self._results.decide_visibility(call, entry, inputs.labels, preview=inputs.preview)
+        results = ResultProcessor(self._gateway, call, entry, inputs, self._log)
+        visibility = results.decide_visibility()
         arguments = await self._fit(call, entry, inputs)
-        options = self._results.choose_options(call, entry, visibility, preview=inputs.preview)
+        options = results.choose_options(visibility)
         try:
             try:
                 response = await self._request(call, entry, arguments, visibility, catalog)
             except RefusedError as error:
                 response = convert_refusal(error, entry, options)
             except ArgumentsError as error:
-                raise self._fitter.hide_values(error, call, entry, inputs) from None
+                fitter = ArgumentFitter(self._gateway, call, entry, inputs)
+                raise fitter.hide_values(error) from None
             if isinstance(response, InputRequired):
                 return _require_input(original, response)
             with discard_after(response):
-                processed = await self._results.process(call, entry, response, options, inputs.labels)
+                processed = await results.process(response, options)
                 try:
-                    await self._results.store(call, entry, options, processed, inputs.values)
+                    await results.store(options, processed)
                 except StoreError as error:
-                    return await self._results.reply_unstored(call, options, processed, error)
+                    return await results.reply_unstored(processed, error)
         except UpstreamError as error:
             if (hidden := hide_error(error, entry.tool, visibility)) is not None:
                 raise hidden from None
             raise
-        reply = await self._results.reply(call, options, processed)
+        reply = await results.reply(options, processed)
         if call.script is not None:
             return reply
         self._note_unstored(call, processed)  # the model sees the reply
@@ -209,7 +211,7 @@ class Dispatcher:
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, pointers: Pointers) -> CallInputs:
         """Check the flow of the pointers' values to the upstream, and load the values."""
-        flows = self._runtime.state.flows
+        flows = self._gateway.state.flows
         made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
         preview = call.script is None or call.script.preview
         if not pointers:
@@ -262,7 +264,7 @@ class Dispatcher:
 
     def _build_guard(self, call: Call) -> FlowGuard:
         audit = self._services.audit.with_correlation(call.id)
-        return FlowGuard(self._runtime.state.flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
+        return FlowGuard(self._gateway.state.flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
 
     def _admit_script(self, call: Call, entry: CatalogEntry, script: ScriptOrigin) -> Labels:
         """Check that everything that a script has received may flow to the upstream, and return its labels."""
@@ -272,26 +274,21 @@ class Dispatcher:
         return script.labels
 
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
-        """Replace the pointers by their values and validate the arguments."""
         workers = self._services.schema_workers
         is_checked_here = not inputs.pointers and len(call.arguments) <= VALIDATED_BYTES
         if not entry.is_twin or (is_checked_here and workers.are_valid(entry.inspected, call.arguments)):
             return (call.arguments,)
-        return await self._fitter.fit(call, entry, inputs)
+        return await ArgumentFitter(self._gateway, call, entry, inputs).fit()
 
     async def _request(
         self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility, catalog: Catalog
     ) -> RawResponse | InputRequired:
-        """Send the call to its upstream.
-
-        Raises:
-            UpstreamError: The upstream failed or refused the call.
-        """
+        """Send the call to its upstream."""
         upstream = self._services.upstreams[entry.upstream]
         mirrored = await select_header_arguments(entry, arguments) if entry.inspected.headers else {}
         # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
-        if (current := self._runtime.state.catalog_for(call.caller)) is not catalog:
+        if (current := self._gateway.state.catalog_for(call.caller)) is not catalog:
             find_entry(current, call)  # raises if that one is quarantined
         request = UpstreamRequest(
             method="tools/call",

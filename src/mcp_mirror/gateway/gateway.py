@@ -1,22 +1,22 @@
 """The gateway for servers, the library and the commands: answers tool calls, lists tools, opens the memory."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any, Final, TypedDict, Unpack
 
-import msgspec
-
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.gateway.call import Call, Runtime, RuntimeState
+from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
-from mcp_mirror.gateway.routing import may_show_upstream
-from mcp_mirror.gateway.services import Services, open_memory
+from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
 from mcp_mirror.security.sanitize import sanitize
+from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.slices import Steps
+from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
@@ -43,16 +43,14 @@ class CallOptions(TypedDict, total=False):
     trace: CallTrace
 
 
-class Gateway(msgspec.Struct, frozen=True):
+@dataclass(slots=True, eq=False)
+class Gateway:
     """Answers tool calls with the current state."""
 
-    runtime: Runtime
     services: Services
-
-    @property
-    def state(self) -> RuntimeState:
-        """The current configuration, catalogs and pipeline."""
-        return self.runtime.state
+    state: RuntimeState = field(init=False)
+    """The configuration, catalogs and pipeline that a reload replaces. Set before the first call: the pipeline's
+    innermost step refers to this object."""
 
     @property
     def upstreams(self) -> UpstreamRegistry:
@@ -61,7 +59,7 @@ class Gateway(msgspec.Struct, frozen=True):
 
     def new_call(self, channel: ClientChannel, name: str, arguments: Buffer, **options: Unpack[CallOptions]) -> Call:
         """Return a call of a tool, or of the tool that `call_tool` or a view names; see `Call` for the arguments."""
-        state = self.runtime.state
+        state = self.state
         own_tools = state.own_tools_for(channel.caller)
         catalog = state.catalog_for(channel.caller)
         if name not in catalog.entries:
@@ -78,7 +76,7 @@ class Gateway(msgspec.Struct, frozen=True):
 
     def _find_named(self, caller: Caller, name: str, arguments: Buffer) -> tuple[str, Buffer]:
         """Return the tool that a call names, and its arguments. Views (MCP Apps) know only their server's own names."""
-        state = self.runtime.state
+        state = self.state
         own_tools, catalog, suffix = state.own_tools_for(caller), state.catalog_for(caller), state.config.mirror.suffix
         if name == CALL and CALL in own_tools:
             return unwrap_call(arguments, own_tools, catalog, suffix)
@@ -86,7 +84,7 @@ class Gateway(msgspec.Struct, frozen=True):
 
     async def settle_call(self, caller: Caller, name: str, arguments: Buffer) -> None:
         """Wait for upstreams that are starting if a call names an unknown tool by `call_tool` or from a view."""
-        state = self.runtime.state
+        state = self.state
         if name != CALL and (name in state.catalog.entries or not caller.shows_views):
             return
         named, _ = self._find_named(caller, name, arguments)
@@ -95,26 +93,27 @@ class Gateway(msgspec.Struct, frozen=True):
 
     def listing_for(self, caller: Caller) -> Steps[ToolListing]:
         """Return the tools that a client sees in `tools/list`, in steps of one tool."""
-        state = self.runtime.state
+        state = self.state
         return choose_listing(state.config.mirror, state.catalog_for(caller), state.own_tools_for(caller))
 
     def may_show(self, upstream: str) -> bool:
         """Whether the model may see texts of an upstream that do not depend on a stored value."""
-        return may_show_upstream(self.services.upstreams, self.runtime.state.flows, upstream)
+        flows = self.state.flows
+        return self.upstreams.may_show(upstream) and flows.may_show(flows.labels_of_result(upstream, flows.lowest))
 
     def owns_uri(self, uri: str) -> bool:
         """Whether the gateway itself has this resource or resource template."""
-        if self.runtime.state.config.is_transparent:
+        if self.state.config.is_transparent:
             return False
         return uri in (STATUS_URI, VIEW_URI, URI_TEMPLATE) or parse_uri(uri) is not None
 
     def has_resources(self, caller: Caller) -> bool:
         """Whether a client sees the gateway's own resources: stored values, and the state of the upstreams."""
-        return not self.runtime.state.config.is_transparent and self.find_only_upstream(caller) is None
+        return not self.state.config.is_transparent and self.find_only_upstream(caller) is None
 
     def find_only_upstream(self, caller: Caller) -> Upstream | None:
         """Return the upstream that the gateway replaces, for this client; None if it serves several."""
-        name = caller.upstream or self.runtime.state.config.server.wraps
+        name = caller.upstream or self.state.config.server.wraps
         return next((upstream for upstream in self.upstreams if upstream.policy.name == name), None) if name else None
 
     def find_identity(self, caller: Caller, *, is_whole: bool = False) -> dict[str, Any] | None:
@@ -136,5 +135,23 @@ class Gateway(msgspec.Struct, frozen=True):
     @property
     def memory(self) -> Memory:
         """The memory for the gateway's own resources and for the program that runs it, without a token budget."""
-        state = self.runtime.state
-        return open_memory(self.services, state.config, state.flows, token_hex(8))
+        return self.open_memory(self.state.config, token_hex(8))
+
+    def open_memory(self, config: Config, correlation: str) -> Memory:
+        """Return what the gateway's own tools and resources work on."""
+        services = self.services
+        return Memory(
+            writer=services.writer,
+            scanner=services.scanner,
+            queries=services.queries,
+            spool=services.spool,
+            usage_counter=services.usage_counter,
+            mirror=config.mirror,
+            tools=config.memory_tools,
+            limits=services.limits,
+            estimate=expected_estimator(config.mirror.provider),
+            new_id=services.new_id,
+            audit=services.audit.with_correlation(correlation),
+            flows=self.state.flows,
+            sql=services.sql,
+        )

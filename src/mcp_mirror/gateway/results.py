@@ -9,7 +9,6 @@ import msgspec
 
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.replies import (
     ToolResult,
     build_error_reply,
@@ -19,7 +18,6 @@ from mcp_mirror.core.replies import (
     count_hidden_tokens,
     count_result_tokens,
 )
-from mcp_mirror.core.resolve import Pointer
 from mcp_mirror.core.result_processing import (
     QUOTED_BYTES,
     ProcessedResult,
@@ -29,8 +27,9 @@ from mcp_mirror.core.result_processing import (
     process_result,
 )
 from mcp_mirror.errors import RefusedError, StoreError, ToolError, UpstreamError, WireError
-from mcp_mirror.gateway.call import Call, Runtime
-from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.arguments import CallInputs
+from mcp_mirror.gateway.call import Call
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.paths import NewBases
 from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import SpooledFrame
@@ -64,33 +63,34 @@ class CallResult(msgspec.Struct, frozen=True):
 
 
 class ResultProcessor(msgspec.Struct, frozen=True):
-    """Processes and stores the results of upstreams."""
+    """Processes and stores the result of one call."""
 
-    services: Services
-    runtime: Runtime
+    gateway: Gateway
     """A result is judged by the flow policy at the time of its arrival."""
-    _log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
+    call: Call
+    entry: CatalogEntry
+    inputs: CallInputs
+    log: RepeatedLog
+    """Logs results that could not be stored."""
 
-    def decide_visibility(self, call: Call, entry: CatalogEntry, input_labels: Labels, *, preview: bool) -> Visibility:
+    def decide_visibility(self) -> Visibility:
         """Decide before the call what the model may see of the result and of the upstream's messages.
 
-        Labels in the result itself (`_meta.ifc`) may change this for the result. `input_labels` are the joined flow
-        labels of the values in the arguments. `preview`: the model may see parts of all these values.
+        Labels in the result itself (`_meta.ifc`) may change this for the result.
 
         Raises:
             ToolError: The result is hidden, and it cannot be stored.
         """
-        flows = self.runtime.state.flows
-        if flows.can_hide and not flows.may_show(flows.labels_of_result(entry.upstream, input_labels)):
-            if call.config.is_transparent:
+        flows = self.gateway.state.flows
+        if flows.can_hide and not flows.may_show(flows.labels_of_result(self.entry.upstream, self.inputs.labels)):
+            if self.call.config.is_transparent:
                 raise ToolError(WITHHELD)
             return Visibility.PATH_ONLY
-        return Visibility.FULL if preview else Visibility.METADATA
+        return Visibility.FULL if self.inputs.preview else Visibility.METADATA
 
-    def choose_options(
-        self, call: Call, entry: CatalogEntry, visibility: Visibility, *, preview: bool
-    ) -> ProcessingOptions:
-        """Return how the result of a call is processed; see `decide_visibility` for `preview`."""
+    def choose_options(self, visibility: Visibility) -> ProcessingOptions:
+        """Return how the result is processed."""
+        call, entry = self.call, self.entry
         is_whole = not entry.is_twin or (entry.has_view and call.caller.shows_views)
         rules = msgspec.structs.replace(entry.rules, mode="never") if is_whole else entry.rules
         mirror, tokens = call.config.mirror, call.reservation.tokens
@@ -98,75 +98,66 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             mirror = lower_budgets(mirror, tokens)
             inline_budget, error_budget = min(rules.inline_budget, tokens), min(rules.error_budget, tokens)
             rules = msgspec.structs.replace(rules, inline_budget=inline_budget, error_budget=error_budget)
-        if not preview:
+        if not self.inputs.preview:
             rules = msgspec.structs.replace(rules, preview=False)
+        limits = self.gateway.services.limits
         return ProcessingOptions(
             rules=rules,
             style=mirror.notice,
             tool=entry.tool,
             arguments=bytes(call.arguments[:QUOTED_BYTES]),
-            bases=NewBases(entry.tool, self.services.new_id),
-            max_key_bytes=self.services.limits.max_key_bytes,
+            bases=NewBases(entry.tool, self.gateway.services.new_id),
+            max_key_bytes=limits.max_key_bytes,
             provider=mirror.provider,
-            max_depth=self.services.limits.max_depth,
+            max_depth=limits.max_depth,
             visibility=visibility,
             is_upper_bound=tokens is not None,
         )
 
-    async def process(
-        self, call: Call, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions, input_labels: Labels
-    ) -> CallResult:
+    async def process(self, response: RawResponse, options: ProcessingOptions) -> CallResult:
         """Read a result. It is stored if the model may not see it, or if its conversation has no room for it.
 
         Raises:
             ToolError: The model may not see the result, and it cannot be stored.
             UpstreamError: The response is not a tool result.
         """
-        result = await self._read(call, entry, response, options)
-        flows = self.runtime.state.flows
-        labels = flows.labels_of_result(entry.upstream, input_labels, result.ifc)
+        result = await self._read(response, options)
+        flows = self.gateway.state.flows
+        labels = flows.labels_of_result(self.entry.upstream, self.inputs.labels, result.ifc)
         if not flows.may_show(labels):
-            if call.config.is_transparent:
+            if self.call.config.is_transparent:
                 raise ToolError(WITHHELD)
-            return CallResult(await self._read(call, entry, response, options.path_only()), labels, is_hidden=True)
+            return CallResult(await self._read(response, options.path_only()), labels, is_hidden=True)
         may_store = result.captured.value is None and options.rules.mode != "never"
-        has_budget = call.reservation.tokens is not None
-        if may_store and has_budget and not await self._fits(call, result.members):
-            result = await self._read(call, entry, response, options.path_only())
+        if may_store and not await self._fits(result.members):
+            result = await self._read(response, options.path_only())
         return CallResult(result, labels, is_hidden=False)
 
-    async def store(
-        self,
-        call: Call,
-        entry: CatalogEntry,
-        options: ProcessingOptions,
-        processed: CallResult,
-        values: Mapping[Pointer, Resolved],
-    ) -> None:
+    async def store(self, options: ProcessingOptions, processed: CallResult) -> None:
         """Store what the processing captured, and note it in the call's trace.
 
         Raises:
             StoreError: The store failed.
         """
-        captured, trace = processed.result.captured, call.trace
+        call, captured, trace = self.call, processed.result.captured, self.call.trace
         trace.labels = format_labels(processed.labels)
         if captured.value is not None:
             digest = (await run_by_size(len(call.arguments), hashlib.sha256, call.arguments)).hexdigest()
-            paths = tuple(sorted({str(value.path) for value in values.values()}))
-            provenance = Provenance(entry.upstream, entry.tool, digest, paths, trace.traceparent)
-            writer = self.services.writer
+            paths = tuple(sorted({str(value.path) for value in self.inputs.values.values()}))
+            provenance = Provenance(self.entry.upstream, self.entry.tool, digest, paths, trace.traceparent)
+            writer = self.gateway.services.writer
             await writer.store_result(call.namespace, provenance, options, captured, trace.labels)
             writer.notices.add(call.namespace, processed.result.notice)
             trace.path = options.bases.value
         trace.other_members = captured.other_members
 
-    async def reply(self, call: Call, options: ProcessingOptions, processed: CallResult) -> ToolResult:
+    async def reply(self, options: ProcessingOptions, processed: CallResult) -> ToolResult:
         """Return the notice of a stored result, its path if the notice does not fit, or the unchanged result."""
-        result = processed.result
+        call, result = self.call, processed.result
         if result.captured.value is None and not processed.is_hidden:
-            if call.reservation.tokens is None or await self._reserve(call, result.members):
+            if call.reservation.tokens is None or await self._reserve(result.members):
                 return result.members
-            tokens = await _count_tokens(call, result.members)
+            tokens = await self._count_tokens(result.members)
             return build_error_reply(
                 f"Tool {options.tool!r} was called. Its result, about {tokens:,} tokens, does not fit the "
                 f"{call.reservation.left:,} that are left in this conversation's context, and is not stored "
@@ -179,61 +170,57 @@ class ResultProcessor(msgspec.Struct, frozen=True):
                 return build_path_reply(result, options.bases.value)
             return {"content": b"[]", "isError": b"true" if result.captured.is_error else b"false"}
         reply = build_reply(result, options.bases.value if call.config.mirror.resource_links else None)
-        return reply if await self._fits(call, reply) else build_path_reply(result, options.bases.value)
+        return reply if await self._fits(reply) else build_path_reply(result, options.bases.value)
 
-    async def reply_unstored(
-        self, call: Call, options: ProcessingOptions, processed: CallResult, error: StoreError
-    ) -> ToolResult:
+    async def reply_unstored(self, processed: CallResult, error: StoreError) -> ToolResult:
         """Return a result that could not be stored unchanged, if the model may see it and it is not too large.
 
         Raises:
             StoreError: The result is hidden or too large.
         """
-        members = processed.result.members
-        is_shown = members and not processed.is_hidden and _is_within_answer(members, call.config.mirror)
-        if not is_shown or not await self._reserve(call, members):
-            self._log.warning("A result of %r could not be stored, and its call failed. %s", options.tool, error)
+        members, tool = processed.result.members, self.entry.tool
+        is_shown = members and not processed.is_hidden and _is_within_answer(members, self.call.config.mirror)
+        if not is_shown or not await self._reserve(members):
+            self.log.warning("A result of %r could not be stored, and its call failed. %s", tool, error)
             cause = "Ask the user to read the gateway's log." if processed.is_hidden else error  # it may name the size
-            raise StoreError(f"Tool {options.tool!r} was called, but its result could not be stored. {cause}")
-        self._log.warning(
-            "A result of %r is passed on unchanged because it could not be stored. %s", options.tool, error
-        )
+            raise StoreError(f"Tool {tool!r} was called, but its result could not be stored. {cause}")
+        self.log.warning("A result of %r is passed on unchanged because it could not be stored. %s", tool, error)
         return members
 
-    async def _read(
-        self, call: Call, entry: CatalogEntry, response: RawResponse, options: ProcessingOptions
-    ) -> ProcessedResult:
+    async def _read(self, response: RawResponse, options: ProcessingOptions) -> ProcessedResult:
         """Read a result; a spooled one in a worker process."""
+        entry, principal = self.entry, self.call.channel.caller.namespace
         try:
             if isinstance(response, SpooledFrame):
-                result = await self.services.scanner.scan(response, options, call.namespace)
+                result = await self.gateway.services.scanner.scan(response, options, principal)
             else:
-                principal = call.channel.caller.namespace  # without a function call, because each call comes here
                 result = await run_by_values(response.values(), process_result, response, options, principal=principal)
         except WireError as error:
-            raise UpstreamError(
-                f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"
-            ) from None
+            cause = f"Upstream {entry.upstream!r} sent an invalid answer to {entry.tool!r}. {error}"
+            raise UpstreamError(cause) from None
         if isinstance(result, RejectedFrame):
             is_content_hidden = options.visibility is not Visibility.FULL
-            upstream = self.services.upstreams[entry.upstream]
+            upstream = self.gateway.upstreams[entry.upstream]
             refusal = upstream.refusal(
-                repr(entry.tool), result.code, result.message, call.caller, is_content_hidden=is_content_hidden
+                repr(entry.tool), result.code, result.message, self.call.caller, is_content_hidden=is_content_hidden
             )
-            return await self._read(call, entry, convert_refusal(refusal, entry, options), options)
+            return await self._read(convert_refusal(refusal, entry, options), options)
         return result
 
-    async def _fits(self, call: Call, reply: ToolResult) -> bool:
+    async def _fits(self, reply: ToolResult) -> bool:
         """Whether a reply is within the call's share of the conversation's room, which is reserved then."""
-        if call.reservation.tokens is None:
-            return True
-        return call.reservation.widen_to_share(await _count_tokens(call, reply))
+        held = self.call.reservation
+        return held.tokens is None or held.widen_to_share(await self._count_tokens(reply))
 
-    async def _reserve(self, call: Call, reply: ToolResult) -> bool:
+    async def _reserve(self, reply: ToolResult) -> bool:
         """Reserve the tokens of a reply; False if the conversation has no room for them."""
-        if call.reservation.tokens is None:
-            return True
-        return call.reservation.widen(await _count_tokens(call, reply))
+        held = self.call.reservation
+        return held.tokens is None or held.widen(await self._count_tokens(reply))
+
+    async def _count_tokens(self, reply: ToolResult) -> int:
+        estimate, shown = upper_estimator(self.call.config.mirror.provider), self.call.trace.shown
+        principal = self.call.namespace
+        return await run_by_values(reply.values(), count_result_tokens, reply, estimate, shown, principal=principal)
 
 
 def convert_refusal(error: RefusedError, entry: CatalogEntry, options: ProcessingOptions) -> Mapping[str, Buffer]:
@@ -274,10 +261,3 @@ def _is_within_answer(members: Mapping[str, Buffer], mirror: MirrorPolicy) -> bo
     parts = [members.get(member, b"") for member in ("content", "structuredContent")]
     is_small = all(len(raw) <= budget * _TOKEN_BYTES for raw in parts)
     return is_small and count_result_tokens(members, estimate) <= budget
-
-
-async def _count_tokens(call: Call, reply: ToolResult) -> int:
-    estimate = upper_estimator(call.config.mirror.provider)
-    return await run_by_values(
-        reply.values(), count_result_tokens, reply, estimate, call.trace.shown, principal=call.namespace
-    )

@@ -13,14 +13,14 @@ from mcp_mirror.core.replies import ToolResult, build_content_reply, encode_text
 from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.tool_index import IndexedTool, summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
-from mcp_mirror.gateway.call import Call, Runtime
+from mcp_mirror.gateway.call import Call
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.tool_search import FIND, complete_name, searchable_tools
 from mcp_mirror.memory.tools.table import explain_unserved
-from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import finish
-from mcp_mirror.upstreams.registry import UpstreamRegistry, explain_missing
+from mcp_mirror.upstreams.registry import explain_missing
 
 _SHOWN: Final = 5
 """Matches with their arguments and one line of description."""
@@ -37,8 +37,7 @@ _UNKNOWN: Final = frozenset((RefusalReason.UNKNOWN_TOOL, RefusalReason.INSUFFICI
 class Router(msgspec.Struct, frozen=True):
     """Routes calls by the catalog that is current after every wait."""
 
-    upstreams: UpstreamRegistry
-    runtime: Runtime
+    gateway: Gateway
 
     async def route(self, call: Call) -> tuple[CatalogEntry, Catalog]:
         """Return the tool that a call names, and the catalog that lists it.
@@ -46,37 +45,30 @@ class Router(msgspec.Struct, frozen=True):
         Raises:
             ToolError: The caller has no such tool, it is quarantined, or its upstream is not connected.
         """
-        wait, caller = call.config.mirror.startup_wait, call.channel.caller
-        catalog = self.runtime.state.catalog_for(caller)
-        entry = find_entry(catalog, call)
+        wait, caller, upstreams = call.config.mirror.startup_wait, call.channel.caller, self.gateway.upstreams
+        entry, catalog = self._find(call)
         if (listed := entry or call.catalog.entries.get(call.name)) is not None:
-            if await self.upstreams.settle_one(listed.upstream, wait):
-                catalog = self.runtime.state.catalog_for(caller)
-                entry = find_entry(catalog, call)
-            if entry is None and (error := self._explain_state(listed.upstream)):
-                raise error
+            if await upstreams.settle_one(listed.upstream, wait):
+                entry, catalog = self._find(call)
+            if entry is None and (status := upstreams[listed.upstream].status).state != "ready":
+                is_shown = status.detail and self.gateway.may_show(listed.upstream)
+                detail = f": {status.detail}" if is_shown else "."
+                raise ToolError(f"Upstream {listed.upstream!r} is {status.state}{detail} {status.advice}")
         if entry is None:  # its upstream may be starting, or may just have announced it
-            await self.upstreams.settle(wait, caller)
-            await self.upstreams.settle_changes(call.channel)
-            catalog = self.runtime.state.catalog_for(caller)
-            entry = find_entry(catalog, call)
+            await upstreams.settle(wait, caller)
+            await upstreams.settle_changes(call.channel)
+            entry, catalog = self._find(call)
         if entry is None:  # its upstream may be available again
-            await self.upstreams.connect_unlisted(caller)
-            catalog = self.runtime.state.catalog_for(caller)
-            entry = find_entry(catalog, call)
+            await upstreams.connect_unlisted(caller)
+            entry, catalog = self._find(call)
         if entry is None:
             raise await run_fairly(call.namespace, self._explain_unknown, call, catalog)
         call.trace.upstream = entry.upstream
         return entry, catalog
 
-    def _explain_state(self, upstream: str) -> ToolError | None:
-        """Return why an upstream is not connected; None if it is."""
-        status = self.upstreams[upstream].status
-        if status.state == "ready":
-            return None
-        is_shown = status.detail and may_show_upstream(self.upstreams, self.runtime.state.flows, upstream)
-        detail = f": {status.detail}" if is_shown else "."
-        return ToolError(f"Upstream {upstream!r} is {status.state}{detail} {status.advice}")
+    def _find(self, call: Call) -> tuple[CatalogEntry | None, Catalog]:
+        catalog = self.gateway.state.catalog_for(call.channel.caller)
+        return find_entry(catalog, call), catalog
 
     def _explain_unknown(self, call: Call, catalog: Catalog) -> ToolError:
         """Return the error for a name that is not in the caller's catalog, with the nearest names."""
@@ -91,11 +83,8 @@ class Router(msgspec.Struct, frozen=True):
         near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
         source = FIND if FIND in call.own_tools else "tools/list"
         advice = f"Nearest are {', '.join(near)}." if near else f"Take a name from {source}."
-        down = [
-            upstream.policy.name
-            for upstream in self.upstreams.visible_to(call.caller)
-            if upstream.status.state != "ready"
-        ]
+        visible = self.gateway.upstreams.visible_to(call.caller)
+        down = [one.policy.name for one in visible if one.status.state != "ready"]
         missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
         is_hidden = call.name in catalog.hidden_names
         reason = RefusalReason.INSUFFICIENT_SCOPE if is_hidden else RefusalReason.UNKNOWN_TOOL
@@ -114,11 +103,6 @@ def find_entry(catalog: Catalog, call: Call) -> CatalogEntry | None:
     return catalog.entries.get(call.name)
 
 
-def may_show_upstream(upstreams: UpstreamRegistry, flows: Flows, upstream: str) -> bool:
-    """Whether the model may see texts of an upstream that do not depend on a stored value."""
-    return upstreams.may_show(upstream) and flows.may_show(flows.labels_of_result(upstream, flows.lowest))
-
-
 async def find_tools(call: Call, router: Router) -> ToolResult:
     """Answer a `find_tools` call from the tools that its caller may use.
 
@@ -135,9 +119,9 @@ async def find_tools(call: Call, router: Router) -> ToolResult:
         except ToolError as error:
             if not query.strip() or error.reason not in _UNKNOWN:
                 raise
-    upstreams = router.upstreams
+    upstreams = router.gateway.upstreams
     await upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
-    catalog = router.runtime.state.catalog_for(call.caller)
+    catalog = router.gateway.state.catalog_for(call.caller)
     own_tools = searchable_tools(call.own_tools)
     found = await run_fairly(call.namespace, _search, catalog, own_tools, query)
     unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
@@ -153,8 +137,8 @@ async def _define_tool(call: Call, name: str, router: Router) -> str:
     """Return the definition of a tool as JSON text, with the input schema of its upstream."""
     policy, catalog = call.config.mirror, call.catalog
     if name not in catalog.entries and name not in call.own_tools:  # it may lack the suffix
-        await router.upstreams.settle_listings(policy.startup_wait, call.caller)
-        catalog = router.runtime.state.catalog_for(call.caller)
+        await router.gateway.upstreams.settle_listings(policy.startup_wait, call.caller)
+        catalog = router.gateway.state.catalog_for(call.caller)
     name = complete_name(name, call.own_tools, catalog, policy.suffix)
     if own := call.own_tools.get(name):
         definition = own.advert

@@ -11,9 +11,9 @@ from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.catalog import is_read_only
 from mcp_mirror.core.replies import ToolResult, build_error_reply, read_texts
 from mcp_mirror.errors import DENIED_BY_USER, MirrorError, RefusalReason, RefusedError, ToolError
-from mcp_mirror.gateway.call import Call, Runtime, ScriptOrigin
+from mcp_mirror.gateway.call import Call, ScriptOrigin
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import read_round
-from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import request_consent, shows_forms
 from mcp_mirror.memory.code.scripts import ScriptCall, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.value_lookup import look_up
@@ -53,14 +53,13 @@ class ScriptCalls(msgspec.Struct, frozen=True):
     """The call that runs the script."""
     channel: ClientChannel
     """Asks the user."""
-    services: Services
-    runtime: Runtime
+    gateway: Gateway
 
     async def list_tools(self) -> tuple[ScriptTool, ...]:
         """Return the tools of the caller for scripts; originals beside their twins are not among them."""
         caller = self.call.caller
-        await self.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
-        entries = self.runtime.state.catalog_for(caller).entries.values()
+        await self.gateway.services.upstreams.settle(self.call.config.mirror.startup_wait, caller)
+        entries = self.gateway.state.catalog_for(caller).entries.values()
         return tuple(
             ScriptTool(
                 entry.name, entry.tool, dict(entry.schema), is_read_only(entry.advert) or entry.upstream == FUNCTIONS
@@ -71,7 +70,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
 
     async def call_tool(self, call: ScriptCall) -> ScriptToolResult:
         """Call a tool; a failure is a result with an error."""
-        state, policy = self.runtime.state, self.call.config.code
+        state, policy = self.gateway.state, self.call.config.code
         if policy.tools == "none":
             return ScriptToolResult(error="Scripts may not call tools here (`code.tools: none`).", is_refused=True)
         nested = Call(
@@ -95,16 +94,12 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             return ScriptToolResult(labels=self._labels_of(nested), error=str(error), is_refused=not is_allowed)
 
     async def _ask(self, call: ScriptCall) -> None:
-        """Ask the user to allow a call.
-
-        Raises:
-            ToolError: The user does not allow it, or the client cannot ask the user.
-        """
+        """Ask the user to allow a call; raise an error if the user does not, or the client cannot ask."""
         name, mode = call.tool.name, self.call.config.code.tools
         refusal = f"A script may not call {name}: {_REASONS[mode]} (`code.tools: {mode}`)."
         if not shows_forms(self.channel.caller):
             raise ToolError(f"{refusal} The client cannot ask the user. {_REMEDY}")
-        may_show = call.preview and self.runtime.state.flows.may_show(call.labels)
+        may_show = call.preview and self.gateway.state.flows.may_show(call.labels)
         shown = sanitize_ends(call.arguments.decode(), _SHOWN_BYTES) if may_show else "(hidden by the gateway's rules)"
         try:
             is_allowed = await request_consent(
@@ -120,7 +115,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         input_round: InputRound | None = None
         for _ in range(_MAX_ROUNDS):
             try:
-                reply = await self.runtime.state.answer(replace(call, input_round=input_round))
+                reply = await self.gateway.state.answer(replace(call, input_round=input_round))
             except RefusedError as error:
                 return build_error_reply(str(error))
             if not is_input_required(reply):
@@ -142,7 +137,8 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             return ScriptToolResult(labels=labels, path=trace.path, error=error, is_refused=is_refused)
         if trace.path is None:
             return ScriptToolResult(await _read_value(call, reply), labels)
-        found = await look_up(self.services.writer.store, self.services.scanner, call.namespace, MemoryPath(trace.path))
+        services = self.gateway.services
+        found = await look_up(services.writer.store, services.scanner, call.namespace, MemoryPath(trace.path))
         if found is None:
             return ScriptToolResult(labels=labels, path=trace.path, error="The result was deleted during the call.")
         return ScriptToolResult(found.blob, labels, found.preview, trace.path)
@@ -154,7 +150,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         """
         if call.script is None or not call.trace.upstream:
             return None
-        flows, noted = self.runtime.state.flows, call.trace.labels
+        flows, noted = self.gateway.state.flows, call.trace.labels
         if not noted:
             given = flows.join(call.script.labels, call.trace.input_labels or flows.lowest)
             return flows.labels_of_result(call.trace.upstream, given)

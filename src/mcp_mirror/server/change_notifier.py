@@ -13,8 +13,9 @@ import msgspec
 from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
-from mcp_mirror.gateway.call import Runtime, RuntimeState
+from mcp_mirror.gateway.call import RuntimeState
 from mcp_mirror.gateway.contents import SLUGS
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
 from mcp_mirror.memory.tools.table import RUN, TOOLS
@@ -26,7 +27,6 @@ from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.event_loop import expect_growth
 from mcp_mirror.system.slices import Steps, finish, take_sliced
 from mcp_mirror.upstreams.listing import Listing
-from mcp_mirror.upstreams.registry import UpstreamRegistry
 
 _logger = logging.getLogger(__name__)
 
@@ -67,14 +67,13 @@ class ChangeNotifier:
 
     def __init__(
         self,
-        runtime: Runtime,
-        upstreams: UpstreamRegistry,
+        gateway: Gateway,
         subscriptions: Subscriptions,
         announcements: Announcements,
         sessions: Sessions,
     ) -> None:
-        self._runtime = runtime
-        self._upstreams = upstreams
+        self._gateway = gateway
+        self._upstreams = gateway.upstreams
         self._subscriptions = subscriptions
         self.announcements = announcements
         self._sessions = sessions
@@ -90,7 +89,7 @@ class ChangeNotifier:
 
     @property
     def _state(self) -> RuntimeState:
-        return self._runtime.state
+        return self._gateway.state
 
     def release_names(self, removed: frozenset[str]) -> None:
         """Free the tool names of upstreams that were removed from the configuration."""
@@ -185,23 +184,20 @@ class ChangeNotifier:
 
     def _swap_catalog(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
         """Replace the state by one with this catalog."""
-        state = self._state
         # Values of tools that are gone can still be read, so their slugs stay.
         slugs = rebuilt.catalog.slugs | self._find_served(owner).slugs | SLUGS | OWN_SLUGS
         catalog = replace(rebuilt.catalog, slugs=slugs)
         if owner is None:
-            self._runtime.state = msgspec.structs.replace(state, catalog=catalog)
-        elif not rebuilt.is_common:
-            self._runtime.state = msgspec.structs.replace(state, catalogs={**state.catalogs, owner: catalog})
+            self._gateway.state = msgspec.structs.replace(self._state, catalog=catalog)
         else:
-            self._drop_catalog(owner)
+            self._serve_own_catalog(owner, None if rebuilt.is_common else catalog)
 
-    def _drop_catalog(self, owner: str) -> None:
-        """Serve the common catalog to an owner."""
-        state = self._state
-        if owner in state.catalogs:
-            catalogs = {name: one for name, one in state.catalogs.items() if name != owner}
-            self._runtime.state = msgspec.structs.replace(state, catalogs=catalogs)
+    def _serve_own_catalog(self, owner: str, catalog: Catalog | None) -> None:
+        """Serve a catalog of its own to an owner; None: the common one."""
+        catalogs = {name: one for name, one in self._state.catalogs.items() if name != owner}
+        if catalog is not None:
+            catalogs[owner] = catalog
+        self._gateway.state = msgspec.structs.replace(self._state, catalogs=catalogs)
 
     def _find_required_scopes(self, upstream: str | None) -> tuple[str, ...]:
         return next((one.policy.required_scopes for one in self._upstreams if one.policy.name == upstream), ())
@@ -227,7 +223,6 @@ class ChangeNotifier:
             self._enqueue(ListChange("resources", namespace=namespace, upstream=OWN))
 
     def _build(self, owner: str | None) -> Steps[Catalog]:
-        """Build a catalog, in steps."""
         config, pins = self._state.config, self._state.pins
         listings = self._find_listings(owner)
         listed = [(policy, listing.inspected or listing.tools if listing else ()) for policy, listing in listings]
@@ -287,7 +282,7 @@ class ChangeNotifier:
     def session_ended(self, session: str) -> None:
         """Drop what belonged to a session that has ended."""
         self._upstreams.end_session(session)
-        self._drop_catalog(session)
+        self._serve_own_catalog(session, None)
         self._logged.pop(session, None)
         self._subscriptions.drop_session(session)
 

@@ -110,14 +110,12 @@ class LateSession(msgspec.Struct, frozen=True):
     @property
     def caller(self) -> Caller:
         """The client of the session, else of `server/discover`."""
-        session = self.find_session()
-        return session.caller if session else self.discovered
+        return session.caller if (session := self.find_session()) else self.discovered
 
     @property
     def log_level(self) -> str | None:
         """The log level of the session."""
-        session = self.find_session()
-        return session.log_level if session else None
+        return session.log_level if (session := self.find_session()) else None
 
     @property
     def session_channel(self) -> ClientChannel | None:
@@ -131,8 +129,7 @@ class LateSession(msgspec.Struct, frozen=True):
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request on the session's stream; see `ClientChannel.request`."""
-        session = self.find_session()
-        if session is None:
+        if (session := self.find_session()) is None:
             raise RefusedError("Send the request during a call: the client has no session.", types.INVALID_REQUEST)
         return await session.request(method, params)
 

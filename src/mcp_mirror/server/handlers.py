@@ -21,12 +21,7 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import KINDS, ItemKind
 from mcp_mirror.core.replies import ToolResult, build_error_reply
-from mcp_mirror.errors import (
-    MirrorError,
-    StoreError,
-    ToolError,
-    drop_tracebacks,
-)
+from mcp_mirror.errors import MirrorError, StoreError, ToolError, drop_tracebacks
 from mcp_mirror.gateway.arguments import select_header_arguments
 from mcp_mirror.gateway.contents import PROMPT, RESOURCE, CapturedKind
 from mcp_mirror.gateway.context_budgets import Conversation, read_conversation
@@ -90,12 +85,12 @@ class Handlers(msgspec.Struct):
             ("tools/list", page, self._list_tools),
             ("tools/call", types.CallToolRequestParams, self._call_tool),
             ("resources/list", page, self._list_resources),
-            ("resources/templates/list", page, self._list_templates),
+            ("resources/templates/list", page, partial(self._list, "templates")),
             ("resources/read", types.ReadResourceRequestParams, self._read_resource),
             ("resources/subscribe", types.SubscribeRequestParams, self._subscribe),
             ("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe),
             ("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen),
-            ("prompts/list", page, self._list_prompts),
+            ("prompts/list", page, partial(self._list, "prompts")),
             ("prompts/get", types.GetPromptRequestParams, self._get_prompt),
             ("completion/complete", types.CompleteRequestParams, self._complete),
             ("logging/setLevel", types.SetLevelRequestParams, self._set_level),
@@ -245,19 +240,14 @@ class Handlers(msgspec.Struct):
             self._log.warning("Resources are listed without the stored values. %s", error)
             return [], None
 
-    async def _list_templates(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+    async def _list(self, kind: ItemKind, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        """List the prompts or the resource templates of upstreams, and the gateway's own template."""
         _refuse_cursor(params)
-        own = [(msgspec.json.encode(TEMPLATE),)] if self.gateway.has_resources(self.sessions.caller_of(context)) else []
-        return await self._list("templates", context, own)
-
-    async def _list_prompts(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
-        _refuse_cursor(params)
-        return await self._list("prompts", context)
-
-    async def _list(self, kind: ItemKind, context: Context, own: Iterable[Segments] = ()) -> dict[str, Any]:
+        channel = self._build_channel(context)
+        own = kind == "templates" and self.gateway.has_resources(channel.caller)
         await self._wait_for_upstreams(context)
-        listed = await self.relay.list_all(kind, self._build_channel(context))
-        return self._keep_list(KINDS[kind].member, listed, own)
+        listed = await self.relay.list_all(kind, channel)
+        return self._keep_list(KINDS[kind].member, listed, [(msgspec.json.encode(TEMPLATE),)] if own else [])
 
     def _keep_list(self, member: str, listed: ClientList, own: Iterable[Segments] = ()) -> dict[str, Any]:
         """Return the part of a list that the SDK writes; `own` are further items."""
@@ -309,11 +299,7 @@ class Handlers(msgspec.Struct):
         relay: Callable[[], Awaitable[RelayedResult]],
         kind: CapturedKind | None = None,
     ) -> ToolResult:
-        """Answer a relayed request with notices in place of large items, and write its audit records before and after.
-
-        Raises:
-            MirrorError: The record is required and cannot be written, or the request was refused.
-        """
+        """Answer a relayed request with notices in place of large items, and write audit records before and after."""
         await self._begin_audit(context, caller)
         upstream = ""
         event: Event = "call"
@@ -334,11 +320,7 @@ class Handlers(msgspec.Struct):
         return reply
 
     async def _begin_audit(self, context: Context, caller: Caller) -> None:
-        """Write the audit record of a request before the request is made, if `audit.required`.
-
-        Raises:
-            MirrorError: The record cannot be written.
-        """
+        """Write the audit record of a request before the request is made, if `audit.required`."""
         record = AuditRecord("call", caller.namespace, context.method, "begun")
         if not await self.gateway.services.audit.admit(record):
             raise MirrorError(UNWRITTEN)
@@ -395,9 +377,8 @@ class Handlers(msgspec.Struct):
         return RequestChannel(stream, read_meta(context), caller, session, self.sessions.answer_timeout)
 
     async def _wait_for_upstreams(self, context: Context) -> None:
-        await self.gateway.upstreams.settle(
-            self.gateway.state.config.mirror.startup_wait, self.sessions.caller_of(context)
-        )
+        startup_wait = self.gateway.state.config.mirror.startup_wait
+        await self.gateway.upstreams.settle(startup_wait, self.sessions.caller_of(context))
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)
@@ -412,11 +393,7 @@ class Handlers(msgspec.Struct):
 
 
 def _refuse_cursor(params: types.PaginatedRequestParams) -> None:
-    """Refuse a request for a further page of a list that has one page.
-
-    Raises:
-        ToolError: The request has a cursor.
-    """
+    """Refuse a request for a further page of a list that has one page."""
     if params.cursor:
         raise ToolError("This list has one page. List again without a cursor.")
 

@@ -123,11 +123,7 @@ class McpEndpoint:
             self._sessions.end(request.session_key)
 
     async def _post(self, request: HttpRequest, receive: Receive, send: Send) -> None:
-        """Receive a message, and answer it on the direct path or with the SDK.
-
-        Raises:
-            RejectedError: The body is not JSON-RPC, is over a limit, or there are too many sessions.
-        """
+        """Receive a message, and answer it on the direct path or with the SDK."""
         if not request.headers.get("content-type", "").lower().startswith("application/json"):
             raise RejectedError(PlainTextResponse("The body must be application/json.", 400))
         if connection := find_connection(request.scope):

@@ -19,15 +19,7 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_bounds import has_more_values, is_deeper
-from mcp_mirror.payload.json_rpc import (
-    MARK,
-    MAX_MEMBERS,
-    Lifted,
-    contiguous,
-    find_mark,
-    is_input_required,
-    splice,
-)
+from mcp_mirror.payload.json_rpc import MARK, MAX_MEMBERS, contiguous, find_mark, is_input_required, splice
 from mcp_mirror.payload.spool import Frame, SpooledFrame
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.sdk_messages import drop_unawaited_result, read_sdk_message
@@ -143,31 +135,22 @@ class PendingPayloads:
         if isinstance(frame, DiscardedFrame):
             code = types.PARSE_ERROR if frame.failure is None else types.INTERNAL_ERROR
             raise MCPError(code, frame.explain())
-        token = secrets.token_hex(16)
-        lifted = await self._lift(frame, token, principal)
+        token, limits = secrets.token_hex(16), self.limits
+        try:
+            if isinstance(frame, SpooledFrame):
+                lifted = await self._scanner.lift(frame, token, limits, principal)
+            else:
+                lifted = lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
+        except (WireError, UpstreamError) as error:
+            code = types.PARSE_ERROR if isinstance(error, WireError) else types.INTERNAL_ERROR
+            raise MCPError(code, str(error)) from None
         if lifted is None:
             whole = bytes(frame.view) if isinstance(frame, SpooledFrame) else frame
-            stub = drop_unawaited_result(whole, session, self.limits.max_depth)
+            stub = drop_unawaited_result(whole, session, limits.max_depth)
             return LiftedMessage(stub, read_sdk_message(stub))
         message = read_sdk_message(lifted.stub)
         self._keep(token, _PendingPayload(time.monotonic(), params=lifted.members))
         return LiftedMessage(lifted.stub, message, token)
-
-    async def _lift(self, frame: bytes | SpooledFrame, token: str, principal: str) -> Lifted | None:
-        """Return a message and its parameters; None for one without parameters.
-
-        Raises:
-            MCPError: The frame is not a JSON-RPC message, is over a limit, or could not be read.
-        """
-        limits = self.limits
-        try:
-            if isinstance(frame, SpooledFrame):
-                return await self._scanner.lift(frame, token, limits, principal)
-            return lift(frame, token, limits.max_depth, limits.max_envelope_bytes)
-        except WireError as error:
-            raise MCPError(types.PARSE_ERROR, str(error)) from None
-        except UpstreamError as error:
-            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
 
     def take_params(self, meta: Mapping[str, Any], parsed: Mapping[str, Any] | None) -> Mapping[str, Buffer]:
         """Take the parameters of a request by the token in `meta`; without a token, as the SDK parsed them.

@@ -5,7 +5,7 @@ address of a process. Their bodies are fixed texts, so they reveal nothing else 
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import anyio
@@ -104,14 +104,11 @@ class Readiness:
         return False
 
     async def _ask_store(self, done: anyio.Event) -> None:
-        try:
+        self._is_store_reachable = False
+        with suppress(MirrorError):
             await self._store.describe(_NAMESPACE, _BASE)
-        except MirrorError:
-            self._is_store_reachable = False
-        else:
             self._is_store_reachable = True
-        self._checked_at = anyio.current_time()
-        self._check = None
+        self._checked_at, self._check = anyio.current_time(), None
         done.set()
 
 

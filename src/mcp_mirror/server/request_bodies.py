@@ -49,12 +49,7 @@ class RequestBodies:
             collector.close()
 
     async def _collect(self, collector: SpoolCollector, namespace: str, receive: Receive) -> None:
-        """Receive a body. Each part must come in time, and a body that takes longer must have an average speed.
-
-        Raises:
-            RejectedError: The body is too slow.
-            ClientDisconnect: The client disconnected.
-        """
+        """Receive a body. Each part must come in time, and a body that takes longer must have an average speed."""
         timeout = self._spool.policy.traffic.body_timeout
         deadline = anyio.current_time() + timeout
         size, has_more = 0, True

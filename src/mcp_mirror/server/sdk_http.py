@@ -39,12 +39,7 @@ _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
 _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
-_OUTCOMES: Final = {
-    400: "malformed message",
-    404: UNKNOWN_SESSION,
-    405: "method not allowed",
-    406: "not acceptable",
-}
+_OUTCOMES: Final = {400: "malformed message", 404: UNKNOWN_SESSION, 405: "method not allowed", 406: "not acceptable"}
 """The outcome of a request that the SDK rejects in the audit log, by its status."""
 
 
@@ -98,13 +93,7 @@ class SdkHttp:
             self._pending_payloads.discard(lifted.token)
 
     async def _lift_params(self, body: Frame, request: HttpRequest) -> LiftedMessage:
-        """Lift the parameters out of a body; see `PendingPayloads.lift_params`.
-
-        An error answers the request to the client whose response is rejected.
-
-        Raises:
-            RejectedError: The body is not a JSON-RPC message, is over a limit, or could not be read.
-        """
+        """Lift the parameters out of a body; an error answers the request to the client whose response is rejected."""
         try:
             session = self._sessions.find(request.session_key)
             return await self._pending_payloads.lift_params(body, request.namespace, session)
@@ -122,11 +111,7 @@ class SdkHttp:
         raise reject(status, error.code, error.message)
 
     def _check_new_session(self, message: types.JSONRPCRequest, request: HttpRequest) -> None:
-        """Count the session that a request is to begin until it has begun, or the request has ended.
-
-        Raises:
-            RejectedError: The principal has too many sessions.
-        """
+        """Count the session that a request is to begin until it has begun, or the request has ended."""
         if "mcp-session-id" in request.headers or message.method != "initialize":
             return
         namespace, limit = request.namespace, self._pending_payloads.limits.traffic.sessions_per_principal

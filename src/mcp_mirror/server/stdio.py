@@ -84,9 +84,7 @@ async def open_stdio_streams(
             source.take = direct_requests.start
             tasks.start_soon(direct_requests.follow_cancellation)
             try:
-                second = _SecondHandshake()
-                reader = StdioReader(connection, second, source, direct_path, direct_requests)
-                yield reader, _StdioWriter(connection, second)
+                yield StdioReader(connection, source, direct_path, direct_requests), _StdioWriter(connection)
             finally:
                 await direct_requests.end()
             await sink.finish(_LAST_WRITE)
@@ -94,7 +92,7 @@ async def open_stdio_streams(
 
 
 class _Connection:
-    """The state that reader and writer share: the output and the open requests."""
+    """The state that reader and writer share: the output, the open requests, and the handshakes."""
 
     def __init__(
         self, pending_payloads: PendingPayloads, sink: LineSink, shutdown: anyio.Event, max_requests: int
@@ -103,6 +101,7 @@ class _Connection:
         self.sink = sink
         self.shutdown = shutdown
         self.max_requests = max_requests
+        self.second: _SecondHandshake = _SecondHandshake()
         self._open_requests: dict[RequestId, str] = {}
         """The method of each request without a response, by its id as the SDK compares ids."""
         self._is_answered = asyncio.Event()
@@ -120,11 +119,6 @@ class _Connection:
             self._open_requests[coerce_request_id(message.id)] = message.method
         elif (cancelled := find_cancelled_id(message)) is not None:
             self.remove_request(cancelled)
-
-    def record_sent(self, message: types.JSONRPCMessage) -> None:
-        """Update the open requests after a message to the client."""
-        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-            self.remove_request(message.id)
 
     def find_method(self, request_id: RequestId) -> str | None:
         """Return the method of an open request."""
@@ -298,15 +292,9 @@ class StdioReader(MessageStream):
     """The messages of the client."""
 
     def __init__(
-        self,
-        connection: _Connection,
-        second: _SecondHandshake,
-        source: LineSource,
-        direct_path: DirectPath,
-        direct_requests: _DirectRequests,
+        self, connection: _Connection, source: LineSource, direct_path: DirectPath, direct_requests: _DirectRequests
     ) -> None:
         self._connection = connection
-        self._second = second
         self._source = source
         self._direct_path = direct_path
         self._direct_requests = direct_requests
@@ -315,12 +303,13 @@ class StdioReader(MessageStream):
     @property
     def has_handshake(self) -> bool:
         """Whether the next message is the `initialize` of a second connection of the SDK."""
-        return self._second.is_pending
+        return self._connection.second.is_pending
 
     async def receive(self) -> SessionMessage:
         """Return the next message. The stream ends once before the `initialize` of a second connection."""
-        message = self._second.take() or await self._receive_new()
-        if self._second.keep(message):
+        second = self._connection.second
+        message = second.take() or await self._receive_new()
+        if second.keep(message):
             raise anyio.EndOfStream
         return message
 
@@ -344,20 +333,19 @@ class StdioReader(MessageStream):
 
         An invalid response becomes an error, which answers the request to the client.
         """
-        pending_payloads, token = self._connection.pending_payloads, None
+        pending_payloads = self._connection.pending_payloads
         with discard_after(frame):
             try:
-                session = self._direct_path.find_session()
-                lifted = await pending_payloads.lift_params(frame, LOCAL, session)
-                message, token = lifted.message, lifted.token
+                lifted = await pending_payloads.lift_params(frame, LOCAL, self._direct_path.find_session())
+                message = lifted.message
                 error = self._find_refusal(message) if isinstance(message, types.JSONRPCRequest) else None
                 if error is None:
                     return SessionMessage(message)
+                pending_payloads.discard(lifted.token)
             except MCPError as failure:
                 error = failure.error
                 if refused := refuse_response(frame, error):
                     return SessionMessage(refused)
-            pending_payloads.discard(token)
             await self._connection.sink.send(write_response(frame_id(frame), error))
             return None
 
@@ -371,7 +359,7 @@ class StdioReader(MessageStream):
         if self._connection.is_full:
             reason = f"`limits.requests_per_principal` ({self._connection.max_requests:,}) requests are open. Read the "
             return types.ErrorData(code=types.INTERNAL_ERROR, message=f"{reason}responses before the next request.")
-        return self._second.discover_error if request.method == _INITIALIZE else None
+        return self._connection.second.discover_error if request.method == _INITIALIZE else None
 
 
 async def _end_at_shutdown(connection: _Connection, source: LineSource, scope: anyio.CancelScope) -> None:
@@ -388,22 +376,22 @@ async def _end_at_shutdown(connection: _Connection, source: LineSource, scope: a
 class _StdioWriter(MessageSink):
     """The messages to the client."""
 
-    def __init__(self, connection: _Connection, second: _SecondHandshake) -> None:
+    def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._second = second
 
     async def send(self, item: SessionMessage) -> None:
-        message = item.message
+        connection, message = self._connection, item.message
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
-            if self._connection.is_abandoned:
+            if connection.is_abandoned:
                 return
-            error = _GIVEN_UP if self._second.is_pending else STOPPED
+            error = _GIVEN_UP if connection.second.is_pending else STOPPED
             message = message.model_copy(update={"error": error})
         frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         if isinstance(message, types.JSONRPCError) and message.id is not None:
-            self._second.note_error(self._connection.find_method(message.id), message.error)
+            connection.second.note_error(connection.find_method(message.id), message.error)
         try:
-            await self._connection.sink.send(self._connection.pending_payloads.splice_result(frame))
+            await connection.sink.send(connection.pending_payloads.splice_result(frame))
         except OSError:  # the client has closed its end; the end of the input ends the session
             raise anyio.BrokenResourceError from None
-        self._connection.record_sent(message)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+            connection.remove_request(message.id)

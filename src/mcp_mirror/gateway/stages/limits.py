@@ -73,11 +73,7 @@ class CallQuotas:
             count.pending += 1
 
     async def _begin(self, namespace: str, quota: CallQuota) -> None:
-        """Count a call as running.
-
-        Raises:
-            ToolError: A quota is used up; the message says when it starts again.
-        """
+        """Count a call as running; raise an error if a quota is used up."""
         if namespace not in self._counts:
             stored = await self._read(namespace)
             self._counts.setdefault(namespace, _Count(stored or {}))

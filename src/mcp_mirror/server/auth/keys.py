@@ -52,12 +52,11 @@ class KeysUnavailableError(MirrorError):
     """An issuer's keys are not available, so its tokens cannot be verified."""
 
 
-class _IssuerSlashError(jwt.InvalidIssuerError):
-    """The issuer of a token differs from a configured one only by the slash at its end."""
+class _ExplainedError(jwt.InvalidTokenError):
+    """A token that the configuration does not accept; the message names the rule and has no text of the token."""
 
-
-class _UnacceptedClaimError(jwt.InvalidTokenError):
-    """A claim that the configuration does not accept; the message names the rule and has no text of the token."""
+    def __init__(self, rule: str, kind: type[jwt.PyJWTError] = jwt.InvalidTokenError) -> None:
+        super().__init__(f"{kind.__name__} ({rule})")
 
 
 class _KeysError(ValueError):
@@ -142,11 +141,7 @@ class KeySet:
 
 
 async def _download(url: str, addresses: AddressPolicy) -> bytes:
-    """Download a key set, or the beginning of a larger document, without following redirects to other servers.
-
-    Raises:
-        _KeysError: The status is not 200.
-    """
+    """Download a key set, or the beginning of a larger document, without following redirects to other servers."""
     async with (
         httpx2.AsyncClient(transport=SSRFGuardTransport(addresses), timeout=_TIMEOUT, follow_redirects=False) as client,
         client.stream("GET", url, headers={"accept": "application/json", "accept-encoding": "identity"}) as response,
@@ -249,15 +244,14 @@ class Issuers:
         try:
             return await self._verify(token)
         except (jwt.PyJWTError, ValueError, RecursionError, OverflowError) as error:
-            self._log_rejection(error)
+            if self._clock() - self._minute >= _MINUTE:
+                self._minute, self._rejected = self._clock(), 0
+            self._rejected += 1
+            if self._rejected <= _MAX_LOGGED:
+                claim = f" ({error.claim})" if isinstance(error, jwt.MissingRequiredClaimError) else ""
+                named = str(error) if isinstance(error, _ExplainedError) else f"{type(error).__name__}{claim}"
+                _logger.info("Rejected a token: %s", named)
             return None
-
-    def _log_rejection(self, error: Exception) -> None:
-        if self._clock() - self._minute >= _MINUTE:
-            self._minute, self._rejected = self._clock(), 0
-        self._rejected += 1
-        if self._rejected <= _MAX_LOGGED:
-            _logger.info("Rejected a token: %s", _name_error(error))
 
     async def _verify(self, token: str) -> Principal:
         if len(token) > _MAX_TOKEN_LENGTH:
@@ -266,7 +260,9 @@ class Issuers:
         issuer, header = unverified["payload"].get("iss"), unverified["header"]
         if not isinstance(issuer, str) or issuer not in self._issuers:
             is_alike = isinstance(issuer, str) and {issuer.removesuffix("/"), f"{issuer}/"} & self._issuers.keys()
-            raise _IssuerSlashError if is_alike else jwt.InvalidIssuerError
+            if is_alike:
+                raise _ExplainedError("`issuer` differs by the slash at its end", jwt.InvalidIssuerError)
+            raise jwt.InvalidIssuerError
         policy, keys = self._issuers[issuer]
         if header.get("alg") not in policy.algorithms:
             raise jwt.InvalidAlgorithmError
@@ -284,32 +280,21 @@ class Issuers:
         return _read_principal(claims, policy)
 
 
-def _name_error(error: Exception) -> str:
-    """Name the kind of an error, and the claim or the key of the configuration that it is about."""
-    if isinstance(error, _UnacceptedClaimError):
-        return f"{jwt.InvalidTokenError.__name__} ({error})"
-    if isinstance(error, _IssuerSlashError):
-        return f"{jwt.InvalidIssuerError.__name__} (`issuer` differs by the slash at its end)"
-    if isinstance(error, jwt.MissingRequiredClaimError):
-        return f"{type(error).__name__} ({error.claim})"
-    return type(error).__name__
-
-
 def _read_principal(claims: Mapping[str, Any], policy: IssuerPolicy) -> Principal:
     for claim in _TIME_CLAIMS:
         if not isinstance(claims.get(claim, 0), int | float):
-            raise _UnacceptedClaimError(f"{claim} is not a number")
+            raise _ExplainedError(f"{claim} is not a number")
     for claim, accepted in policy.required_claims.items():
         if not _texts(claims.get(claim)) & set(accepted):
-            raise _UnacceptedClaimError(f"required_claims.{claim}")
+            raise _ExplainedError(f"required_claims.{claim}")
     name = claims[policy.principal]
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_LENGTH:
-        raise _UnacceptedClaimError(f"{policy.principal} is not a text of 1 to {_MAX_NAME_LENGTH} characters")
+        raise _ExplainedError(f"{policy.principal} is not a text of 1 to {_MAX_NAME_LENGTH} characters")
     expires = float(claims["exp"]) + policy.leeway
     confirmation = claims.get("cnf")
     thumbprint = confirmation.get("jkt") if isinstance(confirmation, Mapping) else None
     if (thumbprint is None and policy.require_dpop) or not isinstance(thumbprint, str | None):
-        raise _UnacceptedClaimError("require_dpop" if thumbprint is None else "cnf.jkt is not a text")
+        raise _ExplainedError("require_dpop" if thumbprint is None else "cnf.jkt is not a text")
     return Principal(policy.issuer, name, _read_scopes(claims, policy), expires, thumbprint)
 
 
