@@ -29,8 +29,7 @@ from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StateBuilder
 from mcp_mirror.memory.tools.table import SLUGS as OWN_SLUGS
 from mcp_mirror.observability.audit_file import AuditFile
-from mcp_mirror.observability.reload_status import ReloadStatus
-from mcp_mirror.observability.signals import NO_SIGNALS, Signals
+from mcp_mirror.observability.signals import NO_SIGNALS, ReloadStatus, Signals
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
 from mcp_mirror.server.handover import Worker

@@ -31,6 +31,10 @@ _EXPECTED: Final = (
     "(true: the conversation starts again) and `tokens` (the number that it contains now)."
 )
 
+_TOO_MANY_DEFINITIONS: Final = (
+    "The tool definitions take %d of the %d tokens that `context` allows, so tools cannot be called."
+)
+
 ConversationKey = tuple[str, str]
 """Whether the harness or the connection named the conversation, and the name."""
 
@@ -160,7 +164,10 @@ class ContextBudgets(msgspec.Struct, frozen=True):
         self._accounts.move_to_end(namespace)
         entry = accounts.get(conversation.key)
         if entry is None:
-            entry = accounts[conversation.key] = _LedgerEntry(_create_account(self.capacity, definitions()), now)
+            sent = definitions()
+            if sent + MIN_CALL_TOKENS > self.capacity:
+                _logger.warning(_TOO_MANY_DEFINITIONS, sent, self.capacity)
+            entry = accounts[conversation.key] = _LedgerEntry(TokenAccount(self.capacity, sent), now)
         elif conversation.is_reset:
             sent = definitions() if conversation.tokens is None else conversation.tokens
             entry.account = msgspec.structs.replace(entry.account, sent=sent)
@@ -181,13 +188,3 @@ class ContextBudgets(msgspec.Struct, frozen=True):
             if first and next(reversed(first.values())).used >= oldest:
                 return
             self._accounts.popitem(last=False)
-
-
-def _create_account(capacity: int, definitions: int) -> TokenAccount:
-    if definitions + MIN_CALL_TOKENS > capacity:
-        _logger.warning(
-            "The tool definitions take %d of the %d tokens that `context` allows, so tools cannot be called.",
-            definitions,
-            capacity,
-        )
-    return TokenAccount(capacity, definitions)

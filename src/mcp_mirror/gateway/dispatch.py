@@ -19,7 +19,7 @@ from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, find_emb
 from mcp_mirror.core.result_processing import Visibility
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
-from mcp_mirror.gateway.call import Call, ScriptOrigin, answer_errors
+from mcp_mirror.gateway.call import Call, answer_errors
 from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
@@ -39,7 +39,6 @@ from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
-from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Descriptor, Segments
@@ -212,8 +211,12 @@ class Dispatcher:
     async def _load_inputs(self, call: Call, entry: CatalogEntry, pointers: Pointers) -> CallInputs:
         """Check the flow of the pointers' values to the upstream, and load the values."""
         flows = self._gateway.state.flows
-        made = flows.lowest if call.script is None else self._admit_script(call, entry, call.script)
-        preview = call.script is None or call.script.preview
+        made, preview = flows.lowest, True
+        if (script := call.script) is not None:
+            made, preview = script.labels, script.preview
+            if made.sources:
+                digest = hashlib.sha256(call.arguments).hexdigest()
+                self._build_guard(call).admit_script(made, entry.upstream, digest)
         if not pointers:
             return CallInputs((), {}, made, preview)
         guard = self._build_guard(call)
@@ -234,7 +237,10 @@ class Dispatcher:
         is_large = len(call.arguments) > _MAX_SEARCHED
         if is_large or has_candidates(call.arguments):
             call.trace.path_slugs = known
-            call = call if is_large else await _open_texts(call, entry, known)
+            if not is_large:  # arguments in place of their JSON texts where these contain paths
+                given = call.arguments
+                opened = await run_by_parts(given, open_texts, given, known, types_at(entry.schema))
+                call = call if opened is given else replace(call, arguments=opened)
             pointers, known = await self._scan(call, catalog, known)
             call.trace.path_slugs = known
         if _logger.isEnabledFor(logging.DEBUG):
@@ -247,7 +253,11 @@ class Dispatcher:
         """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
         scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
         pointers = await scan(call.arguments, known, most)
-        if not _may_have_foreign_path(call, pointers) or not (added := await self._read_slugs(call.namespace) - known):
+        added = frozenset[str]()
+        if _may_have_foreign_path(call, pointers):
+            with suppress(StoreError):  # every use of a path will report it
+                added = await self._services.writer.store.slugs(call.namespace) - known
+        if not added:
             return pointers, known
         if len(self._foreign_slugs) >= _MAX_NAMESPACES:
             self._foreign_slugs.clear()
@@ -255,23 +265,9 @@ class Dispatcher:
         self._foreign_slugs[call.namespace] = known - catalog.slugs
         return await scan(call.arguments, known, most), known
 
-    async def _read_slugs(self, namespace: str) -> frozenset[str]:
-        """Return the slugs of the values in the store; none if the store fails, as every use of a path will report."""
-        try:
-            return await self._services.writer.store.slugs(namespace)
-        except StoreError:
-            return frozenset()
-
     def _build_guard(self, call: Call) -> FlowGuard:
         audit = self._services.audit.with_correlation(call.id)
         return FlowGuard(self._gateway.state.flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
-
-    def _admit_script(self, call: Call, entry: CatalogEntry, script: ScriptOrigin) -> Labels:
-        """Check that everything that a script has received may flow to the upstream, and return its labels."""
-        if script.labels.sources:
-            digest = hashlib.sha256(call.arguments).hexdigest()
-            self._build_guard(call).admit_script(script.labels, entry.upstream, digest)
-        return script.labels
 
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
         workers = self._services.schema_workers
@@ -318,13 +314,6 @@ class Dispatcher:
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
-
-
-async def _open_texts(call: Call, entry: CatalogEntry, known: frozenset[str]) -> Call:
-    """Return the call with arguments in place of their JSON texts where these contain paths; see `open_texts`."""
-    types_of = types_at(entry.schema)
-    opened = await run_by_parts(call.arguments, open_texts, call.arguments, known, types_of)
-    return call if opened is call.arguments else replace(call, arguments=opened)
 
 
 def _may_have_foreign_path(call: Call, pointers: Pointers) -> bool:

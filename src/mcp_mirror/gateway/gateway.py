@@ -64,15 +64,7 @@ class Gateway:
         catalog = state.catalog_for(channel.caller)
         if name not in catalog.entries:
             name, arguments = self._find_named(channel.caller, name, arguments)
-        return Call(
-            channel,
-            name,
-            arguments,
-            **options,
-            config=state.config,
-            catalog=catalog,
-            own_tools=own_tools,
-        )
+        return Call(channel, name, arguments, **options, config=state.config, catalog=catalog, own_tools=own_tools)
 
     def _find_named(self, caller: Caller, name: str, arguments: Buffer) -> tuple[str, Buffer]:
         """Return the tool that a call names, and its arguments. Views (MCP Apps) know only their server's own names."""

@@ -148,21 +148,15 @@ class CustomStage(msgspec.Struct, frozen=True):
         name = getattr(self.stage, "__name__", type(self.stage).__name__)
         if not isinstance(answer, Awaitable):
             raise TypeError(f"The stage {name!r} is not `async`. Write `async def`.")
-        return _check_reply(await answer, name)
-
-
-def _check_reply(reply: object, stage: str) -> ToolResult:
-    if not isinstance(reply, Mapping):
-        raise TypeError(
-            f"The stage {stage!r} returned a {type(reply).__name__}. Return the reply of `call_next` or another."
-        )
-    for member, value in reply.items():
-        if not isinstance(value, bytes | memoryview | tuple):
-            raise TypeError(
-                f"The member {member!r} of the reply of the stage {stage!r} is a {type(value).__name__}. Write it as "
-                "JSON text in `bytes`."
-            )
-    return reply
+        reply: object = await answer
+        if not isinstance(reply, Mapping):
+            advice = "Return the reply of `call_next` or another."
+            raise TypeError(f"The stage {name!r} returned a {type(reply).__name__}. {advice}")
+        for member, value in reply.items():
+            if not isinstance(value, bytes | memoryview | tuple):
+                what = f"The member {member!r} of the reply of the stage {name!r}"
+                raise TypeError(f"{what} is a {type(value).__name__}. Write it as JSON text in `bytes`.")
+        return reply
 
 
 class StateBuilder(msgspec.Struct, frozen=True):
@@ -204,11 +198,9 @@ class StateBuilder(msgspec.Struct, frozen=True):
         lifetime = services.writer.policy.lifetime
         has_run = services.sandbox is not None and config.memory_tools.admits(RUN)
         tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None, has_run=has_run)
-        return add_run(tools, self._find_script_access(config)) if has_run else tools
-
-    def _find_script_access(self, config: Config) -> ScriptAccess:
-        """Return which tools scripts may call without asking the user; none without tools."""
-        if config.upstreams or config.code.tools == "none":
-            return config.code.tools
-        has_functions = any(upstream.policy.name == FUNCTIONS for upstream in self.shared.services.upstreams)
-        return "all" if has_functions else "none"
+        if not has_run:
+            return tools
+        access: ScriptAccess = config.code.tools
+        if access != "none" and not config.upstreams:  # only functions of the program, if any
+            access = "all" if any(one.policy.name == FUNCTIONS for one in services.upstreams) else "none"
+        return add_run(tools, access)

@@ -76,13 +76,14 @@ class SafeFormatter(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({summarize_traceback(error)})" if error else ""
         if ours and isinstance(record.msg, Line):
-            line = Line(record.msg.message, {name: self._clean(member) for name, member in record.msg.members.items()})
+            given = record.msg.members.items()
+            cleaned = {name: self.clean(one) if isinstance(one, str) else one for name, one in given}
+            line = Line(record.msg.message, cleaned)
         else:
             line = Line(self.clean(f"{record.getMessage()}{cause}" if ours else _describe_origin(record, error)))
-        level = record.levelname.lower()
-        if self._form == "json":
-            return _format_json(record.created, level, record.name, line)
-        return str(line) if self._form is None else _format_text(record.created, level, record.name, str(line))
+        if self._form is None:
+            return str(line)
+        return _format_line(self._form, record.created, record.levelname.lower(), record.name, line)
 
     def clean(self, text: str) -> str:
         """Return the redacted text on one line, with bounded length."""
@@ -91,18 +92,14 @@ class SafeFormatter(logging.Formatter):
             text = pattern.sub(instead, text)
         return cut(sanitize(self._path_hasher.replace_paths(text)), _LONGEST)
 
-    def _clean(self, member: str | int) -> str | int:
-        return self.clean(member) if isinstance(member, str) else member
 
-
-def _format_json(created: float, level: str, source: str, line: Line) -> str:
-    stamp = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _format_line(form: LogFormat, created: float, level: str, source: str, line: Line) -> str:
+    time = datetime.fromtimestamp(created, UTC)
+    if form == "text":
+        return f"{time:%Y-%m-%dT%H:%M:%S}Z {level} {source}: {line}"
+    stamp = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     given = {name: member for name, member in line.members.items() if member != ""}
     return json.dumps({"time": stamp, "level": level, "logger": source, "message": line.message, **given})
-
-
-def _format_text(created: float, level: str, source: str, message: str) -> str:
-    return f"{datetime.fromtimestamp(created, UTC):%Y-%m-%dT%H:%M:%S}Z {level} {source}: {message}"
 
 
 def _describe_origin(record: logging.LogRecord, error: BaseException | None) -> str:
@@ -141,11 +138,8 @@ def print_status(config: Config, line: str, *, level: str = "info") -> None:
 
     The line is lost if nothing reads standard error any more, or if its disk is full.
     """
-    created, message = datetime.now(UTC).timestamp(), line.removeprefix("mcp-mirror: ")
-    if config.server.log_format == "json":
-        write_line(_format_json(created, level, OWN_LOGGER, Line(message)))
-    else:
-        write_line(_format_text(created, level, OWN_LOGGER, message))
+    shown = Line(line.removeprefix("mcp-mirror: "))
+    write_line(_format_line(config.server.log_format, datetime.now(UTC).timestamp(), level, OWN_LOGGER, shown))
 
 
 def create_path_hasher(config: Config | None) -> PathHasher:

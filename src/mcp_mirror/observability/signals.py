@@ -1,4 +1,4 @@
-"""The signals of a gateway for monitoring systems: each is None unless it is configured."""
+"""The signals of a gateway for monitoring systems: each is None unless it is configured; and the last reload."""
 
 import logging
 import threading
@@ -47,6 +47,20 @@ class Signals(msgspec.Struct, frozen=True):
 
 
 NO_SIGNALS: Final = Signals()
+
+
+class ReloadStatus(msgspec.Struct):
+    """Whether the last reload succeeded, and when the configuration in use was applied. A start counts as a reload."""
+
+    is_successful: bool = True
+    succeeded_at: float = msgspec.field(default_factory=time.time)
+    """Seconds since the epoch."""
+
+    def note(self, *, is_successful: bool) -> None:
+        """Note the outcome of a reload that has just ended."""
+        self.is_successful = is_successful
+        if is_successful:
+            self.succeeded_at = time.time()
 
 
 def open_signals(config: Config, version: str, environ: Mapping[str, str]) -> Signals:

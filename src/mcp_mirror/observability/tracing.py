@@ -70,9 +70,5 @@ class Tracing:
         self._provider.shutdown()
 
     def _start(self, tool: str, context: Any, kind: SpanKind) -> Span:
-        attributes = {
-            "mcp.method.name": _METHOD,
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": tool,
-        }
+        attributes = {"mcp.method.name": _METHOD, "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
         return self._tracer.start_span(f"{_METHOD} {tool}", context, kind, attributes)

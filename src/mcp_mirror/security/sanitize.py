@@ -16,6 +16,7 @@ _HIDDEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
 """Invisible characters of visible categories (Unicode Default_Ignorable_Code_Point, and the Braille blank)."""
+_HIDDEN_CATEGORIES: Final = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 _PRINTABLE_KEPT: Final = re.compile(rf'["\\]|{_HIDDEN.pattern}')
 """Characters that Python calls printable, and that remain escapes in JSON."""
 _LONGEST_ESCAPE: Final = 12
@@ -85,12 +86,7 @@ def _find_hidden(text: str, kept: str = "") -> list[str]:
     shown = text.translate(dict.fromkeys(map(ord, kept))) if kept else text
     if shown.isprintable() and (shown.isascii() or not _HIDDEN.search(shown)):  # almost every text
         return []
-    return [one for one in set(shown) if _is_hidden(one)]
-
-
-def _is_hidden(character: str) -> bool:
-    hidden = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
-    return unicodedata.category(character) in hidden or _HIDDEN.match(character) is not None
+    return [one for one in set(shown) if unicodedata.category(one) in _HIDDEN_CATEGORIES or _HIDDEN.match(one)]
 
 
 def _escape_character(character: str) -> str:

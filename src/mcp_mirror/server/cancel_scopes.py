@@ -37,6 +37,8 @@ class RequestScope:
 
     def __init__(self) -> None:
         self.cancel_called = False
+        self.is_interrupted = False
+        """The end of the connection cancelled it."""
         self._scope: anyio.CancelScope | None = None
 
     def cancel(self) -> None:

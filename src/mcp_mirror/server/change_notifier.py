@@ -66,11 +66,7 @@ class ChangeNotifier:
     """Serves a new catalog as soon as a list changes, and notifies clients."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        subscriptions: Subscriptions,
-        announcements: Announcements,
-        sessions: Sessions,
+        self, gateway: Gateway, subscriptions: Subscriptions, announcements: Announcements, sessions: Sessions
     ) -> None:
         self._gateway = gateway
         self._upstreams = gateway.upstreams
@@ -98,10 +94,7 @@ class ChangeNotifier:
     def list_changed(self, kind: str, owner: str | None, upstream: str | None = None) -> anyio.Event | None:
         """Handle a changed list, on an owner's connection or for all clients.
 
-        Args:
-            kind: `tools`, `resources` or `prompts`.
-            owner: The owner of the connection; None for the shared one.
-            upstream: The upstream; None if the configuration changed.
+        `kind` is `tools`, `resources` or `prompts`. `upstream` is None if the configuration changed.
 
         Returns:
             An event that is set when the catalogs are rebuilt; None if they are. Catalogs of many tools are rebuilt in

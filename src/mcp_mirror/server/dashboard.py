@@ -62,7 +62,7 @@ def _route_part(
         if is_of_endpoint or not is_part(path):
             await app(scope, receive, send)
         else:
-            await (addresses.refuse_host(scope) or part)(scope, receive, send)
+            await (addresses.refuse(scope, by_origin=False) or part)(scope, receive, send)
 
     return route
 

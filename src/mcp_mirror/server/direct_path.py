@@ -180,11 +180,7 @@ class DirectPath:
             namespace, upstream = (LOCAL, None) if request is None else (request.namespace, request.upstream)
             scopes, headers = read_rights(scope)
             caller = Caller(
-                namespace,
-                capabilities=accepted.capabilities,
-                scopes=scopes,
-                upstream=upstream,
-                client_headers=headers,
+                namespace, capabilities=accepted.capabilities, scopes=scopes, upstream=upstream, client_headers=headers
             )
             return Sender(caller, accepted.protocol_version, None, accepted.server_session, request)
         session = self.find_session(request)

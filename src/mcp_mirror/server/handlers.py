@@ -166,12 +166,8 @@ class Handlers(msgspec.Struct):
     ) -> ToolResult:
         """Answer a tool call; see `RuntimeState.answer`.
 
-        Args:
-            channel: The client.
-            name: The name of the tool.
-            arguments: A JSON object.
-            headers: The HTTP headers; None on stdio.
-            input_round: The client's answers, if the request repeats one that required input.
+        `headers` are the HTTP headers; None on stdio. `input_round` has the client's answers, if the request repeats
+        one that required input.
 
         Raises:
             MCPError: The HTTP headers contradict the arguments.

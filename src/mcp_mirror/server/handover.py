@@ -124,14 +124,12 @@ class WorkerSessions:
 
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = message.get("headers", ())
-                message = {**message, "headers": [(name, self._mark(name, value)) for name, value in headers]}
+                given = message.get("headers", ())
+                marked = [(name, value + self._suffix if name.lower() == _HEADER else value) for name, value in given]
+                message = {**message, "headers": marked}
             await send(message)
 
         headers = [
             (name, value.removesuffix(self._suffix) if name == _HEADER else value) for name, value in scope["headers"]
         ]
         await self._app({**scope, "headers": headers}, receive, send_marked)
-
-    def _mark(self, name: bytes, value: bytes) -> bytes:
-        return value + self._suffix if name.lower() == _HEADER else value

@@ -56,15 +56,11 @@ class AddressCheck:
         self._origins = [address for origin in origins if (address := _read_origin(origin))]
         self._check = lru_cache(_MAX_CACHED)(self._check_headers)
 
-    def refuse(self, scope: Scope) -> Response | None:
-        """Return the response that rejects a request; None if the request is admitted."""
+    def refuse(self, scope: Scope, *, by_origin: bool = True) -> Response | None:
+        """Return the response that rejects a request, by its host and its origin; None if the request is admitted."""
         hosts = tuple(value for name, value in scope["headers"] if name == b"host")
-        origins = tuple(value for name, value in scope["headers"] if name == b"origin")
+        origins = tuple(value for name, value in scope["headers"] if name == b"origin" and by_origin)
         return self._check(hosts, origins)
-
-    def refuse_host(self, scope: Scope) -> Response | None:
-        """Return the response that rejects a request by its host only; None if the host is admitted."""
-        return self._check(tuple(value for name, value in scope["headers"] if name == b"host"), ())
 
     def _check_headers(self, raw_hosts: Sequence[bytes], raw_origins: Sequence[bytes]) -> Response | None:
         hosts, origins = ([value.decode("latin-1") for value in values] for values in (raw_hosts, raw_origins))

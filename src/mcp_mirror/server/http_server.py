@@ -231,11 +231,8 @@ def listen(host: str, port: int, *, is_shared: bool = False, key: str = "") -> s
     Without the option, each small response waits for the client's delayed acknowledgement. asyncio sets it only on
     sockets with an explicit protocol, which sockets of `create_server` do not have.
 
-    Args:
-        host: The address.
-        port: The port; 0 for any free port.
-        is_shared: Other sockets may listen on the address too; the system distributes the connections.
-        key: The key of the configuration with the address, for the error; empty for the address of an option.
+    With port 0 the system chooses a free one. `is_shared`: other sockets may listen on the address too; the system
+    distributes the connections. `key` is that of the configuration with the address, for the error.
 
     Raises:
         MirrorError: The address is in use, is not an address of this machine, or has a port that does not exist.

@@ -123,10 +123,7 @@ class PendingPayloads:
     async def lift_params(self, frame: Frame, principal: str, session: Session | None = None) -> LiftedMessage:
         """Lift the parameters out of a request, and the result out of a long response that the session does not await.
 
-        Args:
-            frame: A JSON-RPC message. A worker process reads one in a file, which is not needed afterwards.
-            principal: The client. Principals share the worker processes fairly.
-            session: The session of the message, if it has one.
+        A worker process reads a message in a file, which is not needed afterwards. Principals share these fairly.
 
         Raises:
             MCPError: The frame is not a JSON-RPC message, is over a limit, for which it may have been discarded, or
@@ -172,10 +169,7 @@ class PendingPayloads:
         return params
 
     def keep_result(
-        self,
-        stub: Mapping[str, Any],
-        members: Mapping[str, Buffer | Segments],
-        meta: Mapping[str, Any] | None = None,
+        self, stub: Mapping[str, Any], members: Mapping[str, Buffer | Segments], meta: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Keep the members of a result until the SDK has written its stub.
 

@@ -67,12 +67,9 @@ class RejectedRequests:
         """The number of rejected requests by reason."""
 
     def report(self, reason: str, explanation: str, namespace: str = "") -> None:
-        """Report one request.
+        """Report one request: its outcome in the audit log, a fixed text; a sentence for the log, without client text.
 
-        Args:
-            reason: The outcome in the audit log, one of a few fixed texts.
-            explanation: A sentence for the log, without text of the client.
-            namespace: The principal's; empty if it is not known.
+        `namespace` is empty if the principal is not known.
         """
         self.counts[reason] += 1
         if not namespace and not self._admit(reason):

@@ -60,12 +60,9 @@ class Sessions:
     ) -> None:
         """Create an empty set of sessions.
 
-        Args:
-            answer_timeout: Seconds to wait for responses of clients, which may need the user.
-            clock: Returns monotonic seconds.
-            on_end: Called with the key of each session that has ended, and the session.
-            idle_timeout: Seconds without an open request or stream after which an HTTP session ends.
-            requires_auth: HTTP requests without a verified principal are errors.
+        `answer_timeout` is for responses of clients, which may need the user; an HTTP session ends after `idle_timeout`
+        without an open request or stream. `on_end` gets the key of each session that has ended, and the session.
+        `requires_auth`: HTTP requests without a verified principal are errors.
         """
         self.answer_timeout = answer_timeout
         self._clock = clock

@@ -14,7 +14,7 @@ import msgspec
 from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.services import Services
 from mcp_mirror.observability.metrics import Metrics, Samples, State
-from mcp_mirror.observability.reload_status import ReloadStatus
+from mcp_mirror.observability.signals import ReloadStatus
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.probes import STORE_TIMEOUT
 from mcp_mirror.server.rejected_requests import RejectedRequests

@@ -37,11 +37,7 @@ def build_status(gateway: Gateway, caller: Caller, open_requests: int) -> dict[s
 def _build_upstream_status(upstream: Upstream, caller: Caller, *, may_show: bool) -> dict[str, Any]:
     """Return the state of an upstream, without the upstream's own texts unless `may_show`."""
     listing, policy = upstream.listing, upstream.policy
-    status: dict[str, Any] = {
-        "name": policy.name,
-        "state": upstream.status.state,
-        "under_way": upstream.inflight_count,
-    }
+    status: dict[str, Any] = {"name": policy.name, "state": upstream.status.state, "under_way": upstream.inflight_count}
     if listing is not None:
         if may_show:
             status["server"] = listing.server

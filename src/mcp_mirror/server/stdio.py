@@ -221,8 +221,6 @@ class _DirectRequests:
         self._tasks: dict[asyncio.Task[Any], RequestScope] = {}
         """The running requests."""
         self.scopes: CancelScopes = CancelScopes()
-        self._interrupted: set[RequestScope] = set()
-        """The scopes of requests that the end of the connection cancelled."""
         self._has_ended = False
 
     def start(self, frame: Frame) -> bool:
@@ -260,7 +258,7 @@ class _DirectRequests:
         self._has_ended = True
         for scope in self._tasks.values():
             if not scope.cancel_called:
-                self._interrupted.add(scope)
+                scope.is_interrupted = True
                 scope.cancel()
 
     async def _run(self, opened: DirectRequest, sender: Sender, scope: RequestScope) -> None:
@@ -274,7 +272,7 @@ class _DirectRequests:
                 if not scope.cancel_called:
                     await self._send(opened.id, outcome)
             stream.is_closed = True
-            if outcome is None and scope in self._interrupted and not self._connection.is_abandoned:
+            if outcome is None and scope.is_interrupted and not self._connection.is_abandoned:
                 with anyio.move_on_after(_LAST_WRITE):
                     await self._send(opened.id, STOPPED)
             self._connection.remove_request(opened.id)

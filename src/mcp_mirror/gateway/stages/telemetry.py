@@ -106,7 +106,8 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         began, error = time.perf_counter(), CANCELLED
         try:
             response = await send(request)
-            error = classify_response(response)
+            is_error = isinstance(response, Mapping) and response.get("isError") == b"true"
+            error = TOOL_ERROR if is_error else ""
         except Exception as failure:
             error = classify_error(failure)
             raise
@@ -127,11 +128,6 @@ def classify_end(call: Call, end: CallEnd) -> str:
     if call.trace.reason is not None:
         return call.trace.reason.replace(" ", "_")
     return TOOL_ERROR if end.reply.get("isError", b"false") != b"false" else ""
-
-
-def classify_response(response: UpstreamResponse) -> str:
-    """Return the class of the error in an upstream's response; empty for none, and for one in a spool file."""
-    return TOOL_ERROR if isinstance(response, Mapping) and response.get("isError") == b"true" else ""
 
 
 def classify_error(error: Exception) -> str:

@@ -159,18 +159,12 @@ class Gate:
     def _reject(self, refusal: _Rejection, scheme: str | None, namespace: str = "") -> JSONResponse:
         """Return a response with a challenge for each scheme (RFC 6750, section 3; RFC 9449, section 7.1)."""
         self._rejected_requests.report(refusal.outcome, refusal.explanation or refusal.description, namespace)
-        schemes = self._list_accepted_schemes() if scheme is None else [scheme]
+        are_bound = [issuer.require_dpop for issuer in self._policy.issuers]
+        accepted = {"Bearer": self._policy.tokens or not all(are_bound), "DPoP": any(are_bound)}
+        schemes = [one for one, is_accepted in accepted.items() if is_accepted] if scheme is None else [scheme]
         challenge = {"www-authenticate": ", ".join(self._build_challenge(one, refusal) for one in schemes)}
         body = _build_error_body(refusal.error or "invalid_token", refusal.description)
         return JSONResponse(body, refusal.status, challenge)
-
-    def _list_accepted_schemes(self) -> list[str]:
-        policy = self._policy
-        accepted = {
-            "Bearer": policy.tokens or not all(one.require_dpop for one in policy.issuers),
-            "DPoP": any(one.require_dpop for one in policy.issuers),
-        }
-        return [scheme for scheme, is_accepted in accepted.items() if is_accepted]
 
     def _build_challenge(self, scheme: str, refusal: _Rejection) -> str:
         parameters = {

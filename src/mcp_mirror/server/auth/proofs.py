@@ -75,7 +75,10 @@ class ProofVerifier:
     def _remember(self, principal: Principal, jti: str) -> bool:
         """Remember a proof while its time is valid; return False if it was used before or the memory is full."""
         now = self._clock()
-        self._forget_inactive(now)
+        if now - self._last_sweep > _WINDOW:  # forget principals without recent proofs
+            self._last_sweep = now
+            newest = ((namespace, next(reversed(seen.values()), 0.0)) for namespace, seen in self._seen.items())
+            self._seen = {namespace: self._seen[namespace] for namespace, at in newest if now - at <= 2 * _WINDOW}
         seen = self._seen.setdefault(principal.namespace, OrderedDict())
         while seen and now - next(iter(seen.values())) > 2 * _WINDOW:
             seen.popitem(last=False)
@@ -86,16 +89,6 @@ class ProofVerifier:
             return False
         seen[key] = now
         return True
-
-    def _forget_inactive(self, now: float) -> None:
-        """Forget principals without recent proofs, at most once in a window."""
-        if now - self._last_sweep > _WINDOW:
-            self._last_sweep = now
-            self._seen = {
-                namespace: seen
-                for namespace, seen in self._seen.items()
-                if seen and now - seen[next(reversed(seen))] <= 2 * _WINDOW
-            }
 
 
 def _check_request(claims: Mapping[str, Any], request: Request, token: str, resource: str | None) -> None:
