@@ -92,11 +92,7 @@ class Dispatcher:
         """The tool whose result a namespace's conversation got last, if that was shown whole and not stored."""
 
     async def __call__(self, call: Call) -> ToolResult:
-        """Answer a call.
-
-        Raises:
-            MirrorError: The call cannot be answered.
-        """
+        """Answer a call; raise a `MirrorError` if that is not possible."""
         if call.input_round is not None:
             check_round(call.input_round, call.arguments, call.name)
         if call.name == FIND and FIND in call.own_tools:

@@ -99,7 +99,11 @@ class ClientList(msgspec.Struct, frozen=True):
 
 
 class Relay(msgspec.Struct):
-    """Relays requests for resources, prompts and completions."""
+    """Relays requests for resources, prompts and completions.
+
+    They raise a `RefusedError` if the caller's upstreams do not have the resource or prompt, or its upstream refused,
+    and an `UpstreamError` if the upstream failed.
+    """
 
     gateway: Gateway
     _origins: dict[tuple[ItemKind, View], Mapping[str, ResourceOrigin]] = msgspec.field(default_factory=dict)
@@ -214,12 +218,7 @@ class Relay(msgspec.Struct):
         expect_growth(_ITEM_BLOCKS * max(size - before, 0))
 
     async def read_resource(self, uri: str, request: RelayRequest) -> RelayedResult:
-        """Return the contents of a resource, as its upstream sent them.
-
-        Raises:
-            RefusedError: The caller's upstreams do not have the resource, or its upstream refused.
-            UpstreamError: The upstream failed.
-        """
+        """Return the contents of a resource, as its upstream sent them."""
         origins = await self._find_possible_origins(uri, request.channel)
         refusals: list[RefusedError] = []
         for origin in origins:
@@ -232,21 +231,11 @@ class Relay(msgspec.Struct):
         raise resource_not_found(uri, request.channel, refusals)
 
     async def get_prompt(self, name: str, request: RelayRequest) -> RelayedResult:
-        """Return a prompt, as its upstream sent it.
-
-        Raises:
-            RefusedError: The caller's upstreams do not have the prompt, or its upstream refused.
-            UpstreamError: The upstream failed.
-        """
+        """Return a prompt, as its upstream sent it."""
         return await self._request("prompts/get", "name", await self._find_prompt(name, request.channel), request)
 
     async def complete(self, ref: Mapping[str, Any], request: RelayRequest) -> RelayedResult:
-        """Return completions for an argument of the prompt or resource template that the parameter `ref` names.
-
-        Raises:
-            RefusedError: The caller's upstreams do not have the prompt or template, or its upstream refused.
-            UpstreamError: The upstream failed.
-        """
+        """Return completions for an argument of the prompt or resource template that the parameter `ref` names."""
         if ref.get("type") == "ref/prompt":
             key, origin = "name", await self._find_prompt(str(ref.get("name")), request.channel)
         else:
@@ -260,11 +249,7 @@ class Relay(msgspec.Struct):
         return RelayedResult(await self._send(origin.upstream, outbound, request.channel, None), origin)
 
     async def find_resource(self, uri: str, channel: ClientChannel) -> ResourceOrigin:
-        """Return the likeliest origin of a resource.
-
-        Raises:
-            RefusedError: The caller's upstreams do not have it.
-        """
+        """Return the likeliest origin of a resource."""
         origins = await self._find_possible_origins(uri, channel)
         if not origins:
             raise resource_not_found(uri, channel)

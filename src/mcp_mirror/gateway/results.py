@@ -63,7 +63,7 @@ class CallResult(msgspec.Struct, frozen=True):
 
 
 class ResultProcessor(msgspec.Struct, frozen=True):
-    """Processes and stores the result of one call."""
+    """Processes and stores the result of one call; a hidden result that cannot be stored is a `ToolError`."""
 
     gateway: Gateway
     """A result is judged by the flow policy at the time of its arrival."""
@@ -77,9 +77,6 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         """Decide before the call what the model may see of the result and of the upstream's messages.
 
         Labels in the result itself (`_meta.ifc`) may change this for the result.
-
-        Raises:
-            ToolError: The result is hidden, and it cannot be stored.
         """
         flows = self.gateway.state.flows
         if flows.can_hide and not flows.may_show(flows.labels_of_result(self.entry.upstream, self.inputs.labels)):
@@ -118,7 +115,6 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         """Read a result. It is stored if the model may not see it, or if its conversation has no room for it.
 
         Raises:
-            ToolError: The model may not see the result, and it cannot be stored.
             UpstreamError: The response is not a tool result.
         """
         result = await self._read(response, options)
@@ -134,11 +130,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         return CallResult(result, labels, is_hidden=False)
 
     async def store(self, options: ProcessingOptions, processed: CallResult) -> None:
-        """Store what the processing captured, and note it in the call's trace.
-
-        Raises:
-            StoreError: The store failed.
-        """
+        """Store what the processing captured, and note it in the call's trace."""
         call, captured, trace = self.call, processed.result.captured, self.call.trace
         trace.labels = format_labels(processed.labels)
         if captured.value is not None:

@@ -317,11 +317,7 @@ def write_canonical(value: Any) -> str:
 
 
 def hash_json(value: Any) -> str:
-    """The SHA-256 of a JSON value's canonical text in UTF-8, hexadecimal.
-
-    Raises:
-        RecursionError: The value is nested too deep.
-    """
+    """The SHA-256 of the text of `write_canonical` in UTF-8, hexadecimal."""
     return hashlib.sha256(write_canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 

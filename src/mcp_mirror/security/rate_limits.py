@@ -103,11 +103,7 @@ class TokenBucket:
         return self._left >= self._bound.most
 
     def take(self) -> None:
-        """Take one token.
-
-        Raises:
-            BusyError: The bucket is empty.
-        """
+        """Take one token; raise a `BusyError` if the bucket is empty."""
         self._refill()
         if self._left < 1:
             seconds = (1 - self._left) * _MINUTE / self._bound.most
@@ -121,7 +117,7 @@ class TokenBucket:
 
 
 class PrincipalLimiter:
-    """The concurrency limit and the optional rate limit of each principal."""
+    """The concurrency limit and the optional rate limit of each principal; a call over a limit is a `BusyError`."""
 
     def __init__(self, bound: Limit, rate: Limit | None, queue: Queue, clock: Callable[[], float]) -> None:
         """Start without calls. `rate` is in calls per minute and principal, `clock` in monotonic seconds."""
@@ -149,11 +145,7 @@ class PrincipalLimiter:
 
     @asynccontextmanager
     async def acquire(self, principal: str) -> AsyncIterator[None]:
-        """Count a call of a principal, and hold one of its places for the duration of the context.
-
-        Raises:
-            BusyError: A limit is reached.
-        """
+        """Count a call of a principal, and hold one of its places for the duration of the context."""
         await self.enter(principal)
         try:
             yield
@@ -161,11 +153,7 @@ class PrincipalLimiter:
             self.leave(principal)
 
     async def enter(self, principal: str) -> None:
-        """Count a call of a principal, and take one of its places, which `leave` frees.
-
-        Raises:
-            BusyError: A limit is reached.
-        """
+        """Count a call of a principal, and take one of its places, which `leave` frees."""
         self.count(principal)
         if (limiter := self._limiters.get(principal)) is None:
             _drop_idle(self._limiters)
@@ -177,11 +165,7 @@ class PrincipalLimiter:
         self._limiters[principal].release(principal)
 
     def count(self, principal: str) -> None:
-        """Count a call by the rate limit of a principal, without a place.
-
-        Raises:
-            BusyError: The rate limit is reached.
-        """
+        """Count a call by the rate limit of a principal, without a place."""
         if self._rate is None:
             return
         if (bucket := self._buckets.get(principal)) is None:

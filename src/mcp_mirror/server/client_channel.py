@@ -79,11 +79,7 @@ class Session(msgspec.Struct, eq=False):
         return await self.request_on(SdkStream(self.server_session, None), method, params)
 
     async def request_on(self, stream: "RequestStream", method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a request on a stream of the session, and count it while it waits for the client.
-
-        Raises:
-            RefusedError: See `RequestStream.request`.
-        """
+        """Send a request on a stream of the session, and count it while it waits for the client."""
         self.open_requests += 1
         try:
             return await stream.request(method, params, self.answer_timeout)

@@ -173,11 +173,7 @@ class DirectHttp:
         self._silence = SharedTimer(_PING_INTERVAL)
 
     async def answer(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
-        """Answer a POST request if it is a direct one.
-
-        Returns:
-            False if the SDK must handle the request. No part of a response was sent.
-        """
+        """Answer a POST request if it is a direct one; return False, with nothing sent, if the SDK must handle it."""
         opened = self._direct_path.open_request(body)
         if opened is None or not _is_acceptable(opened, request):
             return False
@@ -227,9 +223,7 @@ class DirectHttp:
     def apply(self, message: types.JSONRPCMessage, request: HttpRequest) -> bool:
         """Apply a message, without its payload, to the direct requests of its session.
 
-        Returns:
-            Whether the message was a response to a request that the gateway sent for one of them. The SDK must
-            handle all other messages.
+        Return whether it was the response to a request for one of them. The SDK must handle all other messages.
         """
         session = self.sessions.find(request.session_key)
         if session is None or not session.direct_requests:

@@ -85,11 +85,7 @@ class Sender(msgspec.Struct, frozen=True):
 
 
 def open_direct_request(frame: Buffer, max_depth: int) -> DirectRequest | None:
-    """Open a message if it is a request that the direct path can answer.
-
-    Returns:
-        The request; None for other messages, which the SDK's path handles.
-    """
+    """Open a message if it is a request that the direct path can answer; return None for other messages."""
     if not _is_small_request(frame):
         return None
     try:

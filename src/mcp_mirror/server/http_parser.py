@@ -79,8 +79,9 @@ class RequestHead(msgspec.Struct):
 class RequestParser:
     """Parses the requests of one connection, one after the other.
 
-    The connection adds bytes to `received`, and calls `read_head` and then, while `is_in_body`, `read_body`. llhttp
-    calls the methods `on_...`, within `_parse`.
+    The connection adds bytes to `received`, and calls `read_head` and then, while `is_in_body`, `read_body`. They raise
+    an `InvalidRequestError` for bytes that are not valid HTTP, and a `HeadTooLargeError` for a head over the limit.
+    llhttp calls the methods `on_...`, within `_parse`.
     """
 
     def __init__(self, max_head_bytes: int) -> None:
@@ -116,12 +117,7 @@ class RequestParser:
         return not self.received and not self.is_in_body
 
     def read_head(self) -> RequestHead | None:
-        """Parse the head of the next request; return None if it is not complete.
-
-        Raises:
-            HeadTooLargeError: The head is over the limit.
-            InvalidRequestError: The request is not valid.
-        """
+        """Parse the head of the next request; return None if it is not complete."""
         received = self.received
         if not received:
             return None
@@ -143,9 +139,6 @@ class RequestParser:
         """Parse a part of the body, which may be empty; return None if more bytes are needed.
 
         At most `max_chunks` chunks begin in the part.
-
-        Raises:
-            InvalidRequestError: The body is not valid.
         """
         size, is_end = self._measure_chunks(max_chunks) if self.is_chunked else self._measure_part()
         if not size:
@@ -192,9 +185,6 @@ class RequestParser:
         """Return the size of the chunk at an offset, and where its data begins; None if more bytes are needed.
 
         Of the last chunk, with the size 0, this is the end of the body, after the trailer.
-
-        Raises:
-            InvalidRequestError: The line is not valid, or the line or the trailer is over the limit.
         """
         received = self.received
         line = _CHUNK_LINE.match(received, at)

@@ -52,11 +52,7 @@ def drop_unawaited_result(frame: bytes, session: Session | None, max_depth: int)
 
 
 def refuse_response(frame: Frame, error: types.ErrorData) -> types.JSONRPCError | None:
-    """Return the error that answers a request to the client in place of a response that cannot be read.
-
-    Returns:
-        None for a message that is not a response.
-    """
+    """Return the error in place of a client's response that cannot be read; None for a message of another kind."""
     if (request_id := answered_id(frame)) is None:
         return None
     message = f"The client's response was refused. {error.message}"

@@ -47,7 +47,10 @@ class _SessionRecord(msgspec.Struct):
 
 
 class Sessions:
-    """All sessions. A session ends when its client ends it, or after an idle timeout."""
+    """All sessions. A session ends when its client ends it, or after an idle timeout.
+
+    A request without a verified principal is a `MirrorError` if the gateway requires authentication.
+    """
 
     def __init__(
         self,
@@ -93,11 +96,7 @@ class Sessions:
         return self.find(self._build_key(context))
 
     def namespace_of(self, context: Context) -> str:
-        """Return the namespace of a request.
-
-        Raises:
-            MirrorError: The gateway requires authentication, and the request has no verified principal.
-        """
+        """Return the namespace of a request."""
         namespace = LOCAL if context.request is None else read_namespace(context.request.scope)
         if context.request is not None and self.is_anonymous(namespace):
             raise MirrorError("The request has no verified principal.")
@@ -108,20 +107,15 @@ class Sessions:
         return self._requires_auth and namespace == LOCAL
 
     def caller_of(self, context: Context) -> Caller:
-        """Return the sender of a request: the client of its session, with the scopes of this request's token.
-
-        Raises:
-            MirrorError: The gateway requires authentication, and the request has no verified principal.
-        """
+        """Return the sender of a request: the client of its session, with the scopes of this request's token."""
         session = self.session_of(context)
         caller = session.caller if session else read_caller(context, self.namespace_of(context), None)
         return with_rights(caller, _scope_of(context))
 
     def record_request(self, context: Context) -> Session | None:
-        """Return the session of a request, with the scopes of the request's token; create a new one.
+        """Return the session of a request, with the scopes of its token, and create a new one.
 
-        Returns:
-            The session; None if it has no id yet, as for an `initialize` request over HTTP.
+        Return None for a session that has no id yet, as for an `initialize` request over HTTP.
         """
         now = self._clock()
         self._end_idle(now)

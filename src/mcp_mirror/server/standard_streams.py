@@ -13,8 +13,7 @@ from mcp_mirror.errors import MirrorError
 def claim_standard_streams() -> Iterator[tuple[int, int]]:
     """Redirect the standard streams so that other code of the process cannot disturb the connection.
 
-    Yields:
-        Private descriptors of the original standard input and output.
+    It yields private descriptors of the original standard input and output.
 
     Raises:
         MirrorError: Standard output is closed.

@@ -83,9 +83,6 @@ class ChunkTurns:
         """Parse a part of a connection's body; return None if more bytes, or a later pass, are needed.
 
         Without a turn, the connection reads no more bytes until its `resume` is called.
-
-        Raises:
-            InvalidRequestError: The body is not valid.
         """
         if requests.is_chunked and requests.received and not self._left:
             connection.flow.hold()

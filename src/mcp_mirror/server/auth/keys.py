@@ -233,13 +233,10 @@ class Issuers:
         ]
 
     async def find_principal(self, token: str) -> Principal | None:
-        """Return the principal of a token; None if the token is not valid.
+        """Return the principal of a token; None if the token is not valid. For other errors see `KeySet.find`.
 
         The log gets the kind of the error and names of the configuration. Other details could contain parts of the
         token.
-
-        Raises:
-            KeysUnavailableError: The issuer's keys are not available, so the token cannot be verified.
         """
         try:
             return await self._verify(token)
