@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from mcp_mirror.assembly import (
+    build_gateway,
     build_handlers,
-    build_services,
     build_sessions,
     build_stage_dependencies,
     build_upstreams,
@@ -140,7 +140,7 @@ class Application(msgspec.Struct, frozen=True):
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
         problems: list[str] = []
         try:
-            await self.gateway.services.writer.store.check()
+            await self.gateway.writer.store.check()
         except StoreError as error:
             problems.append(f"store: {error}")
         if self.config.auth.issuers:
@@ -197,8 +197,7 @@ class Application(msgspec.Struct, frozen=True):
         """Return the probes of one address. A shutdown waits for what probes any of them."""
         from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # not on stdio
 
-        services = self.gateway.services
-        return Readiness(services.writer.store, services.upstreams, shutdown, self.probed_addresses)
+        return Readiness(self.gateway.writer.store, self.upstreams, shutdown, self.probed_addresses)
 
 
 @asynccontextmanager
@@ -229,9 +228,8 @@ async def open_application(
         )
         sessions = build_sessions(config, resources, signals, lambda session: notifier.session_ended(session))  # noqa: PLW0108
         upstreams = build_upstreams(config, resources, listeners, sessions, functions)
-        services = build_services(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
-        shared = build_stage_dependencies(config, resources, services, signals, is_stdio=awaits_client)
-        gateway = Gateway(services)
+        gateway = build_gateway(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
+        shared = build_stage_dependencies(config, resources, gateway, signals, is_stdio=awaits_client)
         builder = StateBuilder(shared, Dispatcher(gateway, shared.telemetry), tuple(stages))
         catalog = Catalog({}, SLUGS | OWN_SLUGS | await resources.store.slugs())
         is_isolated = config.auth.is_required and not awaits_client
@@ -244,7 +242,7 @@ async def open_application(
         if signals.metrics is not None:
             from mcp_mirror.server.state_metrics import register_states  # noqa: PLC0415  # only if configured
 
-            register_states(signals.metrics, services, shared.limiter, sessions, server.rejected_requests, reloads)
+            register_states(signals.metrics, gateway, shared.limiter, sessions, server.rejected_requests, reloads)
         async with upstreams.running():
             if not awaits_client:
                 upstreams.start()

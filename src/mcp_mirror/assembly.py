@@ -20,7 +20,6 @@ from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies
 from mcp_mirror.gateway.relay import Relay
-from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
 from mcp_mirror.gateway.stages.telemetry import TelemetryStage
@@ -177,11 +176,11 @@ def build_upstreams(
     return UpstreamRegistry(config.upstreams, dependencies, functions)
 
 
-def build_services(
+def build_gateway(
     config: Config, resources: Resources, upstreams: UpstreamRegistry, on_stored: Callable[[str], None]
-) -> Services:
-    """Return the objects that all calls share; `on_stored` is called with the owner of each stored value."""
-    return Services(
+) -> Gateway:
+    """Return the gateway, which has no state yet; `on_stored` is called with the owner of each stored value."""
+    return Gateway(
         upstreams=upstreams,
         writer=ValueWriter(resources.store, resources.store_policy, time.time, on_stored),
         scanner=resources.scanner,
@@ -200,7 +199,7 @@ def build_services(
 
 
 def build_stage_dependencies(
-    config: Config, resources: Resources, services: Services, signals: Signals, *, is_stdio: bool
+    config: Config, resources: Resources, gateway: Gateway, signals: Signals, *, is_stdio: bool
 ) -> StageDependencies:
     """Return the objects that stages share."""
     traffic = config.limits.traffic
@@ -211,14 +210,14 @@ def build_stage_dependencies(
         quotas = CallQuotas(resources.store.events, resources.recorder, time.time)
         resources.tasks.start_soon(quotas.run)
     return StageDependencies(
-        services=services,
+        gateway=gateway,
         clock=time.monotonic,
         limiter=PrincipalLimiter(bound, find_rate(config), queue, time.monotonic),
         budgets=ContextBudgets(time.monotonic),
         used_consents=UsedConsents(),
         recorder=resources.recorder,
         quotas=quotas,
-        telemetry=_build_telemetry_stage(signals, services.path_hasher, is_stdio=is_stdio),
+        telemetry=_build_telemetry_stage(signals, gateway.path_hasher, is_stdio=is_stdio),
     )
 
 
@@ -245,14 +244,14 @@ def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdi
 
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """Return the handlers of clients' requests; they notify clients in tasks of this group."""
-    services, traffic = gateway.services, gateway.services.limits.traffic
+    traffic = gateway.limits.traffic
     relay = Relay(gateway)
     return Handlers(
         gateway=gateway,
         relay=relay,
-        subscriptions=Subscriptions(services.upstreams, relay, tasks, traffic.subscriptions_per_principal),
+        subscriptions=Subscriptions(gateway.upstreams, relay, tasks, traffic.subscriptions_per_principal),
         announcements=Announcements(sessions, tasks, traffic.streams_per_principal),
         sessions=sessions,
-        pending_payloads=PendingPayloads(services.limits, services.scanner),
+        pending_payloads=PendingPayloads(gateway.limits, gateway.scanner),
         admission=limiter,
     )

@@ -34,10 +34,8 @@ class Upstream:
 def test_common_deviations_are_logged_once_and_not_noted_for_each_owner(caplog: pytest.LogCaptureFixture) -> None:
     upstream = Upstream(UpstreamPolicy("up", StdioEndpoint("x")), Listing((), "Use me.", "2025-11-25", "up 1"))
     unused: Any = None
-    gateway = Gateway(cast("Any", SimpleNamespace(upstreams=[upstream])))
-    gateway.state = RuntimeState(
-        Config(), Pins(mode="warn"), Flows(), {}, unused, unused, catalog=Catalog({}, frozenset())
-    )
+    state = RuntimeState(Config(), Pins(mode="warn"), Flows(), {}, unused, unused, catalog=Catalog({}, frozenset()))
+    gateway = cast("Gateway", SimpleNamespace(upstreams=[upstream], state=state))
     notifier = ChangeNotifier(gateway, unused, unused, Sessions(1.0, lambda: 1.0, unused))
     notifier.list_changed("tools", None, "up")
     tracemalloc.start()

@@ -12,8 +12,8 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.errors import BusyError, ConfigError, FlowError, RefusalReason, RefusedError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, Next, answer_errors
 from mcp_mirror.gateway.context_budgets import ContextBudgets
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
-from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import ConcurrencyStage
 from mcp_mirror.gateway.stages.reporting import ReportStage
@@ -52,9 +52,9 @@ class Sink:
 
 def shared(sink: Sink | None = None, calls: int = 5) -> StageDependencies:
     store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: pytest.fail("no file is needed"))
-    services = SimpleNamespace(audit=Audit(sink), path_hasher=PathHasher(b"key"), usage_counter=UsageCounter(store))
+    gateway = SimpleNamespace(audit=Audit(sink), path_hasher=PathHasher(b"key"), usage_counter=UsageCounter(store))
     return StageDependencies(
-        services=cast("Services", services),
+        gateway=cast("Gateway", gateway),
         clock=lambda: 1.0,
         limiter=PrincipalLimiter(
             Limit("calls_per_principal", calls), None, Queue(Limit("queued_calls", 0), 0), lambda: 1.0
@@ -142,7 +142,7 @@ async def test_custom_stages_run_before_consent_and_their_errors_are_shown() -> 
     reply = await compose(stages, answer)(call_of())
     assert reply["isError"] == b"true"
     assert "not allowed on Sundays" in str(reply["content"])
-    assert (await dependencies.services.usage_counter.stats(LOCAL)).traffic.sent > 0
+    assert (await dependencies.gateway.usage_counter.stats(LOCAL)).traffic.sent > 0
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_a_json_rpc_error_passes_and_its_tokens_are_counted() -> None:
     dependencies = shared()
     with pytest.raises(RefusedError):
         await compose(build_stages(Config(), Flows(), dependencies), fail)(call_of())
-    assert (await dependencies.services.usage_counter.stats(LOCAL)).traffic.sent > 0
+    assert (await dependencies.gateway.usage_counter.stats(LOCAL)).traffic.sent > 0
 
 
 async def test_only_calls_of_clients_are_limited() -> None:
@@ -245,7 +245,7 @@ async def test_tokens_replaced_by_a_path_are_counted_as_kept_out() -> None:
 
     dependencies = shared()
     await compose(build_stages(Config(), Flows(), dependencies), store)(call_of())
-    assert (await dependencies.services.usage_counter.stats(LOCAL)).traffic == Traffic(0, 1000)
+    assert (await dependencies.gateway.usage_counter.stats(LOCAL)).traffic == Traffic(0, 1000)
 
 
 def test_a_stage_that_is_not_installed_is_a_configuration_error() -> None:

@@ -152,7 +152,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         converted = await self._convert_large_texts(replaced, values, types_of)
         size = measure_substitution(replaced, values)
         sent = await run_by_size(size, substitute_pointers, arguments, replaced, values, types_of, converted)
-        limit = self.gateway.services.limits.max_message_bytes
+        limit = self.gateway.limits.max_message_bytes
         if (total := sum(map(len, sent))) > limit:  # a call can name a large value many times
             raise ToolError(
                 f"The arguments would have {total:,} bytes with their values; the limit is {limit:,} "
@@ -174,7 +174,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             key = value.path, wanted
             if key in converted or not wanted or has_type(value, wanted):
                 continue
-            form = await self.gateway.services.scanner.convert(value, wanted, self.call.namespace)
+            form = await self.gateway.scanner.convert(value, wanted, self.call.namespace)
             if form is None:
                 raise MisfitError(value, wanted, pointer.location)
             converted[key] = form
@@ -188,7 +188,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         name = misfit.location[-1]
         if "object" not in misfit.own or not isinstance(name, str):
             return None
-        store, scanner = self.gateway.services.writer.store, self.gateway.services.scanner
+        store, scanner = self.gateway.writer.store, self.gateway.scanner
         with suppress(ToolError, StoreError):  # it has no such key
             found = await look_up(store, scanner, self.call.namespace, misfit.path.child(name))
             if found is not None and has_type(found, misfit.wanted):
@@ -199,7 +199,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         """Return the faults of the arguments; none if they are valid, or if the upstream validates large ones."""
         if sum(map(len, arguments)) > VALIDATED_BYTES:
             return ()
-        workers = self.gateway.services.schema_workers
+        workers = self.gateway.schema_workers
         return await workers.validate(self.entry.inspected, b"".join(arguments), self.call.namespace)
 
     async def _advise(self, error: ToolError) -> ToolError | None:
@@ -227,8 +227,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
 
     def _prepare_advice(self, location: Location, wanted: frozenset[str]) -> PathAdvice:
         """Return what looks for a value that fits an argument."""
-        flows, services, namespace = self.gateway.state.flows, self.gateway.services, self.call.namespace
-        return PathAdvice(services.writer, services.scanner, flows, namespace, wanted, partial(self._accepts, location))
+        gateway, namespace, accepts = self.gateway, self.call.namespace, partial(self._accepts, location)
+        return PathAdvice(gateway.writer, gateway.scanner, gateway.state.flows, namespace, wanted, accepts)
 
     async def _accepts(self, location: Location, value: Segments) -> bool:
         """Whether a value has no fault at a location of the arguments, whatever they are elsewhere."""
@@ -247,7 +247,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         text = next(texts, None)
         if text is None or QUERY not in self.call.own_tools:
             return None
-        find = partial(advise_query, text, error.path, error.wanted, has_sql=self.gateway.services.sql is not None)
+        find = partial(advise_query, text, error.path, error.wanted, has_sql=self.gateway.sql is not None)
         advised = await run_by_size(len(text), find)
         return ToolError(f"{error.cause} {advised}") if advised else None
 

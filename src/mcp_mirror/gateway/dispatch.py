@@ -83,7 +83,6 @@ class Dispatcher:
     def __init__(self, gateway: Gateway, telemetry: TelemetryStage | None = None) -> None:
         self._telemetry = telemetry
         self._gateway = gateway
-        self._services = gateway.services
         self._router = Router(gateway)
         self._log = RepeatedLog(logging.getLogger(f"{__package__}.results"))
         self._foreign_slugs: dict[str, frozenset[str]] = {}
@@ -112,7 +111,7 @@ class Dispatcher:
 
     async def _run_suspendable(self, call: Call, tool: MemoryTool) -> ToolResult:
         """Run a script for a client that brings answers of the user by repeating the call; the script waits for it."""
-        suspended = self._services.suspended_scripts
+        suspended = self._gateway.suspended_scripts
 
         async def run(channel: ClientChannel) -> Mapping[str, Buffer]:
             answer = partial(self._run_own_tool, tool=tool, channel=channel)
@@ -129,10 +128,10 @@ class Dispatcher:
         return outcome
 
     async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> ToolResult:
-        services, scripts = self._services, None
-        if services.sandbox is not None and tool.name == RUN:
+        sandbox, scripts = self._gateway.sandbox, None
+        if sandbox is not None and tool.name == RUN:
             calls = ScriptCalls(call, channel or call.channel, self._gateway)
-            scripts = Scripts(services.sandbox, call.config.code, calls.list_tools, calls.call_tool)
+            scripts = Scripts(sandbox, call.config.code, calls.list_tools, calls.call_tool)
         memory = self._gateway.open_memory(call.config, call.id)
         if (tokens := call.reservation.tokens) is not None:
             lowered, estimate = lower_budgets(call.config.mirror, tokens), upper_estimator(call.config.mirror.provider)
@@ -189,7 +188,7 @@ class Dispatcher:
         is_large = len(call.arguments) > _MAX_SEARCHED
         for location, base in () if is_large else find_embedded_bases(call.arguments, known):
             with suppress(StoreError):
-                if isinstance(await self._services.writer.store.describe(call.namespace, base), Descriptor):
+                if isinstance(await self._gateway.writer.store.describe(call.namespace, base), Descriptor):
                     name = as_json_string(str(location[0]), _MAX_NAME)
                     note = _EMBEDDED.format(name=name, base=base)
                     return await run_by_size(count_reply_bytes(reply), append_text, reply, note)
@@ -216,7 +215,7 @@ class Dispatcher:
         if not pointers:
             return CallInputs((), {}, made, preview)
         guard = self._build_guard(call)
-        loader = ArgumentLoader(self._services.writer, self._services.scanner, guard, QUERY in call.own_tools)
+        loader = ArgumentLoader(self._gateway.writer, self._gateway.scanner, guard, QUERY in call.own_tools)
         known = await loader.describe(pointers)
         call.trace.input_labels = labels = guard.admit(known, entry.upstream)
         values = await loader.load(pointers, known)
@@ -247,12 +246,12 @@ class Dispatcher:
 
     async def _scan(self, call: Call, catalog: Catalog, known: frozenset[str]) -> tuple[Pointers, frozenset[str]]:
         """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
-        scan, most = self._services.scanner.find, self._services.limits.traffic.max_pointers
+        scan, most = self._gateway.scanner.find, self._gateway.limits.traffic.max_pointers
         pointers = await scan(call.arguments, known, most)
         added = frozenset[str]()
         if _may_have_foreign_path(call, pointers):
             with suppress(StoreError):  # every use of a path will report it
-                added = await self._services.writer.store.slugs(call.namespace) - known
+                added = await self._gateway.writer.store.slugs(call.namespace) - known
         if not added:
             return pointers, known
         if len(self._foreign_slugs) >= _MAX_NAMESPACES:
@@ -262,11 +261,11 @@ class Dispatcher:
         return await scan(call.arguments, known, most), known
 
     def _build_guard(self, call: Call) -> FlowGuard:
-        audit = self._services.audit.with_correlation(call.id)
+        audit = self._gateway.audit.with_correlation(call.id)
         return FlowGuard(self._gateway.state.flows, call.namespace, call.name, audit, call.trace, call.granted_flow)
 
     async def _fit(self, call: Call, entry: CatalogEntry, inputs: CallInputs) -> Segments:
-        workers = self._services.schema_workers
+        workers = self._gateway.schema_workers
         is_checked_here = not inputs.pointers and len(call.arguments) <= VALIDATED_BYTES
         if not entry.is_twin or (is_checked_here and workers.are_valid(entry.inspected, call.arguments)):
             return (call.arguments,)
@@ -276,7 +275,7 @@ class Dispatcher:
         self, call: Call, entry: CatalogEntry, arguments: Segments, visibility: Visibility, catalog: Catalog
     ) -> RawResponse | InputRequired:
         """Send the call to its upstream."""
-        upstream = self._services.upstreams[entry.upstream]
+        upstream = self._gateway.upstreams[entry.upstream]
         mirrored = await select_header_arguments(entry, arguments) if entry.inspected.headers else {}
         # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
         await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
@@ -306,7 +305,7 @@ class Dispatcher:
         for location, path, reason in explained:
             is_declared = location and location[0] in entry.schema.get("properties", {})
             name = location[0] if is_declared else "(unnamed)"
-            path_hash = self._services.path_hasher.hash_path(path) if path else "-"
+            path_hash = self._gateway.path_hasher.hash_path(path) if path else "-"
             _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
         if not explained:
             _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)

@@ -1,25 +1,33 @@
 """The gateway for servers, the library and the commands: answers tool calls, lists tools, opens the memory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any, Final, TypedDict, Unpack
+from uuid import UUID
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
-from mcp_mirror.gateway.services import Services
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
+from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.memory.tools.tool import Memory
-from mcp_mirror.observability.audit import CallTrace
+from mcp_mirror.memory.usage import UsageCounter
+from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.observability.audit import Audit, CallTrace
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
-from mcp_mirror.security.sanitize import sanitize
-from mcp_mirror.settings.policies import Config
+from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.sanitize import PathHasher, sanitize
+from mcp_mirror.settings.policies import Config, WirePolicy
 from mcp_mirror.system.slices import Steps
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
-from mcp_mirror.upstreams.elicitation import InputRound
+from mcp_mirror.upstreams.elicitation import InputRound, SuspendedCalls
 from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
+from mcp_mirror.workers.frames import FrameScanner
+from mcp_mirror.workers.queries import QueryRunner
+from mcp_mirror.workers.schemas import SchemaWorkers
+from mcp_mirror.workers.sql import SqlWorkers
 
 STATUS_URI: Final = "mcp-mirror://upstreams"
 """The resource that reports the state of each upstream."""
@@ -45,17 +53,31 @@ class CallOptions(TypedDict, total=False):
 
 @dataclass(slots=True, eq=False)
 class Gateway:
-    """Answers tool calls with the current state."""
+    """What all calls share: upstreams, store, worker processes and logs, and the current state."""
 
-    services: Services
+    upstreams: UpstreamRegistry
+    writer: ValueWriter
+    scanner: FrameScanner
+    queries: QueryRunner
+    schema_workers: SchemaWorkers
+    spool: Spool
+    limits: WirePolicy
+    """The limits at the start of the gateway; a reload does not change them."""
+    new_id: Callable[[], UUID]
+    """Returns a UUID of version 4."""
+    usage_counter: UsageCounter
+    path_hasher: PathHasher
+    """Hashes paths for the log."""
+    audit: Audit
+    sandbox: Sandbox | None
+    """Runs scripts; None without the extra `code`."""
+    sql: SqlWorkers | None
+    """Runs SQL queries; None without the extra `sql`."""
+    suspended_scripts: SuspendedCalls
+    """Scripts that wait for the answer of a user whose client repeats the call with it."""
     state: RuntimeState = field(init=False)
-    """The configuration, catalogs and pipeline that a reload replaces. Set before the first call: the pipeline's
+    """The configuration, catalogs and pipeline, all that a reload replaces. Set before the first call: the pipeline's
     innermost step refers to this object."""
-
-    @property
-    def upstreams(self) -> UpstreamRegistry:
-        """All upstreams."""
-        return self.services.upstreams
 
     def new_call(self, channel: ClientChannel, name: str, arguments: Buffer, **options: Unpack[CallOptions]) -> Call:
         """Return a call of a tool, or of the tool that `call_tool` or a view names; see `Call` for the arguments."""
@@ -131,19 +153,18 @@ class Gateway:
 
     def open_memory(self, config: Config, correlation: str) -> Memory:
         """Return what the gateway's own tools and resources work on."""
-        services = self.services
         return Memory(
-            writer=services.writer,
-            scanner=services.scanner,
-            queries=services.queries,
-            spool=services.spool,
-            usage_counter=services.usage_counter,
+            writer=self.writer,
+            scanner=self.scanner,
+            queries=self.queries,
+            spool=self.spool,
+            usage_counter=self.usage_counter,
             mirror=config.mirror,
             tools=config.memory_tools,
-            limits=services.limits,
+            limits=self.limits,
             estimate=expected_estimator(config.mirror.provider),
-            new_id=services.new_id,
-            audit=services.audit.with_correlation(correlation),
+            new_id=self.new_id,
+            audit=self.audit.with_correlation(correlation),
             flows=self.state.flows,
-            sql=services.sql,
+            sql=self.sql,
         )

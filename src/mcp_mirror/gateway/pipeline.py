@@ -15,7 +15,7 @@ from mcp_mirror.errors import ConfigError
 from mcp_mirror.gateway.call import Call, Next, RuntimeState, Stage, answer_errors
 from mcp_mirror.gateway.contents import ContentCapture
 from mcp_mirror.gateway.context_budgets import ContextBudgets
-from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas, ConcurrencyStage, ContextBudgetStage
 from mcp_mirror.gateway.stages.reporting import ReportStage, UsageStage
@@ -39,7 +39,7 @@ ENTRY_POINTS: Final = "mcp_mirror.stages"
 class StageDependencies(msgspec.Struct, frozen=True):
     """Objects that stages share. They outlive a reload."""
 
-    services: Services
+    gateway: Gateway
     clock: Callable[[], float]
     """Seconds, monotonic: for durations, not for the time of day."""
     limiter: PrincipalLimiter
@@ -59,13 +59,13 @@ def build_stages(
 ) -> tuple[Stage, ...]:
     """Return the stages in the order in which a call passes through them; a stage that is not configured is absent."""
     estimate = upper_estimator(config.mirror.provider)
-    services, has_memory = shared.services, not config.is_transparent
+    gateway, has_memory = shared.gateway, not config.is_transparent
     recorder = shared.recorder if has_memory else None
     capacity = compute_capacity(config.context)
     order: tuple[Stage | None, ...] = (
         shared.telemetry,
-        ReportStage(services.audit, recorder, services.path_hasher, shared.clock),
-        UsageStage(services.usage_counter, estimate) if has_memory else None,
+        ReportStage(gateway.audit, recorder, gateway.path_hasher, shared.clock),
+        UsageStage(gateway.usage_counter, estimate) if has_memory else None,
         shared.quotas if recorder and config.has_call_quotas else None,
         ConcurrencyStage(shared.limiter),
         ContextBudgetStage(msgspec.structs.replace(shared.budgets, capacity=capacity), estimate)
@@ -176,7 +176,7 @@ class StateBuilder(msgspec.Struct, frozen=True):
         Raises:
             ConfigError: A stage that the configuration names cannot be loaded.
         """
-        services = self.shared.services
+        gateway = self.shared.gateway
         flows = build_flows(config, is_isolated=is_isolated)
         custom = (*self.stages, *load_stages(config.mirror.stages))
         return RuntimeState(
@@ -185,7 +185,7 @@ class StateBuilder(msgspec.Struct, frozen=True):
             flows=flows,
             own_tools={**search_tools(config.mirror), **self._memory_tools(config)},
             contents=ContentCapture(
-                services.writer, config.mirror, services.limits, services.new_id, services.upstreams.may_show, flows
+                gateway.writer, config.mirror, gateway.limits, gateway.new_id, gateway.upstreams.may_show, flows
             ),
             answer=compose(build_stages(config, flows, self.shared, custom), self.dispatch),
             catalog=catalog,
@@ -194,13 +194,13 @@ class StateBuilder(msgspec.Struct, frozen=True):
     def _memory_tools(self, config: Config) -> Mapping[str, MemoryTool]:
         if config.is_transparent:
             return {}
-        services = self.shared.services
-        lifetime = services.writer.policy.lifetime
-        has_run = services.sandbox is not None and config.memory_tools.admits(RUN)
-        tools = own_tools(config.memory_tools, lifetime, has_sql=services.sql is not None, has_run=has_run)
+        gateway = self.shared.gateway
+        lifetime = gateway.writer.policy.lifetime
+        has_run = gateway.sandbox is not None and config.memory_tools.admits(RUN)
+        tools = own_tools(config.memory_tools, lifetime, has_sql=gateway.sql is not None, has_run=has_run)
         if not has_run:
             return tools
         access: ScriptAccess = config.code.tools
         if access != "none" and not config.upstreams:  # only functions of the program, if any
-            access = "all" if any(one.policy.name == FUNCTIONS for one in services.upstreams) else "none"
+            access = "all" if any(one.policy.name == FUNCTIONS for one in gateway.upstreams) else "none"
         return add_run(tools, access)

@@ -319,7 +319,7 @@ class Relay(msgspec.Struct):
         input_round: InputRound | None,
         arguments: Buffer = b"{}",
     ) -> Members:
-        is_shown, services = self.gateway.may_show(upstream), self.gateway.services
+        is_shown, gateway = self.gateway.may_show(upstream), self.gateway
         try:
             filtered = channel if is_shown else filter_content(channel)
             response = await self.gateway.upstreams[upstream].request(request, filtered, input_round)
@@ -339,7 +339,7 @@ class Relay(msgspec.Struct):
             if not isinstance(response, SpooledFrame):
                 return response
             try:
-                members = await services.scanner.open(response, services.limits.max_depth)
+                members = await gateway.scanner.open(response, gateway.limits.max_depth)
             except WireError as error:
                 raise UpstreamError(
                     f"Upstream {upstream!r} sent an invalid answer to {request.what}. {error}"

@@ -284,7 +284,7 @@ class Mirror:
         """
 
         async def delete_all(application: Application) -> int:
-            writer = application.gateway.services.writer
+            writer = application.gateway.writer
             found = await writer.store.list(namespace)
             deleted = [await writer.store.delete(namespace, one.base) for one in found]
             writer.on_change(namespace)
@@ -355,7 +355,7 @@ class Mirror:
 
         async def read_texts(application: Application) -> None:
             for path in pruned_paths(messages, provider):
-                texts[path] = await application.gateway.services.writer.store.read(namespace, path)
+                texts[path] = await application.gateway.writer.store.read(namespace, path)
 
         await self._run(read_texts, namespace)
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)

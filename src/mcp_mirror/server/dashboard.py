@@ -33,17 +33,16 @@ def is_served(config: Config) -> bool:
 
 def build_api(gateway: Gateway, config: Config) -> DashboardApi:
     """Return the API over the store of a running gateway."""
-    services = gateway.services
     return DashboardApi(
         DashboardServices(
-            store=services.writer.store,
-            scanner=services.scanner,
-            queries=services.queries,
+            store=gateway.writer.store,
+            scanner=gateway.scanner,
+            queries=gateway.queries,
             config=config,
-            limits=services.writer.policy,
+            limits=gateway.writer.policy,
             read_flows=lambda: gateway.state.flows,
-            audit=services.audit,
-            on_change=services.writer.on_change,
+            audit=gateway.audit,
+            on_change=gateway.writer.on_change,
         )
     )
 

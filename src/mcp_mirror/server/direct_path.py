@@ -203,7 +203,7 @@ class DirectPath:
             reply = await handlers.call_tool(channel, opened.name, opened.params.get("arguments", b"{}"), headers)
             return object_of(await self._write_result(reply, opened, sender))
         except Exception as error:  # noqa: BLE001  # as in the SDK, every error is a response
-            return build_error_data(error, handlers.gateway.services.audit, sender.caller.namespace, opened.method)
+            return build_error_data(error, handlers.gateway.audit, sender.caller.namespace, opened.method)
         finally:
             handlers.open_direct_requests -= 1
 

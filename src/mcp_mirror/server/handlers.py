@@ -112,7 +112,7 @@ class Handlers(msgspec.Struct):
                 async with self.admission.acquire(namespace):
                     return await handler(context, params)
             except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
-                data = build_error_data(error, self.gateway.services.audit, namespace, method)
+                data = build_error_data(error, self.gateway.audit, namespace, method)
                 drop_tracebacks(error)
                 raise MCPError.from_error_data(data) from None
 
@@ -312,13 +312,13 @@ class Handlers(msgspec.Struct):
             raise
         finally:
             record = AuditRecord(event, caller.namespace, context.method, outcome, upstream=upstream)
-            self.gateway.services.audit.write(record)
+            self.gateway.audit.write(record)
         return reply
 
     async def _begin_audit(self, context: Context, caller: Caller) -> None:
         """Write the audit record of a request before the request is made, if `audit.required`."""
         record = AuditRecord("call", caller.namespace, context.method, "begun")
-        if not await self.gateway.services.audit.admit(record):
+        if not await self.gateway.audit.admit(record):
             raise MirrorError(UNWRITTEN)
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class MirrorServer:
         self.gate: Gate | None = None
         """Checks the tokens of HTTP requests; None without `auth`, and before the server serves HTTP."""
         self.handlers: Final = handlers
-        self.rejected_requests: Final = RejectedRequests(handlers.gateway.services.audit)
+        self.rejected_requests: Final = RejectedRequests(handlers.gateway.audit)
         self.policy: Final = policy
         self.spool: Final = spool
         self._waits_for_client = False

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.gateway.services import Services
+from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.observability.metrics import Metrics, Samples, State
 from mcp_mirror.observability.signals import ReloadStatus
 from mcp_mirror.security.rate_limits import PrincipalLimiter
@@ -30,20 +30,20 @@ _STATES: Final = ("starting", "ready", "down")
 
 def register_states(
     metrics: Metrics,
-    services: Services,
+    gateway: Gateway,
     limiter: PrincipalLimiter,
     sessions: Sessions,
     rejected_requests: RejectedRequests,
     reloads: ReloadStatus,
 ) -> None:
     """Export the state of a gateway."""
-    store, lag = _StoreSize(services.writer.store), _LoopLag()
+    store, lag = _StoreSize(gateway.writer.store), _LoopLag()
     metrics.add_refresher(store.refresh)
     metrics.add_refresher(lag.refresh)
     reload = "mcp_mirror_config_last_reload"
     applied = "When the configuration in use was applied, in seconds since 1970."
     metrics.add_state(
-        *_upstream_states(services.upstreams),
+        *_upstream_states(gateway.upstreams),
         State(f"{reload}_successful", "1 if the last reload succeeded.", lambda: reloads.is_successful),
         State(f"{reload}_success_timestamp_seconds", applied, lambda: reloads.succeeded_at),
         State("mcp_mirror_inflight_calls", "Calls in progress.", lambda: metrics.inflight_calls),
@@ -59,7 +59,7 @@ def register_states(
         State(
             "mcp_mirror_audit_records",
             "Records of the audit log.",
-            lambda: [((name,), number) for name, number in services.audit.counts.items()],
+            lambda: [((name,), number) for name, number in gateway.audit.counts.items()],
             ("result",),
             "counter",
         ),

@@ -21,7 +21,7 @@ STATUS: Final = {
 
 def build_status(gateway: Gateway, caller: Caller, open_requests: int) -> dict[str, Any]:
     """Return the content of the status resource: upstreams, open requests, audit counts, event loop stalls."""
-    counts, stalls = gateway.services.audit.counts, find_stalls()
+    counts, stalls = gateway.audit.counts, find_stalls()
     upstreams = [
         _build_upstream_status(upstream, caller, may_show=gateway.may_show(upstream.policy.name))
         for upstream in gateway.upstreams.visible_to(caller)
