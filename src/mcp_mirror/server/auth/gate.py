@@ -41,37 +41,30 @@ _SCHEMES: Final[Mapping[str, str]] = {"bearer": "Bearer", "dpop": "DPoP"}
 class _Rejection(msgspec.Struct, frozen=True):
     """A reason for which the gate rejects a request."""
 
-    status: int
-    error: str | None
-    """The OAuth error code; None for requests without a token."""
     description: str
-    outcome: str
+    error: str | None = "invalid_token"
+    """The OAuth error code; None for requests without a token."""
+    status: int = 401
+    outcome: str = "no good token"
     """The outcome in the audit log."""
     explanation: str = ""
     """A sentence for the log; default: the description."""
 
 
 _MISPLACED_TOKEN: Final = _Rejection(
-    400, "invalid_request", "Send exactly one token, in the Authorization header.", "misplaced token"
+    "Send exactly one token, in the Authorization header.", "invalid_request", 400, "misplaced token"
 )
-_MISSING_TOKEN: Final = _Rejection(401, None, "A token is required, in the Authorization header.", "no good token")
-_INVALID_TOKEN: Final = _Rejection(
-    401, "invalid_token", "The token is unknown, has expired, or is not for this server.", "no good token"
-)
-_BOUND_TOKEN: Final = _Rejection(
-    401, "invalid_token", "The token is bound to a key. Send it as DPoP, with a proof of that key.", "no good token"
-)
-_BEARER_TOKEN: Final = _Rejection(
-    401, "invalid_token", "The token is not bound to a key. Send it as Bearer.", "no good token"
-)
+_MISSING_TOKEN: Final = _Rejection("A token is required, in the Authorization header.", None)
+_INVALID_TOKEN: Final = _Rejection("The token is unknown, has expired, or is not for this server.")
+_BOUND_TOKEN: Final = _Rejection("The token is bound to a key. Send it as DPoP, with a proof of that key.")
+_BEARER_TOKEN: Final = _Rejection("The token is not bound to a key. Send it as Bearer.")
 _INVALID_PROOF: Final = _Rejection(
-    401,
-    "invalid_dpop_proof",
     "Send a new proof with each request, signed with the token's key, for this method, URL, token and time.",
-    "no good proof",
+    "invalid_dpop_proof",
+    outcome="no good proof",
 )
 _INSUFFICIENT_SCOPE: Final = _Rejection(
-    403, "insufficient_scope", "The token does not have the scope that is required.", "insufficient scope"
+    "The token does not have the scope that is required.", "insufficient_scope", 403, "insufficient scope"
 )
 
 
