@@ -24,7 +24,7 @@ from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
-from mcp_mirror.gateway.routing import Router, find_entry, find_tools
+from mcp_mirror.gateway.routing import find_entry, find_tools, route
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.tool_search import FIND
@@ -83,7 +83,6 @@ class Dispatcher:
     def __init__(self, gateway: Gateway, telemetry: TelemetryStage | None = None) -> None:
         self._telemetry = telemetry
         self._gateway = gateway
-        self._router = Router(gateway)
         self._log = RepeatedLog(logging.getLogger(f"{__package__}.results"))
         self._foreign_slugs: dict[str, frozenset[str]] = {}
         """Slugs of paths that other processes with the same store made, by namespace."""
@@ -95,11 +94,11 @@ class Dispatcher:
         if call.input_round is not None:
             check_round(call.input_round, call.arguments, call.name)
         if call.name == FIND and FIND in call.own_tools:
-            return await find_tools(call, self._router)
+            return await find_tools(self._gateway, call)
         try:
             if own := call.own_tools.get(call.name):
                 return await self._run_suspendable(call, own) if _may_ask(call) else await self._run_own_tool(call, own)
-            entry, catalog = await self._router.route(call)
+            entry, catalog = await route(self._gateway, call)
             try:
                 return await self._call_tool(call, entry, catalog)
             except RefusedError as error:
@@ -292,9 +291,7 @@ class Dispatcher:
         channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
         if self._telemetry is None:
             return await upstream.request(request, channel, call.input_round)
-        return await self._telemetry.send_request(
-            call, entry, request, lambda observed: upstream.request(observed, channel, call.input_round)
-        )
+        return await self._telemetry.send_request(call, entry, request, upstream, channel)
 
     def _log_strings(self, call: Call, entry: CatalogEntry, slugs: frozenset[str]) -> None:
         """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""

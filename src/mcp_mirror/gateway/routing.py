@@ -34,61 +34,58 @@ _UNKNOWN: Final = frozenset((RefusalReason.UNKNOWN_TOOL, RefusalReason.INSUFFICI
 """The caller's catalog does not have the name."""
 
 
-class Router(msgspec.Struct, frozen=True):
-    """Routes calls by the catalog that is current after every wait."""
+async def route(gateway: Gateway, call: Call) -> tuple[CatalogEntry, Catalog]:
+    """Return the tool that a call names, and the catalog that lists it: the current one after every wait.
 
-    gateway: Gateway
+    Raises:
+        ToolError: The caller has no such tool, it is quarantined, or its upstream is not connected.
+    """
+    wait, caller, upstreams = call.config.mirror.startup_wait, call.channel.caller, gateway.upstreams
+    entry, catalog = _find(gateway, call)
+    if (listed := entry or call.catalog.entries.get(call.name)) is not None:
+        if await upstreams.settle_one(listed.upstream, wait):
+            entry, catalog = _find(gateway, call)
+        if entry is None and (status := upstreams[listed.upstream].status).state != "ready":
+            is_shown = status.detail and gateway.may_show(listed.upstream)
+            detail = f": {status.detail}" if is_shown else "."
+            raise ToolError(f"Upstream {listed.upstream!r} is {status.state}{detail} {status.advice}")
+    if entry is None:  # its upstream may be starting, or may just have announced it
+        await upstreams.settle(wait, caller)
+        await upstreams.settle_changes(call.channel)
+        entry, catalog = _find(gateway, call)
+    if entry is None:  # its upstream may be available again
+        await upstreams.connect_unlisted(caller)
+        entry, catalog = _find(gateway, call)
+    if entry is None:
+        raise await run_fairly(call.namespace, _explain_unknown, gateway, call, catalog)
+    call.trace.upstream = entry.upstream
+    return entry, catalog
 
-    async def route(self, call: Call) -> tuple[CatalogEntry, Catalog]:
-        """Return the tool that a call names, and the catalog that lists it.
 
-        Raises:
-            ToolError: The caller has no such tool, it is quarantined, or its upstream is not connected.
-        """
-        wait, caller, upstreams = call.config.mirror.startup_wait, call.channel.caller, self.gateway.upstreams
-        entry, catalog = self._find(call)
-        if (listed := entry or call.catalog.entries.get(call.name)) is not None:
-            if await upstreams.settle_one(listed.upstream, wait):
-                entry, catalog = self._find(call)
-            if entry is None and (status := upstreams[listed.upstream].status).state != "ready":
-                is_shown = status.detail and self.gateway.may_show(listed.upstream)
-                detail = f": {status.detail}" if is_shown else "."
-                raise ToolError(f"Upstream {listed.upstream!r} is {status.state}{detail} {status.advice}")
-        if entry is None:  # its upstream may be starting, or may just have announced it
-            await upstreams.settle(wait, caller)
-            await upstreams.settle_changes(call.channel)
-            entry, catalog = self._find(call)
-        if entry is None:  # its upstream may be available again
-            await upstreams.connect_unlisted(caller)
-            entry, catalog = self._find(call)
-        if entry is None:
-            raise await run_fairly(call.namespace, self._explain_unknown, call, catalog)
-        call.trace.upstream = entry.upstream
-        return entry, catalog
+def _find(gateway: Gateway, call: Call) -> tuple[CatalogEntry | None, Catalog]:
+    catalog = gateway.state.catalog_for(call.channel.caller)
+    return find_entry(catalog, call), catalog
 
-    def _find(self, call: Call) -> tuple[CatalogEntry | None, Catalog]:
-        catalog = self.gateway.state.catalog_for(call.channel.caller)
-        return find_entry(catalog, call), catalog
 
-    def _explain_unknown(self, call: Call, catalog: Catalog) -> ToolError:
-        """Return the error for a name that is not in the caller's catalog, with the nearest names."""
-        elsewhere = ""
-        if call.config.server.wraps:
-            elsewhere = "`mcp-mirror memory` serves it: the user can add this command to the client as one more server."
-        elif call.caller.upstream not in (None, OWN):
-            elsewhere = "The endpoint `~memory` of this gateway serves it."
-        unserved = explain_unserved(call.name, call.config.memory_tools, elsewhere)
-        if unserved and not call.config.is_transparent:
-            return ToolError(unserved, RefusalReason.UNKNOWN_TOOL)
-        near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
-        source = FIND if FIND in call.own_tools else "tools/list"
-        advice = f"Nearest are {', '.join(near)}." if near else f"Take a name from {source}."
-        visible = self.gateway.upstreams.visible_to(call.caller)
-        down = [one.policy.name for one in visible if one.status.state != "ready"]
-        missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
-        is_hidden = call.name in catalog.hidden_names
-        reason = RefusalReason.INSUFFICIENT_SCOPE if is_hidden else RefusalReason.UNKNOWN_TOOL
-        return ToolError(f"Unknown tool {call.name!r}. {advice}{missing}", reason)
+def _explain_unknown(gateway: Gateway, call: Call, catalog: Catalog) -> ToolError:
+    """Return the error for a name that is not in the caller's catalog, with the nearest names."""
+    elsewhere = ""
+    if call.config.server.wraps:
+        elsewhere = "`mcp-mirror memory` serves it: the user can add this command to the client as one more server."
+    elif call.caller.upstream not in (None, OWN):
+        elsewhere = "The endpoint `~memory` of this gateway serves it."
+    unserved = explain_unserved(call.name, call.config.memory_tools, elsewhere)
+    if unserved and not call.config.is_transparent:
+        return ToolError(unserved, RefusalReason.UNKNOWN_TOOL)
+    near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
+    source = FIND if FIND in call.own_tools else "tools/list"
+    advice = f"Nearest are {', '.join(near)}." if near else f"Take a name from {source}."
+    visible = gateway.upstreams.visible_to(call.caller)
+    down = [one.policy.name for one in visible if one.status.state != "ready"]
+    missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
+    is_hidden = call.name in catalog.hidden_names
+    reason = RefusalReason.INSUFFICIENT_SCOPE if is_hidden else RefusalReason.UNKNOWN_TOOL
+    return ToolError(f"Unknown tool {call.name!r}. {advice}{missing}", reason)
 
 
 def find_entry(catalog: Catalog, call: Call) -> CatalogEntry | None:
@@ -103,7 +100,7 @@ def find_entry(catalog: Catalog, call: Call) -> CatalogEntry | None:
     return catalog.entries.get(call.name)
 
 
-async def find_tools(call: Call, router: Router) -> ToolResult:
+async def find_tools(gateway: Gateway, call: Call) -> ToolResult:
     """Answer a `find_tools` call from the tools that its caller may use.
 
     Models send a name that they invented beside a query. The answer has the matches of the query then.
@@ -115,13 +112,13 @@ async def find_tools(call: Call, router: Router) -> ToolResult:
     name, query = given.text("name").strip(), given.text("query")
     if name:
         try:
-            return _build_reply(await _define_tool(call, name, router))
+            return _build_reply(await _define_tool(gateway, call, name))
         except ToolError as error:
             if not query.strip() or error.reason not in _UNKNOWN:
                 raise
-    upstreams = router.gateway.upstreams
+    upstreams = gateway.upstreams
     await upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
-    catalog = router.gateway.state.catalog_for(call.caller)
+    catalog = gateway.state.catalog_for(call.caller)
     own_tools = searchable_tools(call.own_tools)
     found = await run_fairly(call.namespace, _search, catalog, own_tools, query)
     unknown = f"No tool has the name {as_json_string(name, _MAX_QUOTED)}." if name else ""
@@ -133,17 +130,17 @@ async def find_tools(call: Call, router: Router) -> ToolResult:
     return _build_reply(" ".join(text for text in (unknown, _write_overview(catalog, query), missing) if text))
 
 
-async def _define_tool(call: Call, name: str, router: Router) -> str:
+async def _define_tool(gateway: Gateway, call: Call, name: str) -> str:
     """Return the definition of a tool as JSON text, with the input schema of its upstream."""
     policy, catalog = call.config.mirror, call.catalog
     if name not in catalog.entries and name not in call.own_tools:  # it may lack the suffix
-        await router.gateway.upstreams.settle_listings(policy.startup_wait, call.caller)
-        catalog = router.gateway.state.catalog_for(call.caller)
+        await gateway.upstreams.settle_listings(policy.startup_wait, call.caller)
+        catalog = gateway.state.catalog_for(call.caller)
     name = complete_name(name, call.own_tools, catalog, policy.suffix)
     if own := call.own_tools.get(name):
         definition = own.advert
     else:
-        entry, _ = await router.route(replace(call, name=name))
+        entry, _ = await route(gateway, replace(call, name=name))
         definition = {**entry.advert, "inputSchema": entry.schema}
     members = {key: definition[key] for key in ("name", "description", "inputSchema") if key in definition}
     return msgspec.json.encode(members).decode()

@@ -55,7 +55,7 @@ class McpEndpoint:
         self._path = server.policy.path
         self._gateway = server.handlers.gateway
         self._direct_http = DirectHttp(server.direct_path, self._sessions)
-        self._sdk_http = SdkHttp(sdk_app, self._direct_http, server.handlers.pending_payloads, server.rejected_requests)
+        self._sdk_http = SdkHttp(sdk_app, self._direct_http, server)
         self._open_requests: Counter[str] = Counter()
         """The number of open requests by namespace."""
 

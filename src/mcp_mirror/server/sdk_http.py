@@ -24,16 +24,11 @@ from mcp_mirror.server.event_streams import EventStreams
 from mcp_mirror.server.graceful_shutdown import set_request_id
 from mcp_mirror.server.http_exchange import cut_event, replay_body, send_body, send_chunks
 from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
-from mcp_mirror.server.rejected_requests import (
-    UNKNOWN_SESSION,
-    RejectedError,
-    RejectedRequests,
-    build_busy_response,
-    reject,
-)
+from mcp_mirror.server.rejected_requests import UNKNOWN_SESSION, RejectedError, build_busy_response, reject
 from mcp_mirror.server.repeated_ids import RepeatedIds
 from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.server.sdk_messages import refuse_response
+from mcp_mirror.server.server import MirrorServer
 
 _MARK: Final = MARK.encode()
 _DATA: Final = b"data: "
@@ -46,18 +41,12 @@ _OUTCOMES: Final = {400: "malformed message", 404: UNKNOWN_SESSION, 405: "method
 class SdkHttp:
     """Answers requests with the SDK's application."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        direct_http: DirectHttp,
-        pending_payloads: PendingPayloads,
-        rejected_requests: RejectedRequests,
-    ) -> None:
+    def __init__(self, app: ASGIApp, direct_http: DirectHttp, server: MirrorServer) -> None:
         self._app = app
         self._direct_http = direct_http
-        self._sessions = direct_http.sessions
-        self._pending_payloads = pending_payloads
-        self._rejected_requests = rejected_requests
+        self._sessions = server.handlers.sessions
+        self._pending_payloads = server.handlers.pending_payloads
+        self._rejected_requests = server.rejected_requests
         self._event_streams = EventStreams(app)
         self._repeated_ids = RepeatedIds()
         self._new_sessions: dict[int, str] = {}

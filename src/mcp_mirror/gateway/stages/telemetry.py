@@ -1,7 +1,7 @@
 """Measures and traces calls, and the requests that they send to upstreams (`server.metrics`, OpenTelemetry)."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.call import CANCELLED, Call, CallEnd, Next, answer_and_report, name_tool
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.upstreams.elicitation import InputRequired
+from mcp_mirror.upstreams.registry import Upstream
 from mcp_mirror.upstreams.request_failures import ConnectionLostError, SessionLostError
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
@@ -26,8 +27,6 @@ TOOL_ERROR: Final = "tool_error"
 """The class of errors in results, by the conventions for MCP."""
 
 UpstreamResponse = RawResponse | InputRequired
-SendRequest = Callable[[UpstreamRequest], Awaitable[UpstreamResponse]]
-"""Sends a request to the upstream."""
 
 
 class TelemetryStage(msgspec.Struct, frozen=True):
@@ -92,7 +91,7 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         tracing.end(trace.span, classify_end(call, end))
 
     async def send_request(
-        self, call: Call, entry: CatalogEntry, request: UpstreamRequest, send: SendRequest
+        self, call: Call, entry: CatalogEntry, request: UpstreamRequest, upstream: Upstream, channel: ClientChannel
     ) -> UpstreamResponse:
         """Send a call's request to its upstream, with the context of its span.
 
@@ -105,7 +104,7 @@ class TelemetryStage(msgspec.Struct, frozen=True):
             request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
         began, error = time.perf_counter(), CANCELLED
         try:
-            response = await send(request)
+            response = await upstream.request(request, channel, call.input_round)
             is_error = isinstance(response, Mapping) and response.get("isError") == b"true"
             error = TOOL_ERROR if is_error else ""
         except Exception as failure:
