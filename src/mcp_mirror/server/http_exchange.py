@@ -154,15 +154,15 @@ async def send_chunks(send: Send, chunks: Iterable[bytes], *, has_more: bool = F
 
     Small ones are joined. Other tasks run after each write: a client that reads fast takes all of them at once.
     """
-    pending = b""
+    pending, size = list[bytes](), 0
     for chunk in chunks:
-        if pending and len(pending) + len(chunk) > _WRITTEN_AT_ONCE:
-            await send({"type": "http.response.body", "body": pending, "more_body": True})
+        if pending and size + len(chunk) > _WRITTEN_AT_ONCE:
+            await send({"type": "http.response.body", "body": b"".join(pending), "more_body": True})
             await anyio.lowlevel.checkpoint()
-            pending = chunk
-        else:
-            pending += chunk
-    await send({"type": "http.response.body", "body": pending, "more_body": has_more})
+            pending, size = [], 0
+        pending.append(chunk)
+        size += len(chunk)
+    await send({"type": "http.response.body", "body": b"".join(pending), "more_body": has_more})
 
 
 def cut_event(begin: bytes, message: Segments, end: bytes) -> Iterator[bytes]:

@@ -107,6 +107,7 @@ class ServerUpstream:
         self.listed: anyio.Event = self._shared.listed
         """Set when there is a listing, of this run or an earlier one, or the first attempt has ended."""
         self._client_values = ClientValues(policy)
+        self._takes_client_values = bool(policy.client_values)
         self._dedicated: dict[ConnectionKey, DedicatedConnection] = {}
         self._current: dict[str, DedicatedConnection] = {}
         """The dedicated connection that each owner used last."""
@@ -208,8 +209,8 @@ class ServerUpstream:
             raise self._build_size_error(request.size, self._request_limit)
         self._waiting += 1
         try:
-            self._check_scopes(channel)
             if answered is not None and "held" in answered.state:
+                self._check_scopes(channel)
                 return await self._suspended.resume(answered, channel)
             connection = await self.connection_for(channel)
             filtered = channel if self.policy.preview else filter_content(channel)
@@ -355,7 +356,7 @@ class ServerUpstream:
         scope = self.policy.scope
         if self._has_one_client or scope == "shared":
             return None
-        if self.policy.client_values and (digest := self._client_values.digest(caller)) is not None:
+        if self._takes_client_values and (digest := self._client_values.digest(caller)) is not None:
             return f"{self._choose_owner(caller)} {digest}"
         listing = self._shared.listing
         if caller.session is not None and scope in (None, "session"):
