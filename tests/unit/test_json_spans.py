@@ -30,7 +30,7 @@ from mcp_mirror.payload.json_spans import (
     trim,
     value_stop,
 )
-from mcp_mirror.payload.json_strings import text_end, text_parts, text_pieces, text_start
+from mcp_mirror.payload.json_strings import may_be_json, text_end, text_parts, text_pieces, text_start
 from mcp_mirror.types import Member, Span
 
 SPACE = st.sampled_from([b"", b"", b" ", b"\n\t \r"])
@@ -262,6 +262,20 @@ def test_a_text_with_an_escape_at_the_end_of_a_piece_is_measured(before: int) ->
     assert value_stop(blob, 0, len(blob)) == len(blob)
     inside = b'{"a":' + blob + b"}"
     assert value_stop(inside, 0, len(inside)) == len(inside)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'"{\\"a\\": 1}"', True),
+        (b'" \\n[1"', True),
+        (b'"about {"', False),
+        (b'"{\x01"', False),
+        (b'"{\\q"', False),
+    ],
+)
+def test_a_string_that_may_contain_json_begins_as_json_does(text: bytes, *, expected: bool) -> None:
+    assert may_be_json(text, Span(0, len(text))) is expected
 
 
 @pytest.mark.parametrize("depth", [900, 100_000])
