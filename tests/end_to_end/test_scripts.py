@@ -487,6 +487,7 @@ async def test_a_cancelled_call_ends_its_script_at_once() -> None:
             assert (await mirror.run("2")).value == 2
 
 
+@pytest.mark.posix
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
 async def test_scripts_compute_at_a_lower_priority_than_the_gateway() -> None:
     mirror = with_tools()
