@@ -344,6 +344,30 @@ class OldUpstream(Upstream):
 
 
 @pytest.mark.parametrize(
+    ("is_refused", "reason"),
+    [
+        (True, "answered with HTTP status 500 instead of MCP. See the server's log."),
+        (False, "It ended the connection before it answered. See the server's log."),
+    ],
+)
+async def test_a_failed_handshake_of_the_older_transport_is_named_at_once(
+    configured: Configured, run: Run, reason: str, *, is_refused: bool
+) -> None:
+    upstream = OldUpstream(b"")
+
+    async def fail(writer: asyncio.StreamWriter, _identity: Any) -> None:
+        writer.write(whole(b"", status=500 if is_refused else 202))
+        if not is_refused:
+            upstream.ended.set()
+
+    upstream.answers["initialize"] = fail
+    async with listening(upstream), asyncio.timeout(20):
+        checked = await run("check", "--config", str(configured({"old": {"url": upstream.url, "transport": "sse"}})))
+        upstream.ended.set()
+    assert reason in checked.err
+
+
+@pytest.mark.parametrize(
     ("status", "address"), [(302, "/login"), (302, "https://127.0.0.1:1/"), (307, "//other/"), (308, "http://[")]
 )
 async def test_a_redirect_of_the_older_transport_is_named_at_once(

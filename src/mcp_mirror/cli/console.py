@@ -31,6 +31,7 @@ class _Console(Console):
 def open_console(*, is_stderr: bool = False) -> Console:
     """Return a console; where its output goes into a file or a pipe, it is wide enough not to cut tables."""
     console = _Console(stderr=is_stderr, soft_wrap=True)
+    # Columns of other output; its tables may be wider.
     return console if console.is_terminal else _Console(stderr=is_stderr, soft_wrap=True, width=250)
 
 

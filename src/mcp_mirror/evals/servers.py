@@ -183,6 +183,7 @@ async def start_servers(
         UpstreamError: A server does not start or does not list its tools; the message quotes its standard error.
     """
     command = ("-m", "mcp_mirror", "serve", "--config", str(run_folder.config))
+    # Upstreams behind the gateway have a timeout of their own.
     itself = UpstreamPolicy("gateway", StdioEndpoint(sys.executable, command), timeout=600.0)
     upstreams = (itself,) if gateway else config.upstreams
     user = User(elicitation)

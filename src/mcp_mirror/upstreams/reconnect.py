@@ -48,6 +48,7 @@ _NOT_MCP: Final = (
     "Check that `command` and `args` start an MCP server on standard input and output, and that it prints its logs on "
     "standard error."
 )
+_SEE_LOG: Final = "See the server's log."
 _ENDED_EARLY: Final = "It ended the connection before it answered."
 _ENDED: Final = re.compile("It (?:ended|closed) the connection")
 """The beginning of the reasons that an exit code replaces."""
@@ -215,7 +216,8 @@ def explain_end(
     """
     cause = unwrap_error_group(error)
     reason, logged = (_shorten(text, policy.name) for text in _explain_cause(cause, redactor))
-    is_early_end = reason == _ENDED_EARLY and isinstance(policy.endpoint, StdioEndpoint)
+    is_program = isinstance(policy.endpoint, StdioEndpoint)
+    is_early_end = reason == _ENDED_EARLY
     if output.exit_code is not None:
         ended = _describe_exit(output.exit_code)
         reason, logged = (_ENDED.sub(ended, text, count=1) for text in (reason, logged))
@@ -225,8 +227,8 @@ def explain_end(
         printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]
         logged = f"{logged} It printed something that is not MCP. {_NOT_MCP}"
     elif is_early_end and not printed:
-        printed = [_NOT_MCP]
-        logged = f"{logged} {_NOT_MCP}"
+        printed = [_NOT_MCP if is_program else _SEE_LOG]
+        logged = f"{logged} {printed[0]}"
     message = " ".join((reason, *printed)) if policy.preview else logged
     if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] in _REFUSALS:
         return RefusedError(message, cause.error.code).with_log_message(logged)
