@@ -16,6 +16,7 @@ from typer.main import get_command, get_group
 
 from mcp_mirror import __version__
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.system.patterns import lazy_pattern
 
 
 def import_lazily(module: str) -> Any:
@@ -60,7 +61,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 _GATEWAYS: Final = frozenset({"serve", "check", "call", "lock"})
 """The commands that import the gateway, and need a configuration."""
-_CONFIG_OPTION: Final = re.compile(r"--config(?:=(?P<long>.+))?|-v*c(?P<short>.*)", re.DOTALL)
+_CONFIG_OPTION: Final = lazy_pattern(r"--config(?:=(?P<long>.+))?|-v*c(?P<short>.*)", re.DOTALL)
 """The option that names a configuration file, and its value unless that is the next argument."""
 
 

@@ -1,13 +1,13 @@
 """Options and variables that several commands have, and the ages in options, such as 7d."""
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from mcp_mirror.errors import MirrorError
+from mcp_mirror.system.patterns import lazy_pattern
 
 
 def _read_folder(text: str) -> Path:
@@ -46,7 +46,7 @@ VerboseOption = Annotated[
 ]
 AWAIT_VARIABLE: Final = "MCP_MIRROR_AWAIT_SERVER"
 """The environment variable with which `wrap` answers only when its server is ready or has failed; `doctor` sets it."""
-_AGE: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_AGE: Final = lazy_pattern(r"([0-9]{1,9})([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

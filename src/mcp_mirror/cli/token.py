@@ -1,15 +1,15 @@
 """The command `mcp-mirror token`."""
 
 import json
-import re
 from typing import Annotated, Final
 
 import typer
 
 from mcp_mirror.cli.run import print_note
 from mcp_mirror.server.auth.principals import mint_token
+from mcp_mirror.system.patterns import lazy_pattern
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@/+-]*")
+_PLAIN: Final = lazy_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.@/+-]*")
 """Names that YAML reads as they are."""
 
 

@@ -22,6 +22,7 @@ from mcp_mirror.config.shape import list_keys
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
+from mcp_mirror.system.patterns import lazy_pattern
 
 _RUNNERS: Final = frozenset({
     "npx", "bunx", "uvx", "pipx", "node", "bun", "deno", "python", "python3", "uv", "npm", "pnpm",
@@ -33,7 +34,7 @@ _RUNNER_VALUES: Final = frozenset({
 """Their options with a value in the next word that does not name the server."""
 _SUBCOMMANDS: Final = frozenset({"run", "exec", "dlx", "x", "tool"})
 """Words between a runner and the server."""
-_LAUNCHERS: Final = {"env": re.compile(r"-|\w+="), "cmd": re.compile("/")}
+_LAUNCHERS: Final = {"env": lazy_pattern(r"-|\w+="), "cmd": lazy_pattern("/")}
 """Programs that start the program after their own words, and the beginning of these words."""
 _CONTAINER_RUNNERS: Final = frozenset({"docker", "podman", "nerdctl"})
 """Programs that run the image which their arguments name."""
@@ -51,7 +52,7 @@ _STARTUP_WAIT: Final = 25
 only once; they would see none of the server's, although they wait for the server without the gateway."""
 _CALL_TIMEOUT: Final = 86_400
 """Seconds that a call may take. Clients have timeouts of their own, and cancel calls that take longer."""
-_HEADER_VARIABLE: Final = re.compile(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
+_HEADER_VARIABLE: Final = lazy_pattern(r"([^=:\s]+)=([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class WrappedServer(msgspec.Struct, frozen=True):

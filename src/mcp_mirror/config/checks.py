@@ -14,6 +14,7 @@ from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.patterns import lazy_pattern
 
 STDIO_KEYS, HTTP_KEYS = (
     tuple(one.path[0] for one in list_keys(endpoint) if not one.is_required)
@@ -21,9 +22,9 @@ STDIO_KEYS, HTTP_KEYS = (
 )
 """The optional keys of upstreams with `command` and of those with `url`."""
 _TRANSPORTS: Final = {"command": ("stdio",), "url": ("streamable-http", "sse")}
-_OF_GATEWAY: Final = re.compile(r"authorization|proxy-authorization|cookie|host|dpop|mcp-.*", re.IGNORECASE)
+_OF_GATEWAY: Final = lazy_pattern(r"authorization|proxy-authorization|cookie|host|dpop|mcp-.*", re.IGNORECASE)
 """Headers of requests to the gateway itself, which upstreams never get: MCP forbids to pass tokens on."""
-_OF_TRANSPORT: Final = re.compile(
+_OF_TRANSPORT: Final = lazy_pattern(
     r"host|connection|content-.*|transfer-encoding|accept|accept-encoding|mcp-.*", re.IGNORECASE
 )
 """Headers of requests to upstreams that the gateway itself writes."""

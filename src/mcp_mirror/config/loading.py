@@ -7,7 +7,6 @@ One error reports all problems of a file. No message contains a value from the f
 
 import json
 import os
-import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from mcp_mirror.security.redaction import SECRET_NAMES
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.store import StoreKind, StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy, is_sse_address
+from mcp_mirror.system.patterns import lazy_pattern
 
 CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
 CONFIG_NAME: Final = "mcp-mirror.yaml"
@@ -41,8 +41,8 @@ LONGEST_SECONDS: Final = 3600
 LOCK_SUFFIX: Final = ".lock.json"
 _SHORTEST: Final = 8
 """Characters; shorter values are switches and names."""
-_PATH: Final = re.compile(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
-_SECRET: Final = re.compile(
+_PATH: Final = lazy_pattern(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
+_SECRET: Final = lazy_pattern(
     r"auth\.tokens\.[^.]*(\.hash)?|store\.encryption\.keys\..*|server\.state_keys\..*|audit\.key|.*\.client_secret"
 )
 """Paths of keys whose values are secrets."""

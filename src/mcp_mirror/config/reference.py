@@ -1,6 +1,5 @@
 """The reference page and the example file, generated from the settings' classes."""
 
-import re
 from collections.abc import Iterator
 from textwrap import wrap
 from typing import Final
@@ -10,9 +9,10 @@ from mcp_mirror.config.shape import Field, Value, list_alternatives, list_fields
 from mcp_mirror.settings.declarations import Example, Text, Without
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.patterns import lazy_pattern
 
 _WIDTH: Final = 116
-_ACTIVE: Final = re.compile(r"^(\s*)(?=[^\s#])")
+_ACTIVE: Final = lazy_pattern(r"^(\s*)(?=[^\s#])")
 """The beginning of a line that is not a comment."""
 _PAGE_HEAD: Final = """\
 # All configuration keys

@@ -16,6 +16,7 @@ from mcp_mirror.config.source import DECIMAL, Items, Node, Scalar, YamlMapping
 from mcp_mirror.security.flows import read_rule
 from mcp_mirror.settings.declarations import Measure, Number, Resolution, Section, Text
 from mcp_mirror.settings.labels import FlowRule
+from mcp_mirror.system.patterns import lazy_pattern
 
 Kind = Text | Number | Measure
 
@@ -23,7 +24,7 @@ _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no":
 _LONGEST_NUMBER: Final = 40
 _EXACT: Final = 1 << 53
 """Above this, a float does not represent every whole number."""
-_PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*|[0-9]+[A-Za-z]+")
+_PLAIN: Final = lazy_pattern(r"[A-Za-z_/][\w./-]*|[0-9]+[A-Za-z]+")
 """Texts that YAML reads as text without quotes."""
 
 _NUMBER_NAMES: Final = (

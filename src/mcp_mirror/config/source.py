@@ -15,6 +15,7 @@ import yaml
 
 from mcp_mirror.config.variables import Variables
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.system.patterns import lazy_pattern
 
 Kind = Literal["text", "number", "boolean", "nothing", "expanded", "unusable"]
 """`expanded`: text with variables, which may be any kind of scalar; `unusable`: its problem is already reported."""
@@ -25,14 +26,14 @@ MAX_DEPTH: Final = 32
 MAX_PROBLEMS: Final = 50
 """Lines of one error."""
 
-DECIMAL: Final = re.compile(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_VARIABLE: Final = re.compile(
+DECIMAL: Final = lazy_pattern(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_VARIABLE: Final = lazy_pattern(
     r"\$\$\{|\$\{(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\}|\$\{", re.ASCII
 )
 _ASKS: Final = "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
 _MALFORMED: Final = "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
-_SHOWN_KEY: Final = re.compile(r"[\w.*?\[\]!$ /@-]{1,64}")
-_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+_SHOWN_KEY: Final = lazy_pattern(r"[\w.*?\[\]!$ /@-]{1,64}")
+_SURROGATE: Final = lazy_pattern(r"[\ud800-\udfff]")
 
 _TAG: Final = "tag:yaml.org,2002:"
 _KINDS: Final[Mapping[str, Kind]] = {

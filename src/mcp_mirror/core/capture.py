@@ -3,7 +3,6 @@
 A text is dropped only if it repeats the value.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -29,6 +28,7 @@ from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, text_end, text_start
 from mcp_mirror.payload.scans import Scans
 from mcp_mirror.settings.upstreams import CaptureMode
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Draft
 
 PASS_THROUGH_TOKENS: Final = 300
@@ -48,7 +48,7 @@ _MAX_TEXT_BYTES: Final = 8
 """Bytes for each token of its budget up to which a text is compared with structured content by its words."""
 _MAX_REPETITIONS: Final = 8
 """How often structured content may repeat the words of a text that is one of its members."""
-_FILLED_OBJECT: Final = re.compile(rb"\s*\{\s*+[^}]")
+_FILLED_OBJECT: Final = lazy_pattern(rb"\s*\{\s*+[^}]")
 """The beginning of an object with members; a model writes an empty one with fewer tokens than its path."""
 _NO_TEXTS: Final = OtherTexts(())
 

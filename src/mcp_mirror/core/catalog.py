@@ -25,11 +25,12 @@ from mcp_mirror.paths import tool_slug
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider
 from mcp_mirror.settings.upstreams import ToolPolicy, UpstreamPolicy
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import Steps
 from mcp_mirror.tokens import expected_estimator
 
-_ANY_NAME: Final = re.compile(".*", re.DOTALL)
-_MCP_NAME: Final = re.compile("[A-Za-z0-9_./-]{1,128}")
+_ANY_NAME: Final = lazy_pattern(".*", re.DOTALL)
+_MCP_NAME: Final = lazy_pattern("[A-Za-z0-9_./-]{1,128}")
 """Names of tools as MCP defines them (2025-11-25, "Tool Names"), and with slashes, which earlier servers use."""
 _MAX_NAME: Final = 100
 """Characters of a tool's name in a message."""

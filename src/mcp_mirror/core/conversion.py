@@ -3,7 +3,6 @@
 A value that the argument accepts stays as it is, byte for byte. `_FORMS` is the table of the other conversions.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -15,6 +14,7 @@ from mcp_mirror.core.media import find_embedded_text, locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_strings import text_start
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
 _HEAD_BYTES: Final = 1 << 12
@@ -26,7 +26,9 @@ _ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "str
 """Target types by preference: structured forms first, text last."""
 _PIECE: Final = 1 << 20
 """Bytes of a value that are encoded at once."""
-_NUMBER: Final = re.compile(rb"-?(?P<whole>0|[1-9][0-9]*)(?:\.(?P<fraction>[0-9]+))?(?:[eE](?P<exponent>[+-]?[0-9]+))?")
+_NUMBER: Final = lazy_pattern(
+    rb"-?(?P<whole>0|[1-9][0-9]*)(?:\.(?P<fraction>[0-9]+))?(?:[eE](?P<exponent>[+-]?[0-9]+))?"
+)
 _MAX_EXPONENT: Final = 18
 """Digits of an exponent above which no number is long enough to compensate it."""
 _TYPES: Final[Mapping[Kind, frozenset[str]]] = {

@@ -1,6 +1,5 @@
 """Builds the values that are stored of a result: the value, and the rest of the content as its companion."""
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,11 +12,12 @@ from mcp_mirror.payload.json_rpc import array_of, decode_as, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import may_be_json, text_pieces
 from mcp_mirror.payload.scans import Scans
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Draft, Kind, Segments
 
 _MAX_DECODED_BYTES: Final = 1 << 20
 """Bytes up to which a text is decoded in memory to find JSON in it."""
-_MEDIA_TYPE: Final = re.compile(r"[ -~]{1,255}")
+_MEDIA_TYPE: Final = lazy_pattern(r"[ -~]{1,255}")
 """The media type of a value: others, with invisible characters or of any length, would be in each list of values."""
 
 

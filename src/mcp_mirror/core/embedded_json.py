@@ -9,16 +9,17 @@ import msgspec
 from mcp_mirror.core.python_literals import replace_nan, translate_python_literal
 from mcp_mirror.core.text_format import FOOTER, PYTHON_LITERAL, find_format, is_heading, read_edges
 from mcp_mirror.payload.json_rpc import decode_as
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Span
 
 MAX_SEARCHED_BYTES: Final = 1 << 20
 """Bytes of a text in which callers outside a worker process look for JSON."""
 _HEAD: Final = 4000
 """Characters in which JSON after a heading begins."""
-_CONTAINER: Final = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
+_CONTAINER: Final = lazy_pattern(r"^[ \t]*[\[{]", re.MULTILINE)
 """The first line of an object or an array."""
-_NEXT_CONTAINER: Final = re.compile(r"\n[ \t]*[\[{]")
-_NEXT_START: Final = re.compile(r"\n(?=[\[{])")
+_NEXT_CONTAINER: Final = lazy_pattern(r"\n[ \t]*[\[{]")
+_NEXT_START: Final = lazy_pattern(r"\n(?=[\[{])")
 """The line end before the next of several objects and arrays."""
 _LINES: Final = msgspec.json.Decoder(msgspec.Raw)
 _MAX_STARTS: Final = 4

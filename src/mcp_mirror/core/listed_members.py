@@ -14,12 +14,13 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from mcp_mirror.core.schema import as_object
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 _STRUCTURED: Final = frozenset(("annotations", "icons", "arguments"))
 """Members that have members of their own, none of which may be null."""
 _LAST_MODIFIED: Final = "lastModified"
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_TIME: Final = lazy_pattern(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 """ISO 8601 with a time zone, as clients of the TypeScript SDK read it."""
 
 

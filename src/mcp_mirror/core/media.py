@@ -5,7 +5,6 @@ module decides what a model is shown.
 """
 
 import binascii
-import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
@@ -14,6 +13,7 @@ import msgspec
 
 from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.json_spans import kind_at, members, members_with_offsets, trim
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Location, Span
 
 _SHOWN_TYPES: Final = (b'"image"', b'"audio"')
@@ -27,8 +27,8 @@ _HEAD_CHARACTERS: Final = 1 << 16
 """Characters of base64 that are decoded to find the pixel size: a JPEG may begin with a thumbnail."""
 
 
-_DATA_URI: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})(?:;[\w.=-]{1,60}){0,3};base64,")
-_IS_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
+_DATA_URI: Final = lazy_pattern(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})(?:;[\w.=-]{1,60}){0,3};base64,")
+_IS_BASE64: Final = lazy_pattern(rb"[A-Za-z0-9+/]+={0,2}")
 
 
 class _ContentMembers(msgspec.Struct, frozen=True):

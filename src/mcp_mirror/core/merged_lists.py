@@ -4,7 +4,6 @@ Names and URIs remain unchanged if they are unique. If two upstreams have the sa
 the later item gets its upstream's name as a prefix.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,11 +17,12 @@ from mcp_mirror.core.listed_members import (
     remove_unreadable_members,
 )
 from mcp_mirror.payload.json_rpc import decode_as, object_of, open_object
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Segments
 
 ItemKind = Literal["resources", "templates", "prompts"]
 
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9.-]+")
+_UNSAFE: Final = lazy_pattern(r"[^A-Za-z0-9.-]+")
 
 
 class ListKind(NamedTuple):

@@ -5,13 +5,14 @@ name may differ from another tool of its server only in case.
 """
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
+
+from mcp_mirror.system.patterns import lazy_pattern
 
 Origin = tuple[str, str]
 """A tool: its upstream's name and its own name."""
@@ -20,9 +21,9 @@ MAX_NAME: Final = 64
 """Characters that OpenAI accepts, out of `[A-Za-z0-9_-]`."""
 SHORT_NAME: Final = 45
 """Characters that leave room for the prefixes of clients (Cursor: 60 with the server's name)."""
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
-_SAFE: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
-_STARTS: Final = re.compile(r"[A-Za-z_]")
+_UNSAFE: Final = lazy_pattern(r"[^A-Za-z0-9_-]")
+_SAFE: Final = lazy_pattern(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
+_STARTS: Final = lazy_pattern(r"[A-Za-z_]")
 """First characters that Gemini accepts."""
 _HASH_LENGTH: Final = 6
 _MAX_SUFFIX: Final = MAX_NAME - _HASH_LENGTH - 2

@@ -6,7 +6,6 @@ since some clients cut longer texts.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -55,6 +54,7 @@ from mcp_mirror.paths import (
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.security.sanitize import as_json_string, cut, sanitize, sanitize_to_lines, strip_invisible
 from mcp_mirror.settings.policies import NoticeStyle
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Draft, Kind
 
 _MAX_PAPER_KEYS_BYTES: Final = 1000
@@ -70,7 +70,7 @@ _PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
 _PREVIEW_MARK: Final = "| "
 """Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
-_STRING_OR_SPACE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\s+')
+_STRING_OR_SPACE: Final = lazy_pattern(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
 
 

@@ -4,7 +4,6 @@ The cells of a column begin where its name begins, or end where it ends, or are 
 cells, others may follow a number that is too wide for its column, as `ps` prints them.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -12,6 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.pipe_tables import PipeTable
+from mcp_mirror.system.patterns import lazy_pattern
 
 MAX_CHARACTERS: Final = 1 << 17
 """Characters of the longest text that may be such a table, because all lines decide."""
@@ -21,12 +21,12 @@ _MAX_CELLS: Final = 6000
 """Words of the header times rows: the time to find a table grows with them."""
 _MIN_NAMES, _MIN_NUMBERS, _MIN_ROWS = 3, 2, 2
 """Columns, columns of numbers and rows of a table: a few words may be aligned by chance."""
-_WORD: Final = re.compile(r"\S+")
-_NUMBER: Final = re.compile(r"[-+]?[\d.,:/-]*\d\+?(?:%|[A-Za-z]{1,2}|[A-Za-z]iB)?")
+_WORD: Final = lazy_pattern(r"\S+")
+_NUMBER: Final = lazy_pattern(r"[-+]?[\d.,:/-]*\d\+?(?:%|[A-Za-z]{1,2}|[A-Za-z]iB)?")
 """A number, size, time or date. It is not the name of a column."""
-_TWO_WORDS: Final = re.compile(r"[A-Z][a-z]\S* [a-z]{2,}")
+_TWO_WORDS: Final = lazy_pattern(r"[A-Z][a-z]\S* [a-z]{2,}")
 """A name of two words, such as `Mounted on`."""
-_EVEN_WIDTH: Final = re.compile("[ -~\u2500-\u257f]*")
+_EVEN_WIDTH: Final = lazy_pattern("[ -~\u2500-\u257f]*")
 """Characters for which all programs leave the same room, also the lines of trees."""
 _TAKEN: Final = bytes(code != ord(" ") for code in range(256))
 """1 for each ASCII character but the space."""

@@ -7,9 +7,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-_BAR: Final = re.compile(r"(?<!\\)\|")
+from mcp_mirror.system.patterns import lazy_pattern
+
+_BAR: Final = lazy_pattern(r"(?<!\\)\|")
 """A bar between two cells; a bar with a backslash is part of a cell."""
-_BOX_BAR: Final = re.compile("[\u2502\u2503\u2551]")
+_BOX_BAR: Final = lazy_pattern("[\u2502\u2503\u2551]")
 _BOX: Final = str.maketrans(
     dict.fromkeys(map(chr, range(0x2500, 0x2574)), "+")
     | dict.fromkeys("\u2502\u2503\u2551", "|")
@@ -17,13 +19,13 @@ _BOX: Final = str.maketrans(
 )
 """Box characters, and the characters of rules that they stand for."""
 _RULE_CHARACTERS: Final = frozenset("|+-=: \t") | frozenset(map(chr, _BOX))
-_RULE_CELL: Final = re.compile(r"\s*:?[-=]+:?\s*")
-_FOOTER_RULE: Final = re.compile("[\u251c\u2523\u2560].*[\u2534\u253b\u2569]")
+_RULE_CELL: Final = lazy_pattern(r"\s*:?[-=]+:?\s*")
+_FOOTER_RULE: Final = lazy_pattern("[\u251c\u2523\u2560].*[\u2534\u253b\u2569]")
 """A rule that ends all columns: below it is one cell, as DuckDB prints the number of rows, and another rule."""
 _FOOTER_LINES: Final = 3
-_CONTINUED: Final = re.compile("[+\u21b5\u21b4][|\u2502\u2503\u2551]|\u21b5$")
+_CONTINUED: Final = lazy_pattern("[+\u21b5\u21b4][|\u2502\u2503\u2551]|\u21b5$")
 """The mark of psql and ClickHouse after a line of a cell that has more of them: `line one+| next cell`."""
-_TYPE: Final = re.compile(
+_TYPE: Final = lazy_pattern(
     r"(?:u?(?:tiny|small|big|huge)?int(?:eger)?\d*|text|real|float|double|boolean|blob|json|uuid|interval|date|time"
     r"|(?:varchar|timestamp|decimal|numeric|enum|struct|map|union)\b.*)(?:\[\d*\])*",
     re.IGNORECASE,
@@ -32,21 +34,21 @@ _TYPE: Final = re.compile(
 _MIN_SHARE: Final = 0.5
 """The least share of a text's lines that a table takes; a document that contains a table is not one."""
 _MIN_ALIGNED_COLUMNS, _MIN_ALIGNED_ROWS = 2, 2
-_HYPHENS: Final = re.compile(r" *-{2,}(?: +-{2,})+ *")
+_HYPHENS: Final = lazy_pattern(r" *-{2,}(?: +-{2,})+ *")
 """The line of hyphens below the header of an aligned table."""
-_DIGIT: Final = re.compile(r"\d")
-_UNIT: Final = re.compile(r"\([a-z]+\)")
+_DIGIT: Final = lazy_pattern(r"\d")
+_UNIT: Final = lazy_pattern(r"\([a-z]+\)")
 """The unit of a column, which may have lower-case letters: `CPU(cores)`."""
-_WORD: Final = re.compile(r"\S+")
-_RECORD: Final = re.compile(r"-\[ RECORD \d+ \][-+]*|\*{3,} \d+\. row \*{3,}|Row \d+:|\d+\. row")
+_WORD: Final = lazy_pattern(r"\S+")
+_RECORD: Final = lazy_pattern(r"-\[ RECORD \d+ \][-+]*|\*{3,} \d+\. row \*{3,}|Row \d+:|\d+\. row")
 """The line above each row that psql, mysql, ClickHouse or another program prints with a line for each column."""
-_UNDERLINE: Final = re.compile("\u2500+")
+_UNDERLINE: Final = lazy_pattern("\u2500+")
 """The line below that line, as ClickHouse prints it."""
-_ROWS_IN_SET: Final = re.compile(r"\d+ rows? in set\b.*|Result: \d+ rows?\b.*")
-_NAMED_BORDER: Final = re.compile("[\u250c\u2514]\u2500+[^\\s\u2500-\u257f].*[\u2510\u2518]")
+_ROWS_IN_SET: Final = lazy_pattern(r"\d+ rows? in set\b.*|Result: \d+ rows?\b.*")
+_NAMED_BORDER: Final = lazy_pattern("[\u250c\u2514]\u2500+[^\\s\u2500-\u257f].*[\u2510\u2518]")
 """The upper or lower border of a table that contains the names of the columns, as ClickHouse prints it."""
-_BORDER_JOINT: Final = re.compile("\u2500[\u252c\u2534]\u2500")
-_ROW_NUMBER: Final = re.compile("\\d+\\. (?=[\u2502\u2503])")
+_BORDER_JOINT: Final = lazy_pattern("\u2500[\u252c\u2534]\u2500")
+_ROW_NUMBER: Final = lazy_pattern("\\d+\\. (?=[\u2502\u2503])")
 """The number before a row."""
 
 

@@ -47,6 +47,7 @@ from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, show_characters, strip_invisible
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Kind, Member, Span, TextSize
 
 MAX_PREVIEW_TOKENS: Final = 150
@@ -70,7 +71,7 @@ _MAX_HEADER_BYTES: Final = 1 << 12
 """Bytes of the first row of an array of arrays that is shown."""
 _MAX_PRINTED_ROWS: Final = 1 << 12
 """Characters of a list of Python in which its first rows are read."""
-_WORD: Final = re.compile(r"[\w.$@/:-]+")
+_WORD: Final = lazy_pattern(r"[\w.$@/:-]+")
 
 
 class TokenBudget(msgspec.Struct):

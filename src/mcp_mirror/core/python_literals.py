@@ -14,12 +14,13 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.payload.json_strings import replace_half_pairs
+from mcp_mirror.system.patterns import lazy_pattern
 
 _SINGLE: Final = r"'(?:[^'\\\n]++|\\.)*+'"
 _STRING: Final = rf'{_SINGLE}|"(?:[^"\\\n]++|\\.)*+"'
 _MAX_PARTS: Final = 4096
 """Parts of a text that one match takes: other threads wait until it ends."""
-_START: Final = re.compile(
+_START: Final = lazy_pattern(
     rf"\s*+(?:[\[({{]\s*+(?:[\[{{]\s*+)?{_SINGLE}\s*+[:,\])]"
     rf"|\[\s*+\(\s*+(?:{_SINGLE}|-?\d[\d.]*|None|True|False)\s*+,)"
 )
@@ -30,12 +31,12 @@ _TIME: Final = (
     r"(?:datetime\((?P<time>\d+(?:, \d+){4,6})|time\((?P<clock>\d+(?:, \d+){1,3}))"
     rf"(?:, tzinfo=(?P<utc>datetime\.timezone\.utc|datetime\.timezone\((?P<offset>{_DELTA})\)|{_ZONE}))?\)"
 )
-_UNIT: Final = re.compile(r"(\w+)=(-?\d+)")
+_UNIT: Final = lazy_pattern(r"(\w+)=(-?\d+)")
 _NESTED: Final = reduce(lambda inner, _: rf"\((?:{_STRING}|[^()'\"\n]|{inner})*+\)", range(5), r"\(\)")
 """Arguments in parentheses, in which five levels may be nested."""
 _PRINTED: Final = rf"(?:\bb(?:{_STRING}))|\b[A-Za-z_][\w.]*+{_NESTED}|<[A-Za-z_][^<>\n]*+>"
 """Bytes, or an object: `b'x'`, `Range(1, 6, '[)')`, `<memory at 0x7f>`."""
-_TOKEN: Final = re.compile(
+_TOKEN: Final = lazy_pattern(
     rf"(?P<plain>(?:[\s\d.:+\[\]{{}}]++|,(?!\s*+\))|-(?=\d)){{1,{_MAX_PARTS}}}+)"
     rf"|(?P<text>(?:{_STRING})(?:\s++(?:{_STRING})){{0,{_MAX_PARTS}}}+)|(?P<word>-?\b(?:None|True|False|nan|inf|NaT)\b|<NA>)"
     r"|\bnp\.(?:float|u?int)\d+\((?:(?P<scalar>-?\d[\d.e+-]*)|(?P<no_scalar>nan|-?inf))\)"
@@ -49,13 +50,13 @@ _TOKEN: Final = re.compile(
 _CLOSING: Final = ("]", ")", "}")
 _NO_NUMBERS: Final = ("NaN", "Infinity")
 _NO_NUMBER: Final = r"-?\b(?:NaN|Infinity)\b"
-_JSON_TOKEN: Final = re.compile(
+_JSON_TOKEN: Final = lazy_pattern(
     rf'(?P<json>(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"?|(?!{_NO_NUMBER})[NI-]){{1,{_MAX_PARTS}}}+)|{_NO_NUMBER}'
 )
 """A part of JSON, or a number that JSON does not have. A text without an end is one part, in which no other begins."""
-_JSON_NAN: Final = re.compile(r"\s*+[\[{](?s:.*?)[\[:,]\s*+-?(?:NaN|Infinity)\s*+[,\]}]")
-_ROWS: Final = re.compile(r"\s*\[\s*([{(])")
-_SIGN: Final = re.compile(
+_JSON_NAN: Final = lazy_pattern(r"\s*+[\[{](?s:.*?)[\[:,]\s*+-?(?:NaN|Infinity)\s*+[,\]}]")
+_ROWS: Final = lazy_pattern(r"\s*\[\s*([{(])")
+_SIGN: Final = lazy_pattern(
     rf"(?P<value>(?:{_STRING}|[^\[\](){{}},'\"]++){{1,{_MAX_PARTS}}}+)"
     r"|(?P<comma>,)|(?P<open>[\[({])|(?P<close>[\])}])|(?P<other>.)"
 )

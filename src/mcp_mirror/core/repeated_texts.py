@@ -15,6 +15,7 @@ import msgspec
 
 from mcp_mirror.core.content_comparison import COMPARED_BYTES, parse_exact
 from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 _MAX_TEXTS: Final = 1_000
@@ -30,10 +31,10 @@ _MIN_SAVED: Final = 100
 _MAX_SHORT_MEMBER: Final = 40
 """Characters of a text that a notice has in its list of keys; numbers and the like are shorter."""
 _MAX_SHORT_MEMBERS: Final = 8
-_WORD: Final = re.compile(r"\w+")
-_CODE_BLOCK: Final = re.compile(r"\A\s*```\w*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_WORD: Final = lazy_pattern(r"\w+")
+_CODE_BLOCK: Final = lazy_pattern(r"\A\s*```\w*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 """A text that is one code block of Markdown."""
-_OPENING_FENCE: Final = re.compile(r"```\w*\Z")
+_OPENING_FENCE: Final = lazy_pattern(r"```\w*\Z")
 
 
 class OtherTexts(NamedTuple):

@@ -4,7 +4,6 @@ Arguments remain JSON text: a pointer is a span of it that is replaced by the va
 pointers inside a value are never resolved. Other modules load the values and convert them (`core/conversion.py`).
 """
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -45,6 +44,7 @@ from mcp_mirror.payload.json_spans import (
     strings_at,
     trim,
 )
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Segments, Span
 
 _REPLACED_COST: Final = 16
@@ -69,10 +69,10 @@ _TEXT_ONLY: Final = frozenset(("string", "null"))
 _CONTAINERS: Final = frozenset(("array", "object"))
 IS_PATH: Final = "it is a memory path"
 """The reason of `explain_strings` for a string that is a pointer."""
-_TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_TEXT: Final = lazy_pattern(rb'"(?:[^"\\]++|\\.)*+"')
 _TWIN: Final = "mirrored"
 """The end of a twin's name (the default of `mirror.suffix`), folded. Models write this name in place of the tool's."""
-_LITERAL_PREFIXES: Final = re.compile(f"(?:{LITERAL_PREFIX})+")
+_LITERAL_PREFIXES: Final = lazy_pattern(f"(?:{LITERAL_PREFIX})+")
 
 TypesAt = Callable[[Location], frozenset[str]]
 """Returns the JSON types that a tool accepts at a location of its arguments; an empty set if they are unknown."""

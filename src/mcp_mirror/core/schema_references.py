@@ -4,7 +4,6 @@ Only references within the same document are resolved. Of twins, this module kno
 they keep.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
@@ -15,6 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 from mcp_mirror.paths import unescape_token
+from mcp_mirror.system.patterns import lazy_pattern
 
 Schema = dict[str, Any]
 
@@ -36,8 +36,8 @@ _SCHEMA_KEYWORDS: Final = frozenset(
     ("items", "additionalItems", "unevaluatedItems", "prefixItems", "contains", "additionalProperties",
      "unevaluatedProperties", "propertyNames", "contentSchema", "anyOf", "oneOf", "allOf", "not", "if", "then", "else")
 )  # fmt: skip
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
-_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+_UNSAFE: Final = lazy_pattern(r"[^A-Za-z0-9_-]+")
+_INDEX: Final = lazy_pattern(r"0|[1-9][0-9]{0,8}")
 _ANYTHING: Final[Schema] = {}
 """The target of an unresolved reference. It is a single object, since walks compare schemas by identity."""
 _MAX_DEPTH: Final = 64

@@ -13,6 +13,7 @@ from mcp_mirror.core.number_tables import MAX_CHARACTERS, find_number_table
 from mcp_mirror.core.pipe_tables import PipeTable, find_aligned_table, find_first_records, find_pipe_table
 from mcp_mirror.core.python_literals import has_nan, is_python_literal, translate_python_literal
 from mcp_mirror.payload.json_strings import text_end, text_start
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Span
 
 JSON_LINES: Final = "JSON lines"
@@ -29,7 +30,7 @@ _WIDE_COLUMNS: Final = 100
 """Delimiters from which a text may have such rows."""
 _MAX_LINES: Final = 40
 """Lines that are examined."""
-_LINE_END: Final = re.compile(r"\r\n?|\n")
+_LINE_END: Final = lazy_pattern(r"\r\n?|\n")
 _EVEN_SHARE: Final = 0.8
 """Minimum share of rows with as many cells as the first one, for CSV with uneven rows."""
 _LOG_SHARE: Final = 0.6
@@ -40,16 +41,16 @@ _ROWS_FOLLOW: Final = r"[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"
 _SEPARATOR: Final = r'"?sep=[,;|\t]"?[ \t\r]*'
 """The line that names the delimiter to Excel."""
 _HEADINGS: Final = (
-    re.compile(rf"{_SEPARATOR}\n"),
-    re.compile(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
-    re.compile(rf"(?:[^\n]*\n){{0,4}}?[^\n]*:{_ROWS_FOLLOW}"),
-    re.compile(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
-    re.compile(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
-    re.compile(r"(?:#[^\n]*+\n)++"),
+    lazy_pattern(rf"{_SEPARATOR}\n"),
+    lazy_pattern(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
+    lazy_pattern(rf"(?:[^\n]*\n){{0,4}}?[^\n]*:{_ROWS_FOLLOW}"),
+    lazy_pattern(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
+    lazy_pattern(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
+    lazy_pattern(r"(?:#[^\n]*+\n)++"),
 )
 """The line for Excel; a few lines before an empty one; up to one that ends with a colon; up to a rule, but not one
 below names of columns; up to the beginning of a code block; comments."""
-FOOTER: Final = re.compile(
+FOOTER: Final = lazy_pattern(
     r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
     r"|\n\(\d{1,18} rows?\)\s*+\Z"
@@ -68,53 +69,53 @@ _PUNCTUATION: Final = (",", ";")
 _CLOSING: Final = {"[": "]", "{": "}", "(": ")"}
 _MIN_WORDS: Final = 4
 """Words of a cell, on average, from which lines are prose; cells of a log have at least half as many."""
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
-_NUMBER: Final = re.compile(r"\s*[-+]?\d[\d.]*%?\s*")
-_DIGIT: Final = re.compile(r"\d")
-_LINE_NUMBER: Final = re.compile(r" *\d{1,9}", re.ASCII)
-_SENTENCE_END: Final = re.compile(r"[.!?:;\u2026][\"')\]]*\s*$")
-_LIST_ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)]) \S")
-_TIME_WITH_COMMA: Final = re.compile(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
+_WORD: Final = lazy_pattern(r"[^\W\d_]{2,}")
+_NUMBER: Final = lazy_pattern(r"\s*[-+]?\d[\d.]*%?\s*")
+_DIGIT: Final = lazy_pattern(r"\d")
+_LINE_NUMBER: Final = lazy_pattern(r" *\d{1,9}", re.ASCII)
+_SENTENCE_END: Final = lazy_pattern(r"[.!?:;\u2026][\"')\]]*\s*$")
+_LIST_ITEM: Final = lazy_pattern(r"\s*(?:[-*+]|\d+[.)]) \S")
+_TIME_WITH_COMMA: Final = lazy_pattern(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
 """A time with milliseconds, as Python's logging writes it."""
-_RULE_CELL: Final = re.compile(r"\s*(?::?-{2,}:?\s*)?")
+_RULE_CELL: Final = lazy_pattern(r"\s*(?::?-{2,}:?\s*)?")
 """A cell of the rule of a Markdown table, which is empty beside the outer bars."""
-_CHANGES: Final = re.compile(r" +(?:\d+ [-+]+|Bin .*)")
+_CHANGES: Final = lazy_pattern(r" +(?:\d+ [-+]+|Bin .*)")
 """The end of a line of `git diff --stat`."""
-_BAR: Final = re.compile("[|\u2502\u2503\u2551]")
+_BAR: Final = lazy_pattern("[|\u2502\u2503\u2551]")
 _TABLES: Final = ("CSV", "TSV", "table")
 _BRACKETS: Final = ("()", "[]", "{}")
 
-_HTML: Final = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
-_TAGS: Final = re.compile(r"</?(?:div|p|span|a|table|tr|td|ul|li|h[1-6]|br)\b[^>]*>", re.IGNORECASE)
-_XML: Final = re.compile(r"\s*<(?:\?xml\b|[A-Za-z_][\w:.-]*(?:\s[^<>]*)?>)")
-_DIFF: Final = re.compile(r"^(?:diff --git |@@ -\d+(?:,\d+)? \+\d+)", re.MULTILINE)
-_LOG: Final = re.compile(
+_HTML: Final = lazy_pattern(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_TAGS: Final = lazy_pattern(r"</?(?:div|p|span|a|table|tr|td|ul|li|h[1-6]|br)\b[^>]*>", re.IGNORECASE)
+_XML: Final = lazy_pattern(r"\s*<(?:\?xml\b|[A-Za-z_][\w:.-]*(?:\s[^<>]*)?>)")
+_DIFF: Final = lazy_pattern(r"^(?:diff --git |@@ -\d+(?:,\d+)? \+\d+)", re.MULTILINE)
+_LOG: Final = lazy_pattern(
     r"\[?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|\d{4}/\d\d/\d\d \d\d:|\d{10,13}\b"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
     r"|(?:\S+ ){0,4}?[\[(<]?(?:trace|debug|info|notice|warn|warning|error|fatal|critical)\b[\])>:]?",
     re.IGNORECASE,
 )
 _MARKDOWN: Final = (
-    re.compile(r"^#{1,6} \S", re.MULTILINE),
-    re.compile(r"^(?:```|~~~)", re.MULTILINE),
-    re.compile(r"^[ \t]*+(?:[-*+]|\d+\.) \S", re.MULTILINE),
-    re.compile(r"\[[^\[\]\n]+\]\([^)\s]{1,500}\)|\*\*[^*\n]+\*\*"),
-    re.compile(r"^\|.*\|[ \t\r]*\n\|[-: |]+\|[ \t\r]*$", re.MULTILINE),
+    lazy_pattern(r"^#{1,6} \S", re.MULTILINE),
+    lazy_pattern(r"^(?:```|~~~)", re.MULTILINE),
+    lazy_pattern(r"^[ \t]*+(?:[-*+]|\d+\.) \S", re.MULTILINE),
+    lazy_pattern(r"\[[^\[\]\n]+\]\([^)\s]{1,500}\)|\*\*[^*\n]+\*\*"),
+    lazy_pattern(r"^\|.*\|[ \t\r]*\n\|[-: |]+\|[ \t\r]*$", re.MULTILINE),
 )
-_COMMENT_LINES: Final = re.compile(r"^#(?!#)[^\n]*\n(?=#(?!#))", re.MULTILINE)
+_COMMENT_LINES: Final = lazy_pattern(r"^#(?!#)[^\n]*\n(?=#(?!#))", re.MULTILINE)
 """A line that begins as a heading of the first level, before another one: comments, as those of YAML."""
-_CODE: Final = re.compile(
+_CODE: Final = lazy_pattern(
     r"\s*(?:#!|#include\b|#define\b|@\w+|def \w|class \w|import [\w{*.\"']|from \S+ import\b"
     r"|(?:package|using|func|fn|const|let|var|val|type|interface|enum|struct) \w|function\b"
     r"|(?:export |async |public |private |protected |static |final |abstract )+\w"
     r"|(?:if|for|while|switch|elif|with)\b.*[:{(]\s*$|return\b|\}|\);?$|//|/\*|\"\"\"|[\w.\[\]]+ = .*"
     r"|\w[\w.]*\(.*\);?$)"
 )
-_YAML_KEY: Final = re.compile(r"""\s*["']?[\w.$/-]+["']?:(?:\s|$)""")
+_YAML_KEY: Final = lazy_pattern(r"""\s*["']?[\w.$/-]+["']?:(?:\s|$)""")
 _YAML_SHARE: Final = 0.5
-_FENCE: Final = re.compile(r"\s*(?:```|~~~)")
-_COMMENT: Final = re.compile(r"^[ \t]*+/\*|\*/[ \t\r]*+$", re.MULTILINE)
-_CODE_OR_COMMENT: Final = re.compile(rf"{_CODE.pattern}|\s*\* ")
+_FENCE: Final = lazy_pattern(r"\s*(?:```|~~~)")
+_COMMENT: Final = lazy_pattern(r"^[ \t]*+/\*|\*/[ \t\r]*+$", re.MULTILINE)
+_CODE_OR_COMMENT: Final = lazy_pattern(rf"{_CODE.pattern}|\s*\* ")
 """For texts with a comment of several lines, which may begin with asterisks as items of a list do."""
 _CODE_SHARE: Final = 0.45
 

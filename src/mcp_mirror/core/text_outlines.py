@@ -12,6 +12,7 @@ from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.text_format import CODE, DIFF, MARKDOWN
 from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.security.sanitize import strip_invisible
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Span
 
 _MAX_TEXT: Final = 1 << 20
@@ -30,20 +31,20 @@ _TAB: Final = 4
 """Spaces in place of a tab."""
 _GIT: Final = "\ndiff --git "
 _PLAIN: Final = "\n--- "
-_NEW: Final = re.compile(r"^\+\+\+ (?:b/)?([^\t\n]+)|^rename to (.+)", re.MULTILINE)
-_OLD: Final = re.compile(r"^--- (?:a/)?([^\t\n]+)", re.MULTILINE)
+_NEW: Final = lazy_pattern(r"^\+\+\+ (?:b/)?([^\t\n]+)|^rename to (.+)", re.MULTILINE)
+_OLD: Final = lazy_pattern(r"^--- (?:a/)?([^\t\n]+)", re.MULTILINE)
 _NO_FILE: Final = "/dev/null"
-_SIGNATURE: Final = re.compile(r"\n-- \n\d+\.\d")
+_SIGNATURE: Final = lazy_pattern(r"\n-- \n\d+\.\d")
 """The end of a patch that is sent by mail."""
-_HEADING: Final = re.compile(r"^ {0,3}(?:(`{3}|~{3})|(?=(#{1,6})[ \t]+\S))", re.MULTILINE)
+_HEADING: Final = lazy_pattern(r"^ {0,3}(?:(`{3}|~{3})|(?=(#{1,6})[ \t]+\S))", re.MULTILINE)
 """The beginning of a heading, or of the first or last line of a code block."""
-_BOLD: Final = re.compile(
+_BOLD: Final = lazy_pattern(
     r"^(?: {0,3}(`{3}|~{3})"
     r"|(?:(?<=\n\n)|(?<!\n))(?=(\*\*)[^*\n]{1,100}(?:\*\*:?[ \t]*$|\*\* [\u2014\u2013-] )))",
     re.MULTILINE,
 )
 """The same with lines in bold, and with bold words before a dash, that begin a paragraph."""
-_OPENING_FENCE: Final = re.compile(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
+_OPENING_FENCE: Final = lazy_pattern(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
 """The first lines of a text that is one code block, above which a few lines name the file in it."""
 _MARKDOWN_NAMES: Final = frozenset(("md", "markdown", "mdx"))
 _MODIFIERS: Final = (
@@ -96,7 +97,7 @@ _DEFINITION_FORMS: Final = (
 """The forms of a definition in common languages, each with an example."""
 _STATEMENT: Final = r"(?:return|await|throw|new|else|case|raise|yield|print|from|import|typedef|not|my|if|for|while)\b"
 """The beginning of a line that only looks like a definition."""
-_DEFINITION: Final = re.compile(rf"^([ \t]{{0,16}}+)(?={'|'.join(_DEFINITION_FORMS)})(?!{_STATEMENT})", re.MULTILINE)
+_DEFINITION: Final = lazy_pattern(rf"^([ \t]{{0,16}}+)(?={'|'.join(_DEFINITION_FORMS)})(?!{_STATEMENT})", re.MULTILINE)
 """The indentation of a line that defines a class, a function or a type."""
 
 

@@ -5,7 +5,6 @@ Words are split at case changes and punctuation, and stemmed. A word of the sear
 """
 
 import math
-import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,10 +19,11 @@ from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.schema import remove_hint
 from mcp_mirror.core.schema_references import Schema, as_mapping, read_required
 from mcp_mirror.security.sanitize import cut, sanitize
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import Steps
 
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_]")
-_SUMMARY_END: Final = re.compile(r"(?<=[.!?])\s|\n")
+_WORD: Final = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_]")
+_SUMMARY_END: Final = lazy_pattern(r"(?<=[.!?])\s|\n")
 _MAPS: Final = frozenset(("properties", "$defs", "definitions"))
 _SUBSCHEMAS: Final = frozenset(("items", "anyOf", "oneOf", "allOf", "additionalProperties"))
 _MAX_PARAMETERS: Final = 500
@@ -37,11 +37,11 @@ _MAX_LONGER: Final = 5
 """Longer words that a word finds that no tool contains, such as *mongodb* for *mongo*."""
 _SHORTEST_STEM: Final = 3
 _LONGEST_WORD: Final = 32
-_PLURAL: Final = re.compile(r"[^siu]s$")
-_ES: Final = re.compile(r"(?:ch|sh|x|ss|z)es$")
-_VERB_FORM: Final = re.compile(r"(\w*[aeiouy]\w*\w)(?:ing|ed)")
-_NOUN: Final = re.compile(r"(\w{4,})(?:ment|ation|ion)")
-_DOUBLED: Final = re.compile(r"([^lsz])\1$")
+_PLURAL: Final = lazy_pattern(r"[^siu]s$")
+_ES: Final = lazy_pattern(r"(?:ch|sh|x|ss|z)es$")
+_VERB_FORM: Final = lazy_pattern(r"(\w*[aeiouy]\w*\w)(?:ing|ed)")
+_NOUN: Final = lazy_pattern(r"(\w{4,})(?:ment|ation|ion)")
+_DOUBLED: Final = lazy_pattern(r"([^lsz])\1$")
 _SATURATION: Final = 4.0
 """`k1` of BM25: how much a repeated word adds."""
 _RELATED_WEIGHT: Final = 0.6
@@ -77,7 +77,7 @@ _MAX_CHOICES: Final = 6
 """The most values of an enumeration that a signature shows."""
 _MAX_SCANNED: Final = 2_000
 """Characters of a description that are searched for the end of its first sentence."""
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
+_SENTENCE_END: Final = lazy_pattern(r"(?<=[.!?])\s")
 _SHORT: Final[Mapping[str, str]] = {"integer": "int", "boolean": "bool"}
 _EVERY_TYPE: Final = 5
 """The number of JSON types other than null, counting `integer` as a number."""

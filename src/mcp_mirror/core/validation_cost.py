@@ -3,13 +3,13 @@
 A recursive or nested schema can cost exponential time.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from mcp_mirror.core.schema_references import References, Schema, as_mapping, as_sequence, iterate_subschemas
+from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_SUBSCHEMAS: Final = 10_000
 _MAX_DEPTH: Final = 64
@@ -19,15 +19,15 @@ _UNITS_PER_MULTIPLE: Final = 200
 """Units of work for each number that may have to be a multiple of another one: it is a fraction of large integers."""
 _UNITS_PER_MULTIPLE_BYTE: Final = 100
 """Units of work per byte of arguments with a number that has many digits or a large exponent."""
-_LARGE_NUMBER: Final = re.compile(rb"\d[eE][+-]?\d\d|[\d.]{20}")
+_LARGE_NUMBER: Final = lazy_pattern(rb"\d[eE][+-]?\d\d|[\d.]{20}")
 _MULTIPLES: Final = (1e-12, 1e12)
 """The range of a `multipleOf` for which the units above are a bound."""
 _UNBOUNDED: Final = frozenset(("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems"))
 _SCANNING: Final = frozenset(("format", "contentEncoding", "contentMediaType"))
 """Keywords that read a text to its end, as a pattern does."""
-_BACKTRACKING_SYNTAX: Final = re.compile(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
+_BACKTRACKING_SYNTAX: Final = lazy_pattern(r"\(\?(?![:imsx])|\\[1-9kgGK]|[+*?}]\+")
 """Look-around, back references and atomic groups: the engine matches such patterns by backtracking."""
-_DIALECT: Final = re.compile(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
+_DIALECT: Final = lazy_pattern(r"https?://json-schema\.org/(draft-0[4-7]|draft/20(19-09|20-12))/schema#?")
 
 
 class UnboundedError(Exception):

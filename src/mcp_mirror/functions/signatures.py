@@ -5,7 +5,6 @@ pydantic reads the signature as for `validate_call`. This module does not call t
 
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -19,6 +18,7 @@ from pydantic_core import core_schema, to_jsonable_python
 from mcp_mirror.errors import ArgumentsError, MirrorError
 from mcp_mirror.functions.result_types import find_unencodable_result
 from mcp_mirror.settings.upstreams import CaptureMode, ToolPolicy
+from mcp_mirror.system.patterns import lazy_pattern
 
 if sys.version_info >= (3, 14):
     # Python evaluates annotations when they are first read. Names that only type checkers know stay forward references.
@@ -30,7 +30,7 @@ else:
     _get_annotations = inspect.get_annotations
     _get_signature = inspect.signature
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_NAME: Final = lazy_pattern(r"[A-Za-z0-9_.-]{1,128}")
 """Tool names that the protocol allows."""
 _CONFIG: Final = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
 _MAX_ERRORS: Final = 3

@@ -1,6 +1,5 @@
 """The errors of memory paths that have no value: they name the nearest paths or keys, or how to write the path."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -36,6 +35,7 @@ from mcp_mirror.payload.json_spans import INDEX, Miss, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Descriptor, Location
 
 _NEWEST_BASES: Final = 64
@@ -53,14 +53,14 @@ _SUGGESTION_BYTES: Final = 4 * _PATH_BYTES
 """Bytes of a path that an error proposes: whole, with escapes."""
 _OPENING: Final = ("[", "{", "(", "<")
 """Characters before a path, after which others follow that are not a part of it."""
-_CLOSING: Final = re.compile(r"[\"'`>\])}]")
-_OTHER_SYNTAX: Final = re.compile(r"[.\[\\]\S|#")
+_CLOSING: Final = lazy_pattern(r"[\"'`>\])}]")
+_OTHER_SYNTAX: Final = lazy_pattern(r"[.\[\\]\S|#")
 """The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
-_KEY: Final = re.compile(r"[^\W\d][^.\[\]\\#*|]*|[@$:]\w[^.\[\]\\#*|]*")
+_KEY: Final = lazy_pattern(r"[^\W\d][^.\[\]\\#*|]*|[@$:]\w[^.\[\]\\#*|]*")
 """A key of an object, and not a position in an array or an expression."""
-_SLICE: Final = re.compile(r"-?\d*:-?\d*|-\d+")
+_SLICE: Final = lazy_pattern(r"-?\d*:-?\d*|-\d+")
 """A range of items, or an item from the end, as Python writes them."""
-_SELECTION: Final = re.compile(r"\.?(?P<items>\[(?:\*|-?\d*:-?\d*|-\d+)\])(?P<rest>(?:\.\w+|\[\d+\])*)")
+_SELECTION: Final = lazy_pattern(r"\.?(?P<items>\[(?:\*|-?\d*:-?\d*|-\d+)\])(?P<rest>(?:\.\w+|\[\d+\])*)")
 """The same in brackets, and keys or indices of the items, which are a valid JMESPath expression."""
 _DELETED: Final = "It was deleted or has expired, or the path is not exact. "
 """Stores keep no record of a deleted value."""

@@ -1,6 +1,5 @@
 """Finds the path that a model most probably meant, for errors about arguments that do not fit."""
 
-import re
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Final
@@ -19,6 +18,7 @@ from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Segments, Span
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -38,7 +38,7 @@ _MAX_KEY: Final = 120
 """Bytes of a key that an error names."""
 _CONTAINERS: Final = frozenset({"array", "null", "object"})
 """JSON types of arguments for which no model writes a text on purpose."""
-_PART: Final = re.compile(r"(?:path)?(/[^\n]{1,200})")
+_PART: Final = lazy_pattern(r"(?:path)?(/[^\n]{1,200})")
 """A path without its base, as models copy it from the words of a notice."""
 
 Accepts = Callable[[Segments], Awaitable[bool]]

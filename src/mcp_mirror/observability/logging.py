@@ -7,7 +7,6 @@ addition, a filter redacts known secrets, memory paths and credentials in every 
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from mcp_mirror.security.redaction import HIDDEN, encode_secret, find_secrets, l
 from mcp_mirror.security.sanitize import PathHasher, cut, sanitize
 from mcp_mirror.settings.policies import Config, LogFormat
 from mcp_mirror.settings.upstreams import HttpEndpoint
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.resources import explain_shortage
 
 OWN_LOGGER: Final = "mcp_mirror"
@@ -33,11 +33,11 @@ _PROCESS_KEY: Final = token_bytes(32)
 _SHORTEST: Final = 8
 """Characters of the shortest secret that is redacted: shorter ones may be common words."""
 _CREDENTIALS: Final = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"\bmcpm_[A-Za-z0-9_-]+"), HIDDEN),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]+@"), rf"\1{HIDDEN}@"),
+    (lazy_pattern(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
+    (lazy_pattern(r"\bmcpm_[A-Za-z0-9_-]+"), HIDDEN),
+    (lazy_pattern(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]+@"), rf"\1{HIDDEN}@"),
     # URLs without a query match too: otherwise each address in a long word would be searched to the end of the word.
-    (re.compile(r"(\bhttps?://[^\s?'\"]+)(?:(\?)[^\s'\"]+)?"), lambda url: url[1] + (f"?{HIDDEN}" if url[2] else "")),
+    (lazy_pattern(r"(\bhttps?://[^\s?'\"]+)(?:(\?)[^\s'\"]+)?"), lambda url: url[1] + (f"?{HIDDEN}" if url[2] else "")),
 )
 """Patterns of credentials; in URLs, user information and queries."""
 

@@ -4,11 +4,11 @@ Pure and linear: each byte is read once and passed to a collector, which decides
 that is fed whole or byte by byte gives the same messages.
 """
 
-import re
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 HEAD: Final = 1 << 16
@@ -16,11 +16,11 @@ HEAD: Final = 1 << 16
 END: Final = 1 << 10
 """Bytes that are kept of the end of a discarded message, because many servers write the id last."""
 
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_LINE_END: Final = lazy_pattern(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = frozenset((b"event", b"id", b"retry"))
 """The fields of an event beside `data`."""
-_DELAY: Final = re.compile(rb"retry: ?[0-9]{1,6}")
+_DELAY: Final = lazy_pattern(rb"retry: ?[0-9]{1,6}")
 """A delay that is used: up to 1,000 seconds. Every other one is ignored, as those that are not a number must be."""
 
 T_co = TypeVar("T_co", covariant=True)

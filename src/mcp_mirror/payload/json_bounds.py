@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.errors import WireError
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 MAX_VALUES: Final = 20_000
@@ -32,7 +33,7 @@ _MAX_ANSWER: Final = 1 << 23
 the event loop, in about 40 ms."""
 
 
-_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_BRACKET: Final = lazy_pattern(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 """A string or a bracket. A string without an end is one match too: the text may be malformed."""
 
 _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
@@ -40,7 +41,7 @@ _STEP: Final[Mapping[bytes, int]] = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 _AS_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _NO_VALUE: Final = bytes(byte for byte in range(256) if byte not in b",[{")
 _NO_MARK: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
-_QUOTED: Final = re.compile(rb'"[^"]*"')
+_QUOTED: Final = lazy_pattern(rb'"[^"]*"')
 _STEP_OF_BYTE: Final = {ord("["): 1, ord("]"): -1}
 _PASSES: Final = 6
 """Innermost levels that are removed before the rest is counted bracket by bracket."""

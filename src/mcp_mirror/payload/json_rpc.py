@@ -6,7 +6,6 @@ This module must not know transports or where payloads are kept.
 """
 
 import codecs
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -18,6 +17,7 @@ from mcp_mirror.errors import WireError
 from mcp_mirror.payload.json_bounds import is_deeper, locate_excess_depth
 from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.settings.limits import MAX_DEPTH
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Segments
 
 MARK: Final = "mcp-mirror/payload"
@@ -32,24 +32,24 @@ _INTERNAL_ERROR: Final = -32603
 _LONGEST_ERROR: Final = 1 << 20
 """Characters of an error message that are passed on."""
 
-_ID_FIRST: Final = re.compile(
+_ID_FIRST: Final = lazy_pattern(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*[,}]'
 )
-_METHOD_FIRST: Final = re.compile(
+_METHOD_FIRST: Final = lazy_pattern(
     rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"(?:[^"\\]++|\\.)*+"|-?[0-9]{1,18})\s*,\s*)*"method"\s*:\s*"([!#-\[\]-~]*)"'
 )
-_ID_LAST: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*\}\s*\Z')
+_ID_LAST: Final = lazy_pattern(rb'"id"\s*:\s*(-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*\}\s*\Z')
 
 
-_OBJECT_START: Final = re.compile(rb'\s*\{\s*"')
-_MESSAGE_START: Final = re.compile(rb'\{\s*"(?:jsonrpc|id|method|result|error)"\s*:')
+_OBJECT_START: Final = lazy_pattern(rb'\s*\{\s*"')
+_MESSAGE_START: Final = lazy_pattern(rb'\{\s*"(?:jsonrpc|id|method|result|error)"\s*:')
 """The beginning of a message, by its first member."""
 _RESPONSE_HEAD: Final = (
     rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*|"id"\s*:\s*(?:-?[0-9]{1,18}|"(?:[^"\\]++|\\.)*+")\s*,\s*)*'
     rb'"(?:result|error)"\s*:'
 )
-_RESPONSE: Final = re.compile(rb"\s*" + _RESPONSE_HEAD)
-_RESPONSE_START: Final = re.compile(_RESPONSE_HEAD + rb"\s*\{")
+_RESPONSE: Final = lazy_pattern(rb"\s*" + _RESPONSE_HEAD)
+_RESPONSE_START: Final = lazy_pattern(_RESPONSE_HEAD + rb"\s*\{")
 """The beginning of a response, by its first members."""
 _MAX_STARTS: Final = 16
 """Braces at which a response may begin in a line with other text before it."""
@@ -70,10 +70,10 @@ thread's stack.
 """
 
 _HINTS: Final = (
-    (re.compile(rb"\A\xef\xbb\xbf"), "It begins with a byte order mark"),
-    (re.compile(rb"(?<=[:,\[])\s*-?(?:NaN|Infinity)"), "NaN and Infinity are not JSON numbers"),
+    (lazy_pattern(rb"\A\xef\xbb\xbf"), "It begins with a byte order mark"),
+    (lazy_pattern(rb"(?<=[:,\[])\s*-?(?:NaN|Infinity)"), "NaN and Infinity are not JSON numbers"),
     (
-        re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"),
+        lazy_pattern(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"),
         "A string contains half of a surrogate pair",
     ),
 )
@@ -84,7 +84,7 @@ _MAX_SURROGATES: Final = 10_000
 """Escapes of surrogates in such a message."""
 _HINTED: Final = 32
 """Bytes before and after the parser's position in which these causes are searched."""
-_POSITION: Final = re.compile(r"\(byte ([0-9]+)\)")
+_POSITION: Final = lazy_pattern(r"\(byte ([0-9]+)\)")
 
 
 MAX_MEMBERS: Final = 1000

@@ -16,9 +16,10 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.system.pages import find_address
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, JsonToken, Kind, Location, Member, Span
 
-_SPACE: Final = re.compile(rb"[ \t\n\r]*+")
+_SPACE: Final = lazy_pattern(rb"[ \t\n\r]*+")
 _QUOTED: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _FLAT: Final = rb'[^"\[\]{}]*+(?:' + _QUOTED + rb'[^"\[\]{}]*+)*+'
 """Scalars and the text between them."""
@@ -27,10 +28,10 @@ _LEAF: Final = rb"[\[{]" + _FLAT + rb"[\]}]"
 _SHALLOW: Final = rb"[\[{]" + _FLAT + rb"(?:" + _LEAF + _FLAT + rb")*+[\]}]"
 """A container of scalars and of containers of scalars."""
 
-_STRING: Final = re.compile(_QUOTED, re.DOTALL)
-_KEY: Final = re.compile(rb"[ \t\n\r]*+(" + _QUOTED + rb")[ \t\n\r]*+:[ \t\n\r]*+", re.DOTALL)
-_SCALAR: Final = re.compile(rb"[^,\]}\s]++")
-_TO_BRACKET: Final = re.compile(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + rb"(?:([\[{])|([\]}])|)", re.DOTALL)
+_STRING: Final = lazy_pattern(_QUOTED, re.DOTALL)
+_KEY: Final = lazy_pattern(rb"[ \t\n\r]*+(" + _QUOTED + rb")[ \t\n\r]*+:[ \t\n\r]*+", re.DOTALL)
+_SCALAR: Final = lazy_pattern(rb"[^,\]}\s]++")
+_TO_BRACKET: Final = lazy_pattern(rb"(?:" + _FLAT + _SHALLOW + rb")*+" + _FLAT + rb"(?:([\[{])|([\]}])|)", re.DOTALL)
 """Text up to and including the next bracket that is not of a shallow container; group 1 is an opening bracket, group 2
 a closing one. In text that is cut off, up to the last value that is complete."""
 _OPENING: Final = 1
@@ -40,7 +41,7 @@ _SHORT: Final = 1 << 12
 """Bytes of a string that is scanned without a copy."""
 
 _ITEM: Final = rb'(?:[^,"\[\]{}]*+(?:(?:' + _QUOTED + rb"|" + _SHALLOW + rb')[^,"\[\]{}]*+)?+,)'
-_STEPS: Final = tuple((count, re.compile(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
+_STEPS: Final = tuple((count, lazy_pattern(_ITEM + b"{%d}" % count, re.DOTALL)) for count in (4096, 64, 1))
 """Patterns of runs of array items, which are skipped many at a time."""
 
 _QUOTE: Final = ord('"')
@@ -55,7 +56,7 @@ _KINDS: Final[dict[int, Kind]] = {
 }
 _ALL: Final = 1 << 62
 """More items than an array can have."""
-INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
+INDEX: Final = lazy_pattern(r"0|[1-9][0-9]{0,17}")
 """A token that names an item of an array."""
 _COMPARED: Final = 1 << 16
 """Bytes of two buffers that are compared at once."""

@@ -11,12 +11,13 @@ from typing import Final
 
 import msgspec
 
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Span, TextSize
 
-_HIGH_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
-_LOW_SURROGATE: Final = re.compile(rb"\\u[dD][c-fC-F]")
+_HIGH_SURROGATE: Final = lazy_pattern(rb"\\u[dD][89abAB]")
+_LOW_SURROGATE: Final = lazy_pattern(rb"\\u[dD][c-fC-F]")
 """Two escapes that encode one character: a high surrogate, then a low one."""
-_HALF_PAIR: Final = re.compile(
+_HALF_PAIR: Final = lazy_pattern(
     rb"((?:[^\\]++|\\(?:[^u]|u(?:[^dD\\]|[dD](?:[0-7]|[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))))*+)"
     rb"(?:(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\|\Z)"
 )
@@ -38,12 +39,12 @@ _PIECE: Final = 1 << 18
 _RUN: Final = 1 << 12
 """Bytes in which backslashes are counted at once."""
 
-_UNITS: Final = re.compile(r'"(?:[^"\\]++|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
+_UNITS: Final = lazy_pattern(r'"(?:[^"\\]++|\\u[0-9A-Fa-f]{4}|\\[^u])*+')
 """The longest part of a JSON string that does not end in an escape."""
 
-_ENCODED: Final = re.compile(rb"\\u[0-9A-Fa-f]{4}(?:\\u[0-9A-Fa-f]{4})*+")
+_ENCODED: Final = lazy_pattern(rb"\\u[0-9A-Fa-f]{4}(?:\\u[0-9A-Fa-f]{4})*+")
 """Consecutive escapes of characters, unless the first backslash is itself escaped."""
-_NEEDED: Final = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
+_NEEDED: Final = lazy_pattern('["\\\\\x00-\x1f\ud800-\udfff]')
 """Characters that JSON contains only as escapes."""
 
 MAX_MEASURED_BYTES: Final = 1 << 25
@@ -55,7 +56,7 @@ MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
 
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 
-_SAFE_CUT: Final = re.compile(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
+_SAFE_CUT: Final = lazy_pattern(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
 """Bytes after which a string can be cut: six without a backslash, then the rest of a character, since no escape extends
 beyond them; or one before a backslash, which begins an escape."""
 

@@ -18,6 +18,7 @@ import msgspec
 from mcp_mirror.payload.json_rpc import RESERVE, is_json, open_array, open_object, run_deep
 from mcp_mirror.payload.json_spans import count_items, item, items, kind_at, members, skip_space, trim, value_stop
 from mcp_mirror.payload.json_strings import check_string, text_pieces
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import ArrayIndex, Buffer, Member, Span
 
 _PIECES: Final = (1 << 17, 1 << 19, 1 << 22)
@@ -46,11 +47,11 @@ _MAX_GUESSES: Final = 12
 _MAX_WALKED: Final = 256
 """Items whose end was not guessed, after which an array counts as irregular."""
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_TOKEN: Final = re.compile(_STRING.pattern + rb'|["\[\]{}]', re.DOTALL)
-_STRING_END: Final = re.compile(rb'(?<!\\)"(?=[ \t\r\n]*+(?:[}\]]|,[ \t\r\n]*+"[^"\\]{1,40}+"[ \t\r\n]*+:))')
+_STRING: Final = lazy_pattern(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_TOKEN: Final = lazy_pattern(_STRING.pattern + rb'|["\[\]{}]', re.DOTALL)
+_STRING_END: Final = lazy_pattern(rb'(?<!\\)"(?=[ \t\r\n]*+(?:[}\]]|,[ \t\r\n]*+"[^"\\]{1,40}+"[ \t\r\n]*+:))')
 """A quote at the end of a member's string."""
-_KEY_START: Final = re.compile(rb'[\[{ \t\r\n]*+(?:"[^"\\]{0,40}+")?')
+_KEY_START: Final = lazy_pattern(rb'[\[{ \t\r\n]*+(?:"[^"\\]{0,40}+")?')
 
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)

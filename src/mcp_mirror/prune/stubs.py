@@ -6,7 +6,6 @@ is a JSON object or array as that JSON, other text as a JSON string, blocks as t
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import msgspec
 
 from mcp_mirror.paths import PRUNED_SLUG, read_notice_path, replaces_value
 from mcp_mirror.payload.json_rpc import as_plain_text, open_array, open_object
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 Domain = str
@@ -26,14 +26,14 @@ _MAX_STUB: Final = 200
 _ID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PATH: Final = f"{PRUNED_SLUG}-{_ID}"
 _WORDS: Final = r"[1-9][0-9,]* bytes of (?:tool result|tool input|assistant text|user text)"
-_TEXT: Final = re.compile(
+_TEXT: Final = lazy_pattern(
     rf'"(?P<path>[A-Za-z0-9_-]+-{_ID}(?:/[^\n]*)?)"\n'
     rf"This path stands for what was pruned: (?P<words>{_WORDS})(?: \((?P<id>{_ID})\))?\.\n"
     rf"Use it as the argument of the next tool\."
     rf"|Pruned: (?P<lost>{_WORDS})\."
 )
-_IS_PATH: Final = re.compile(_PATH)
-_ARE_WORDS: Final = re.compile(_WORDS)
+_IS_PATH: Final = lazy_pattern(_PATH)
+_ARE_WORDS: Final = lazy_pattern(_WORDS)
 _PARSERS: Final[Mapping[str, Callable[[Buffer], object]]] = {"{": open_object, "[": open_array}
 """Parsers that check whether a text with this first character is JSON."""
 _REQUEST_MEMBERS: Final = ("cache_control", "providerOptions")

@@ -23,6 +23,7 @@ from mcp_mirror.payload.json_spans import strings_at
 from mcp_mirror.query.lines import MANY, Line, Matcher, count_further, find_matching_lines
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, locate_text, split_text, unescape_json
 from mcp_mirror.query.windows import Budget
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Span
 
 _LONG: Final = 240
@@ -33,7 +34,7 @@ _HIT: Final = 300
 """Characters of a hit that are shown."""
 _FOOTER: Final = 160
 _NO_MATCH_IN_JSON: Final = "No match in the texts of this value. Keys and numbers are not searched."
-_ESCAPED_BAR: Final = re.compile(r"(?<!\\)(?:\\\\)*\\\|")
+_ESCAPED_BAR: Final = lazy_pattern(r"(?<!\\)(?:\\\\)*\\\|")
 _ADVICE: Final = r" \| is the character |: write | between alternatives."
 """The advice about the patterns of grep, where an escaped bar is between alternatives."""
 _OTHER_CASE: Final = " With other upper and lower case there is a match: begin the pattern with (?i)."
@@ -43,8 +44,8 @@ _RUN: Final = 1 << 22
 """Bytes of strings that are searched at once."""
 _WINDOW: Final = 1 << 18
 """Bytes of JSON text whose strings are searched at once if they have no escapes."""
-_STRINGS: Final = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+:?+){1,512}', re.DOTALL)
-_STRING: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")([ \t\r\n]*+:)?+', re.DOTALL)
+_STRINGS: Final = lazy_pattern(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+:?+){1,512}', re.DOTALL)
+_STRING: Final = lazy_pattern(rb'("(?:[^"\\]++|\\.)*+")([ \t\r\n]*+:)?+', re.DOTALL)
 """A string. A string with a second group is a key."""
 
 

@@ -9,17 +9,18 @@ import msgspec
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.texts import count_characters
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 _LINE: Final = 1 << 21
 """Bytes above which a line is searched in parts."""
 _OVERLAP: Final = 1 << 12
 """Bytes that two parts of a long line share, so that a match of this length across their border is found."""
-_PLAIN: Final = re.compile(r"[ !#-.0-\[\]-~]{3,}")
+_PLAIN: Final = lazy_pattern(r"[ !#-.0-\[\]-~]{3,}")
 """Characters that JSON text contains as they are, unless it has escapes that begin with `\\u00`."""
-_BRANCHING: Final = re.compile(r"[|()\[\]{}\\]")
+_BRANCHING: Final = lazy_pattern(r"[|()\[\]{}\\]")
 """Characters of patterns whose literal parts may be optional."""
-_WILDCARD: Final = re.compile(r".[*?]+|[.^$]|\++\??", re.DOTALL)
+_WILDCARD: Final = lazy_pattern(r".[*?]+|[.^$]|\++\??", re.DOTALL)
 _ESCAPE: Final = 4
 MANY: Final = 1000
 """Matches in a line that are counted."""
@@ -27,11 +28,11 @@ _WINDOW: Final = 1 << 18
 """Bytes that are searched at once for the literal part of a pattern."""
 _MAX_PATTERN: Final = 1 << 16
 """Characters of the longest pattern."""
-_BACKTRACKING: Final = re.compile(r"\(\?(?:[=!>]|<[=!]|P\Z)|: \\[1-9]")
+_BACKTRACKING: Final = lazy_pattern(r"\(\?(?:[=!>]|<[=!]|P\Z)|: \\[1-9]")
 """What RE2 names in its error for a pattern that other engines match by backtracking."""
 _MAX_REASON: Final = 200
 """Characters of the reason why a pattern is invalid."""
-_ATOM: Final = re.compile(
+_ATOM: Final = lazy_pattern(
     r"(?P<open>\()|(?P<close>\))|\{(?P<least>\d{1,4})(?P<range>,(?P<most>\d{0,4}))?\}|(?P<mark>[?*])"
     r"|(?P<class>\\[pP](?:\{\^?\w*\}|.)|\[(?:\\[^pP]|[^\]\\])*+\\[pP](?:\\.|[^\]\\])*+\]?)"
     r"|(?P<many>\.|\\[WDS]|\[\^\]?(?:\\.|[^\]\\])*+\]?)|\[\]?(?:\\.|[^\]\\])*+\]?|\\?.",
@@ -47,10 +48,10 @@ _MEASURED_PATTERN: Final = 1 << 12
 _PAIRS: Final = 64
 """Pairs of optional parts that take as long to compile as one step: that time grows with the square of their number."""
 _MAX_STEPS: Final = 1 << 20
-_LINE_END: Final = re.compile(r"(\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*+\]?)|\$", re.DOTALL)
+_LINE_END: Final = lazy_pattern(r"(\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*+\]?)|\$", re.DOTALL)
 """The sign for the end of a line; in group 1 a quoted text, an escape or a set, where a dollar is a character."""
 _ANY_LINE_END: Final = r"(?:\r?$)"
-_WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
+_WHOLE_TEXT: Final = lazy_pattern(r"\\[Az]|\(\?[A-Za-z]*-")
 """Parts of patterns that may refer to the whole text, and so differ between one line and several lines."""
 
 

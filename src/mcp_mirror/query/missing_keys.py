@@ -15,6 +15,7 @@ from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.paths import MemoryPath, unescape_token
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 NULL: Final = frozenset({"null", "None"})
@@ -25,7 +26,7 @@ _MAX_LOCATION: Final = 200
 """Characters of the place of a key that an error names."""
 _MAX_SEARCHED: Final = 10_000
 """Objects, arrays and texts of a value in which a key is searched."""
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_PLAIN_KEY: Final = lazy_pattern(r"[A-Za-z_]\w*", re.ASCII)
 """A key that expressions contain without quotes."""
 _OF_ARRAYS: Final = frozenset({"index_expression", "projection", "filter_projection", "flatten"})
 """Parts of expressions that select nothing from an object."""

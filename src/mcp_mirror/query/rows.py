@@ -4,7 +4,6 @@ These forms are like objects by key, and rows of cells with the names of their c
 """
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -15,6 +14,7 @@ import msgspec
 from mcp_mirror.core.main_parts import find_column_names, sample_records
 from mcp_mirror.core.outlines import sample_items
 from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, skip_space, trim, value_stop
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Member, Span
 
 _MAX_BYTES: Final = 1 << 25
@@ -23,7 +23,7 @@ _MAX_WRITTEN: Final = 1 << 28
 """Bytes of the rows, which repeat the names of the cells."""
 _CELLS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _NAMES: Final = msgspec.json.Decoder(list[str])
-_TYPED: Final = re.compile(rb'"?[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?%?"?|true|false')
+_TYPED: Final = lazy_pattern(rb'"?[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?%?"?|true|false')
 """A number, also in a text as spreadsheets send them, or a boolean."""
 _EMPTY: Final = (b"null", b'""')
 

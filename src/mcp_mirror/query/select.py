@@ -1,7 +1,6 @@
 """Evaluates JMESPath expressions on a JSON value. Numbers that are selected but not computed keep their digits."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
 from mcp_mirror.query.unlike_types import explain_unlike_types
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 
@@ -56,13 +56,13 @@ def _encode_number(number: Any) -> msgspec.Raw:
     return msgspec.Raw(number.text.encode())
 
 
-_NEGATIVE_ZERO: Final = re.compile(rb"-0(?![.0-9eE])")
+_NEGATIVE_ZERO: Final = lazy_pattern(rb"-0(?![.0-9eE])")
 """An integer that Python writes differently, or a text that looks like it."""
 
-_ROOT: Final = re.compile(r"\s*(?:\$\.?|\.)(?=[\w\"*]|\[[^'\"]|\s*\Z)")
+_ROOT: Final = lazy_pattern(r"\s*(?:\$\.?|\.)(?=[\w\"*]|\[[^'\"]|\s*\Z)")
 """The sign for the whole value at the beginning of an expression of JSONPath or jq, which JMESPath does not have.
 A name in brackets after it would be another expression there."""
-_OBJECT: Final = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
+_OBJECT: Final = lazy_pattern(r"\s*(?:\[\s*)?\{\s*\"")
 """The beginning of an object, or of an array of objects."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""

@@ -26,6 +26,7 @@ from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, loa
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
 if TYPE_CHECKING:
@@ -54,23 +55,23 @@ _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each"
 """Table functions that read only their arguments."""
 _NAME: Final = r"(?:\"(?:[^\"]|\"\")*\"|\w+)"
 """A name in the type of an object."""
-_ROWS: Final = re.compile(
+_ROWS: Final = lazy_pattern(
     r"STRUCT\(.*\)\[\]|MAP\(VARCHAR, STRUCT\(.*\)\)"
     rf"|STRUCT\({_NAME} (STRUCT\(.*?\))(?:, {_NAME} \1){{3}}.*"
     rf"|STRUCT\({_NAME} \w+\[\](?:, {_NAME} \w+\[\])+\)",
     re.DOTALL,
 )
 """The type of a column with rows: an array of objects, or an object of objects or of arrays."""
-_OBJECTS: Final = re.compile(r"STRUCT\(.*\)\[\]", re.DOTALL)
+_OBJECTS: Final = lazy_pattern(r"STRUCT\(.*\)\[\]", re.DOTALL)
 """The type of a column with an array of objects."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
-_MISSING_COLUMN: Final = re.compile(r'(?:column named|Referenced column) "([^"]+)"')
+_MISSING_COLUMN: Final = lazy_pattern(r'(?:column named|Referenced column) "([^"]+)"')
 """The column in errors such as `Table "o" does not have a column named "x"`."""
 _MISSING_TABLE: Final = 'Referenced table "'
 """The beginning of the error of `metric.mode` if no column has the name `metric`."""
-_UNCONVERTED: Final = re.compile(r"Could not convert string '([^']*)'")
+_UNCONVERTED: Final = lazy_pattern(r"Could not convert string '([^']*)'")
 """The text in errors such as `Could not convert string 'NA' to INT64`."""
 _ERROR_CHARACTERS: Final = 400
 _SCHEMA_CHARACTERS: Final = 1200

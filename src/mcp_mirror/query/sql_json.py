@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.query.rows import write_rows
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ _COLUMNS: Final = 2
 """Arrays from which an object of arrays is a table, by columns."""
 _ITEMS: Final = 4
 """Items that these arrays have at least."""
-_LIST: Final = re.compile(r".*[^\]]\[\]", re.DOTALL)
+_LIST: Final = lazy_pattern(r".*[^\]]\[\]", re.DOTALL)
 """The type of an array of other values than arrays."""
-_RENAMED: Final = re.compile(r"(.+)_\d+")
-_RECORDS: Final = re.compile(rb"(?:\[\s*)?\{")
+_RENAMED: Final = lazy_pattern(r"(.+)_\d+")
+_RECORDS: Final = lazy_pattern(rb"(?:\[\s*)?\{")
 """The beginning of objects."""
-_NORMALIZED: Final = re.compile(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
+_NORMALIZED: Final = lazy_pattern(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP)(?=[,)\[]|$)')
 """Names in quotes, and types whose values would not be written as they were sent."""
 
 

@@ -36,6 +36,7 @@ from mcp_mirror.core.text_format import (
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, FileSpan
 
 if TYPE_CHECKING:
@@ -52,15 +53,15 @@ _CONTROLS: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 """The characters of marks."""
 _LINE_BYTES: Final = 2_000_000
 """The longest line that DuckDB reads by default."""
-_NO_CSV: Final = re.compile(
+_NO_CSV: Final = lazy_pattern(
     rb"(?:[^\r\n]{16385,}+|\s*+[\[({][^\r\n]*+)[\r\n]*+\Z"
     rb"|[^|\r\n]*+\|[^\r\n]*+\r?+\n(?=[:| \t]*+-)(?=[-: \t]*+\|)[-:| \t]++\r?+(?:\n|\Z)"
 )
 """A single line that is very long or begins a list, or a table of Markdown, whose cells may contain bars."""
-_LINE_ENDS: Final = re.compile(rb'("[^"]*")|\r\n?')
+_LINE_ENDS: Final = lazy_pattern(rb'("[^"]*")|\r\n?')
 """Values in quotes, as the group, and line ends other than LF."""
 _INTEGERS: Final = ("BIGINT", "HUGEINT")
-_PREFIXED: Final = re.compile(rb"0[xXbB]")
+_PREFIXED: Final = lazy_pattern(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
 _PREFIX_LETTERS: Final = (b"x", b"X", b"b", b"B")
 """Its letters: a search for one is twenty times as fast."""
@@ -71,11 +72,11 @@ _NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
 _INTEGER: Final = r"\s*[+-]?\d+\s*"
 _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
-_HEADED: Final = re.compile(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
+_HEADED: Final = lazy_pattern(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
 """A heading, and a line that may begin JSON."""
-_BRACKETED: Final = re.compile(rb"\s*(\[[^\n]*\])[ \t\r]*\n.*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
+_BRACKETED: Final = lazy_pattern(rb"\s*(\[[^\n]*\])[ \t\r]*\n.*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
 """A line in brackets, which is a heading unless it is JSON, and a line that may begin JSON."""
-_FOLLOWED: Final = re.compile(rb"\s*[\[{].*[^\s\]}]\s*", re.DOTALL)
+_FOLLOWED: Final = lazy_pattern(rb"\s*[\[{].*[^\s\]}]\s*", re.DOTALL)
 """The beginning of JSON, and an end that is not that of JSON."""
 _SIGN: Final = 64
 """Bytes of a text that show how it begins and ends."""
@@ -83,9 +84,9 @@ _HEAD: Final = 4096
 """Bytes from which the format of a text is guessed."""
 _COLUMNS: Final = 2
 """Columns from which a text of one type is a CSV file."""
-_COLUMN: Final = re.compile(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
+_COLUMN: Final = lazy_pattern(r"(?:[^.!?<>{}()\[\]=]|\([^()]*\)){1,60}")
 """The name of a column in a text of one line."""
-_DIGIT: Final = re.compile(r"\d", re.ASCII)
+_DIGIT: Final = lazy_pattern(r"\d", re.ASCII)
 _MIN_DIGITS: Final = 4
 """Digits of a number or date in the first row that is not the name of a column."""
 _HASH: Final = "[0-9a-fA-F]{{32,}}|[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}"
@@ -101,7 +102,7 @@ _DATA: Final = (
 """Sizes (`1.2M`), percentages, short hashes and versions, with the form of one that is not the name of a column."""
 _LINE_FORMATS: Final = ("XML", "HTML", "diff", JSON_LINES)
 """Formats whose lines may have as many commas each."""
-_FOOTER: Final = re.compile(FOOTER.pattern.encode())
+_FOOTER: Final = lazy_pattern(FOOTER.pattern.encode())
 _MAX_FOOTER: Final = 1000
 """Bytes of a footer."""
 _FILLED_BYTES: Final = 1 << 25

@@ -16,6 +16,7 @@ from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import decode_escapes, json_parts
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Span
 
 IsOver = Callable[[], bool]
@@ -33,7 +34,7 @@ PIECE: Final = 1 << 20
 _CONTINUATION: Final = bytes(range(0x80, 0xC0))
 _STEP: Final = 1 << 12
 """Bytes whose escapes are read at once to find an offset."""
-_ESCAPE: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", re.DOTALL)
+_ESCAPE: Final = lazy_pattern(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", re.DOTALL)
 """An escape in JSON, or the two escapes of one character."""
 
 

@@ -11,10 +11,11 @@ from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
 from mcp_mirror.query.missing_keys import NULL, Node, walk
+from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_TEXT: Final = 40
 """Characters of a text that may be a number."""
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_NUMBER: Final = lazy_pattern(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
 class _Pair(NamedTuple):

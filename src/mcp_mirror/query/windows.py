@@ -3,7 +3,6 @@
 Offsets count from 0. If a part does not fit, a last line names the offset at which to continue.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, Literal, get_args
@@ -21,6 +20,7 @@ from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
 from mcp_mirror.query.texts import IsOver, check_time, count_characters, locate_text
 from mcp_mirror.security.sanitize import as_json_string, show_characters
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Kind, Span
 
 Unit = Literal["chars", "lines", "items", "keys"]
@@ -38,8 +38,8 @@ _WIDE: Final = 4
 _ESCAPED: Final = 6
 """Bytes of the longest escape of a character, for each of its UTF-16 code units."""
 _LABEL: Final = 400
-_LINE_BREAK: Final = re.compile(rb"\n")
-_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
+_LINE_BREAK: Final = lazy_pattern(rb"\n")
+_LINE: Final = lazy_pattern(r"[^\n]*\n|[^\n]+")
 
 
 class Budget(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from mcp_mirror.settings.upstreams import HttpEndpoint, LocalEndpoint, StdioEndpoint
+from mcp_mirror.system.patterns import lazy_pattern
 
 HIDDEN: Final = "***"
 """The replacement of a secret."""
@@ -26,15 +27,17 @@ _LEARNED: Final = 32
 MAX_QUOTED: Final = 1 << 18
 """Characters of a server's message that are passed on. A transport that shortens messages keeps more."""
 _OMITTED: Final = "\n...\n"
-SECRET_NAMES: Final = re.compile(r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE)
+SECRET_NAMES: Final = lazy_pattern(
+    r"auth|token|secret|key|passw|pwd|credential|cookie|session|signature", re.IGNORECASE
+)
 """Names of headers and variables whose values are secrets."""
 _FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
 """Variables of shells whose names look secret; their values are the folders in which a server works."""
-_PARTS: Final = re.compile(r"[\s;,=]+")
-_PATH: Final = re.compile(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
-_PATH_OF_URL: Final = re.compile(r"[/?#]")
+_PARTS: Final = lazy_pattern(r"[\s;,=]+")
+_PATH: Final = lazy_pattern(r"(?:~|\.{0,2}/|@|[A-Za-z]:\\).*")
+_PATH_OF_URL: Final = lazy_pattern(r"[/?#]")
 """Begins what follows the host of a URL."""
-_KEY_IN_URL: Final = re.compile(r"(?=.*[0-9])[\w.~-]{16,}")
+_KEY_IN_URL: Final = lazy_pattern(r"(?=.*[0-9])[\w.~-]{16,}")
 """A segment of a URL's path, or a user name, that may be an API key."""
 
 

@@ -11,25 +11,26 @@ from typing import Final
 
 from mcp_mirror.paths import BASE_PATTERN
 from mcp_mirror.payload.json_strings import decode_escapes
+from mcp_mirror.system.patterns import lazy_pattern
 
-_HIDDEN: Final = re.compile(
+_HIDDEN: Final = lazy_pattern(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
 """Invisible characters of visible categories (Unicode Default_Ignorable_Code_Point, and the Braille blank)."""
 _HIDDEN_CATEGORIES: Final = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
-_PRINTABLE_KEPT: Final = re.compile(rf'["\\]|{_HIDDEN.pattern}')
+_PRINTABLE_KEPT: Final = lazy_pattern(rf'["\\]|{_HIDDEN.pattern}')
 """Characters that Python calls printable, and that remain escapes in JSON."""
 _LONGEST_ESCAPE: Final = 12
 """Bytes of the longest escape of an invisible character."""
 _OMITTED: Final = "\n...\n"
-_UNIT: Final = re.compile(r"\\u[0-9a-f]{4}|\\.|.", re.DOTALL)
+_UNIT: Final = lazy_pattern(r"\\u[0-9a-f]{4}|\\.|.", re.DOTALL)
 """One character or one escape."""
 _DIGITS: Final = 16
 """Hexadecimal digits: 64 bits."""
 _BELOW: Final = r"(?:/[^\s\"'`,;)\]}]*)?"
 _IN_TEXT: Final = (
-    re.compile(rf"(?P<quote>[\"'`])(?P<path>{BASE_PATTERN}(?:/.*?)?)(?:(?P=quote)(?![A-Za-z0-9])|\Z)", re.DOTALL),
-    re.compile(rf"(?P<path>{BASE_PATTERN}{_BELOW})"),
+    lazy_pattern(rf"(?P<quote>[\"'`])(?P<path>{BASE_PATTERN}(?:/.*?)?)(?:(?P=quote)(?![A-Za-z0-9])|\Z)", re.DOTALL),
+    lazy_pattern(rf"(?P<path>{BASE_PATTERN}{_BELOW})"),
 )
 """A quoted path ends at its closing quote or at the end of the text, any other path at the end of the word.
 

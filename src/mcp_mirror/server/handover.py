@@ -16,6 +16,8 @@ from typing import Final
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mcp_mirror.system.patterns import lazy_pattern
+
 
 class Worker(msgspec.Struct, frozen=True):
     """One of several worker processes, as its parent process has prepared it."""
@@ -33,7 +35,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 _HEADER: Final = b"mcp-session-id"
-_SESSION_LINE: Final = re.compile(rb"\r\n" + _HEADER + rb":[ \t]*[!-~]*-w(\d{1,4})[ \t]*\r\n", re.IGNORECASE)
+_SESSION_LINE: Final = lazy_pattern(rb"\r\n" + _HEADER + rb":[ \t]*[!-~]*-w(\d{1,4})[ \t]*\r\n", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
 _INLINE: Final = 32 << 10
 """Bytes that fit into one datagram; more are passed on in a file."""

@@ -5,7 +5,6 @@ from its own origin. The check parses both headers completely and compares their
 """
 
 import ipaddress
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -17,10 +16,11 @@ from starlette.types import Scope
 
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.settings.policies import ServerPolicy
+from mcp_mirror.system.patterns import lazy_pattern
 
 _LOOPBACK: Final = ("127.0.0.1:*", "localhost:*", "[::1]:*")
-_AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{0,5}|\*))?")
-_ORIGIN: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,63})://(.+)")
+_AUTHORITY: Final = lazy_pattern(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{0,5}|\*))?")
+_ORIGIN: Final = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]{0,63})://(.+)")
 _MAX_PORT: Final = 65_535
 _ANY: Final = "*"
 _MAX_CACHED: Final = 64

@@ -1,7 +1,6 @@
 """The exchange of one HTTP request and its response between a connection and the ASGI application."""
 
 import asyncio
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -13,9 +12,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from mcp_mirror.payload.json_rpc import chunks_of, replace_line_breaks
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Segments
 
-_HEADER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
+_HEADER: Final = lazy_pattern(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n")
 BODY_FOLLOWS: Final = "mcp_mirror.body_follows"
 """The key in an ASGI start of a response whose body follows at once, so nothing has to write the head before it."""
 _WITHOUT_BODY: Final = (204, 304)

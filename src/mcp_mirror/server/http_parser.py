@@ -12,11 +12,13 @@ from typing import Final
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-_REQUEST_LINE: Final = re.compile(rb"((?!CONNECT )[A-Z-]+) ([!-~]+) HTTP/(1\.[01])\r\n")
-_ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)(?=[/?]|\Z)", re.IGNORECASE)
+from mcp_mirror.system.patterns import lazy_pattern
+
+_REQUEST_LINE: Final = lazy_pattern(rb"((?!CONNECT )[A-Z-]+) ([!-~]+) HTTP/(1\.[01])\r\n")
+_ABSOLUTE: Final = lazy_pattern(rb"https?://([^/?#@]+)(?=[/?]|\Z)", re.IGNORECASE)
 """The beginning of a target in absolute form, with its authority."""
-_UPGRADE_LINE: Final = re.compile(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
-_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n]*)?\r\n")
+_UPGRADE_LINE: Final = lazy_pattern(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
+_CHUNK_LINE: Final = lazy_pattern(rb"([0-9A-Fa-f]{1,16})(?:;[^\r\n]*)?\r\n")
 _PROXY_PROTOCOL: Final = "This is the PROXY protocol, and the server has HTTP/1.1 only. Switch it off in the proxy."
 _OTHER_PROTOCOLS: Final = {
     b"\x16\x03": "This is TLS, and the server has plain HTTP. Use http:// in the URL, or a TLS proxy in front of it.",

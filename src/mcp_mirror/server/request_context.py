@@ -1,7 +1,6 @@
 """The sender of a client's request, and what upstreams get of its `_meta`."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -17,6 +16,7 @@ from mcp_mirror.gateway.context_budgets import CONVERSATION
 from mcp_mirror.payload.json_rpc import MARK
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.endpoints import read_upstream
+from mcp_mirror.system.patterns import lazy_pattern
 
 _GATEWAY_META_KEYS: Final = frozenset(
     {
@@ -32,7 +32,7 @@ _GATEWAY_META_KEYS: Final = frozenset(
 """Members of `_meta` that are for the gateway; upstreams get the others."""
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "dpop"})
 """Headers that authenticate a client to the gateway, and members of `_meta` with the same names."""
-_SEPARATORS: Final = re.compile(r"[\s;,=]+")
+_SEPARATORS: Final = lazy_pattern(r"[\s;,=]+")
 _MIN_SECRET_LENGTH: Final = 8
 """Characters; shorter words occur in many texts."""
 _MAX_SEARCHES: Final = 1 << 19
@@ -43,7 +43,7 @@ UNSUPPORTED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/tasks"})
 """Extensions that the gateway cannot relay."""
 
 _CLIENT_HEADERS: Final = "mcp_mirror.client_headers"
-_HEADER_VALUE: Final = re.compile(rb"[\t\x20-\x7e]+")
+_HEADER_VALUE: Final = lazy_pattern(rb"[\t\x20-\x7e]+")
 
 Context = ServerRequestContext[Any, Any]
 

@@ -3,16 +3,17 @@
 h11 reads all lines of a head at once, so it must not get too many of them.
 """
 
-import re
 from typing import Final
 
 import httpx2
+
+from mcp_mirror.system.patterns import lazy_pattern
 
 MAX_HEAD: Final = 100 * 1024
 """Bytes of a response's head, of a trailer, and of the line before a chunk."""
 _MAX_LINES: Final = 1000
 """Lines of a head: more would take tens of milliseconds."""
-_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+_END_OF_HEAD: Final = lazy_pattern(rb"\n\r?\n")
 """As h11 finds it."""
 LARGE_HEAD: Final = f"it sent over 100 KiB or {_MAX_LINES:,} lines of headers"
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.tokens.lexicon import Data, Lexicon
 
 _CASED: Final = "A-Za-z\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u03ff\u0400-\u052f\u1e00-\u1fff"
@@ -62,7 +63,7 @@ def split(text: str) -> list[str]:
     return (_ASCII_PIECE if text.isascii() else _piece()).findall(text)
 
 
-_CAMEL_CASE_WORD: Final = re.compile("[^A-Za-z]?(?:[a-z]+|[A-Z]+[a-z]*)|[^A-Za-z]+")
+_CAMEL_CASE_WORD: Final = lazy_pattern("[^A-Za-z]?(?:[a-z]+|[A-Z]+[a-z]*)|[^A-Za-z]+")
 """A word of a piece of ASCII letters, which capitals separate: several tokenizers split there."""
 _SHAPE: Final = bytes.maketrans(
     (string.ascii_letters + string.digits + string.punctuation + "\t\r").encode(),
@@ -75,7 +76,7 @@ JOINTS: Final = (
 )  # fmt: skip
 """Joints between pieces: letters `a`, digits `0`, signs `,`, line breaks. Some tokenizers mark the edges of words or
 merge across them."""
-_TOKEN_MARKUP: Final = re.compile(
+_TOKEN_MARKUP: Final = lazy_pattern(
     "</?(?:[abisu]|h[1-6]|t[dhr]|ul|li|em|su[bp]|div|span|code|body|html|strong|table|tbody|thead|tfoot|caption|footer|"
     "iframe|img|blockquote)>(?=(<?))"
 )

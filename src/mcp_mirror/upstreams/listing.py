@@ -7,7 +7,6 @@ the names.
 
 import hashlib
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +22,7 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.files import UNFINISHED_NAMES, atomic_write, open_folder, open_secret
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import Steps
 from mcp_mirror.types import Buffer
 
@@ -37,7 +37,7 @@ _MAX_BYTES: Final = 1 << 22
 """Bytes of a listing; larger ones are not kept."""
 _MAX_LISTINGS: Final = 200
 """Listings in the cache; the oldest are removed."""
-_ADDRESS: Final = re.compile(r"https?://\S+")
+_ADDRESS: Final = lazy_pattern(r"https?://\S+")
 _NAMES: Final = ("*.json", "*.json.*", UNFINISHED_NAMES)
 
 _logger = logging.getLogger(__name__)

@@ -5,7 +5,6 @@ token is missing, has expired, or was rejected.
 """
 
 import logging
-import re
 from typing import Final
 
 import anyio
@@ -20,6 +19,7 @@ from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.upstreams.oauth_failures import explain_failure
 from mcp_mirror.upstreams.oauth_providers import BrowserSignIn, Provider, check_metadata, create_provider
 from mcp_mirror.upstreams.oauth_servers import Answer, AuthorizationServers
@@ -29,8 +29,8 @@ _logger = logging.getLogger(__name__)
 
 _REJECTED_FOR: Final = 30.0
 """Seconds for which a rejected token is not sent again."""
-_SCOPE: Final = re.compile(r'\bscope=(?:"[^"]*"|[^\s,]+)')
-_SCOPES: Final = re.compile(r"[!#-&(-\[\]-~ ]{1,200}")
+_SCOPE: Final = lazy_pattern(r'\bscope=(?:"[^"]*"|[^\s,]+)')
+_SCOPES: Final = lazy_pattern(r"[!#-&(-\[\]-~ ]{1,200}")
 """Scopes that are safe between single quotes in a shell: a server must not choose what a person runs."""
 
 

@@ -1,6 +1,5 @@
 """Why an authorization server gave no token, without text of servers or of the SDK, which repeats text of servers."""
 
-import re
 from typing import Final
 
 import httpx2
@@ -9,8 +8,9 @@ from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, OAuthTokenEr
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.ssrf_guard import PRIVATE
 from mcp_mirror.system.forward_proxies import ForwardProxyError
+from mcp_mirror.system.patterns import lazy_pattern
 
-_SAFE: Final = re.compile(r"[a-z_]{1,40}")
+_SAFE: Final = lazy_pattern(r"[a-z_]{1,40}")
 """The form of an OAuth error code; other text is not repeated."""
 _FAILURES: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
     ((OAuthTokenError,), "returned no token"),

@@ -5,7 +5,6 @@ Each error has one sentence for the model and one for the log.
 
 import logging
 import random
-import re
 import signal
 from typing import Final, Literal
 
@@ -19,6 +18,7 @@ from mcp_mirror.errors import MirrorError, RefusedError, UpstreamError, unwrap_e
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.upstreams.request_failures import is_closed
 from mcp_mirror.upstreams.session import Mode
@@ -50,7 +50,7 @@ _NOT_MCP: Final = (
 )
 _SEE_LOG: Final = "See the server's log."
 _ENDED_EARLY: Final = "It ended the connection before it answered."
-_ENDED: Final = re.compile("It (?:ended|closed) the connection")
+_ENDED: Final = lazy_pattern("It (?:ended|closed) the connection")
 """The beginning of the reasons that an exit code replaces."""
 _UNSUPPORTED: Final = "Unsupported protocol version from the server: "
 """How the SDK's error begins if the server chooses an unknown protocol version."""

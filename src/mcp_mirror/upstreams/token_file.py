@@ -6,7 +6,6 @@ metadata of the authorization server. Tokens of one URL are never used for anoth
 
 import json
 import os
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,15 +28,16 @@ from mcp_mirror.system.files import (
     open_secret,
     try_lock,
 )
+from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""
 _LOCK_TIMEOUT: Final = 25.0
 """Seconds to wait for another gateway; a refresh takes at most 20."""
 _PAUSE: Final = 0.02
-_TOKEN: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_TOKEN: Final = lazy_pattern(r"[!-~](?:[ -~]*[!-~])?")
 """An access token (RFC 6749, appendix A.12), without spaces around it."""
-_SECRET: Final = re.compile(r"[ -~]*")
+_SECRET: Final = lazy_pattern(r"[ -~]*")
 """A refresh token, and the secret of a client (RFC 6749, appendices A.2 and A.17)."""
 _MAX_SECRET: Final = 1 << 16
 """Characters of a token, and of the secret of a client."""

@@ -6,7 +6,6 @@ If validation takes longer than its deadline, the upstream validates the argumen
 import hashlib
 import json
 import logging
-import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from mcp_mirror.core.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.pool import (
@@ -69,7 +69,7 @@ _PARSED_BYTES: Final = 1 << 20
 _EXPLAINED: Final = 1 << 16
 """Bytes of invalid arguments whose error message is written in a thread instead of a worker process."""
 _HEAD_BYTES: Final = 1 << 12
-_NAME_FIRST: Final = re.compile(rb'\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*+"')
+_NAME_FIRST: Final = lazy_pattern(rb'\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*+"')
 _KNOWN_BYTES: Final = 64 << 20
 """Bytes of definitions in the cache of inspected tools."""
 

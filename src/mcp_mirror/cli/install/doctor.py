@@ -28,18 +28,19 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.redaction import HIDDEN, Redactor
 from mcp_mirror.security.sanitize import sanitize_to_lines
+from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_OUTPUT: Final = 1 << 14
 """Bytes of a server's last standard error that are searched for lines."""
-_OWN_LINE: Final = re.compile(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
+_OWN_LINE: Final = lazy_pattern(r"mcp-mirror: |\d{4}-\S+Z [a-z]+ mcp_mirror\S*: (?:upstream \S+ is down: )?")
 """The beginning of a line that the gateway prints about its server."""
-_STORE_WARNING: Final = re.compile(r"\d{4}-\S+Z warning mcp_mirror\.stores\.opening: (.+)")
+_STORE_WARNING: Final = lazy_pattern(r"\d{4}-\S+Z warning mcp_mirror\.stores\.opening: (.+)")
 """The line that the gateway prints if it keeps values in memory, because it cannot use the store."""
-_READY: Final = re.compile(r"^[\w.-]+: ready, ", re.MULTILINE)
+_READY: Final = lazy_pattern(r"^[\w.-]+: ready, ", re.MULTILINE)
 """The beginning of the line that `check` prints about an upstream that is ready."""
-_FINDING: Final = re.compile(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
+_FINDING: Final = lazy_pattern(r"^(?:problem|warning|mcp-mirror): ", re.MULTILINE)
 """The beginning of a problem or a warning that `check` prints."""
-_SHOWN_WORD: Final = re.compile(r"(?!.*://)(?:[-\w@.:,+/]+|(?:/|[A-Za-z]:\\)[^=]*)")
+_SHOWN_WORD: Final = lazy_pattern(r"(?!.*://)(?:[-\w@.:,+/]+|(?:/|[A-Za-z]:\\)[^=]*)")
 """A word of a command that `doctor` prints: an option, a name or a path."""
 
 

@@ -19,6 +19,7 @@ from mcp_mirror.cli.main import load_command
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.upstreams import is_sse_address
+from mcp_mirror.system.patterns import lazy_pattern
 
 HEADER_VARIABLE: Final = "MCP_MIRROR_HEADER_"
 URL_VARIABLE: Final = "MCP_MIRROR_URL"
@@ -35,9 +36,9 @@ _SUBCOMMANDS: Final = frozenset({"serve", "wrap", "memory"})
 _INPUT: Final = (
     "the client asks a person for ${input:...}; write ${env:NAME} in its place, set that variable, then install again"
 )
-_HEADER_NAME: Final = re.compile(r"[^=:\s]+")
+_HEADER_NAME: Final = lazy_pattern(r"[^=:\s]+")
 """As `wrap --header-env` reads it."""
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE: Final = lazy_pattern(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class EntryShape(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -14,10 +13,11 @@ from typing import Final
 
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.system.files import UNFINISHED_NAMES, atomic_write
+from mcp_mirror.system.patterns import lazy_pattern
 
 BACKUP_SUFFIX: Final = ".before-mcp-mirror"
 """Suffix of the backup of a client's file."""
-_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.part")
+_UNFINISHED: Final = lazy_pattern(r"\.[0-9a-f]{16}\.part")
 """The name of an unfinished file of `atomic_write`."""
 _ABANDONED: Final = 10.0
 """Seconds after its last change in which an unfinished file may belong to a running process."""

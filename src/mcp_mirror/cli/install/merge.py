@@ -1,7 +1,6 @@
 """The plans of `install --merge`: servers move to a configuration of one gateway, the client's only server."""
 
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from mcp_mirror.cli.main import find_config_option
 from mcp_mirror.config import CONFIG_NAME, parse_config
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.security.sanitize import sanitize
+from mcp_mirror.system.patterns import lazy_pattern
 
 MERGED: Final = ("claude-desktop", "cursor", "vscode", "windsurf")
 """The clients whose servers can be merged by name."""
@@ -30,8 +30,8 @@ ENTRY: Final = "mirror"
 _BLOCKS: Final = ("mcpServers", "servers")
 """Keys of servers that a configuration of the gateway can have too."""
 _HEAD: Final = "# Servers moved from {file}. You can add settings of the gateway.\n\n"
-_PLAIN: Final = re.compile("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
-_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLAIN: Final = lazy_pattern("[-./_@A-Za-z]*[A-Za-z][-./_@A-Za-z0-9]*")
+_VARIABLE: Final = lazy_pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def find_mergeable(word: str) -> Target:

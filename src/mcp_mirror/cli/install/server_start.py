@@ -14,12 +14,13 @@ from mcp_mirror.cli.main import find_config_option
 from mcp_mirror.config import Config, find_config, load_config
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import StdioEndpoint
+from mcp_mirror.system.patterns import lazy_pattern
 
-_VARIABLE: Final = re.compile(
+_VARIABLE: Final = lazy_pattern(
     r"\$\{(?:env:)?(?P<braced>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\{env:(?P<colon>[A-Za-z_]\w*)\}|\$(?P<bare>[A-Za-z_]\w*)",
     re.ASCII,
 )
-_REFERENCE: Final = re.compile(r"\$\{[^{}]+\}|\{env:\w+\}")
+_REFERENCE: Final = lazy_pattern(r"\$\{[^{}]+\}|\{env:\w+\}")
 """A reference to a variable in one of the forms that name it beyond doubt."""
 
 

@@ -17,6 +17,7 @@ from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure
 from mcp_mirror.memory.code.scripts import ScriptTool
 from mcp_mirror.memory.tools.table import RUN, TOOLS
 from mcp_mirror.settings.policies import CodePolicy
+from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_STORED: Final = 20
 """Stored values that an error names."""
@@ -81,18 +82,18 @@ _WRONG_SHAPE: Final = (
     "'dict' object has no attribute",
 )
 """Parts of messages of a script that takes values for others."""
-_ATTRIBUTE: Final = re.compile(r"'dict' object has no attribute '(\w+)'")
+_ATTRIBUTE: Final = lazy_pattern(r"'dict' object has no attribute '(\w+)'")
 """The error of `row.price`."""
-_CALLED: Final = re.compile(r"(?<![.\w])(\w++)\s*+\(")
+_CALLED: Final = lazy_pattern(r"(?<![.\w])(\w++)\s*+\(")
 """A function that is called."""
-_UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
+_UNDEFINED: Final = lazy_pattern(r"name '(\w+)' is not defined")
 _MISSPELLED: Final = 0.75
 """The similarity (`difflib`) from which a name is a misspelled other one; *drivers* and *trips* have 0.5."""
 _MAX_COMPARED: Final = 60
 """Characters of a name that may be a misspelled other one."""
 _MAX_VARIABLES: Final = 200
 """Variables of a script with which an undefined name is compared."""
-_VARIABLE: Final = re.compile(r"\b([A-Za-z_]\w*)\s*=")
+_VARIABLE: Final = lazy_pattern(r"\b([A-Za-z_]\w*)\s*=")
 _UNKNOWN_NAME: Final = ("has no attribute", "used when not defined", "is not defined")
 """Parts of messages about a name that a script does not have."""
 

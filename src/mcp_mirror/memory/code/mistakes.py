@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mcp_mirror.system.patterns import lazy_pattern
+
 TOOLS_CLASS: Final = "Tools"
 MAX_MISTAKES: Final = 5
 
@@ -24,13 +26,13 @@ _CALL_CODES: Final = frozenset(
 )
 _BUILTINS: Final = frozenset(dir(builtins))
 _UNAWAITED: Final = "CoroutineType"
-_UNAWAITED_TEXT: Final = re.compile(rb'"<coroutine object (\w+)>"')
+_UNAWAITED_TEXT: Final = lazy_pattern(rb'"<coroutine object (\w+)>"')
 """The text of a call that is not awaited."""
-_CALLED: Final = re.compile(r"\b(\w++)\s*+\(")
+_CALLED: Final = lazy_pattern(r"\b(\w++)\s*+\(")
 """A name that is called, also after a dot."""
 _SEARCHED: Final = 1 << 22
 """Bytes that are searched at once: the search does not release the interpreter lock."""
-_NO_VALUE: Final = re.compile(r"(?:NameError|UnboundLocalError): [^']*'(\w+)'")
+_NO_VALUE: Final = lazy_pattern(r"(?:NameError|UnboundLocalError): [^']*'(\w+)'")
 """The error of a variable without a value."""
 
 

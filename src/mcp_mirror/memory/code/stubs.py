@@ -11,6 +11,7 @@ from mcp_mirror.core.schema_references import read_required
 from mcp_mirror.memory.code.mistakes import TOOLS_CLASS
 from mcp_mirror.memory.code.sandbox import CALL, FOLDER
 from mcp_mirror.memory.code.scripts import ScriptTool
+from mcp_mirror.system.patterns import lazy_pattern
 
 _TYPES: Final = {
     "string": "str",
@@ -23,8 +24,8 @@ _TYPES: Final = {
 }
 _RECEIVER: Final = "_tools"
 """The first parameter of the methods: an argument of a tool may have the name `self`."""
-_NAME: Final = re.compile(r"\w+")
-_FILE: Final = re.compile(rf"{FOLDER}/\w+")
+_NAME: Final = lazy_pattern(r"\w+")
+_FILE: Final = lazy_pattern(rf"{FOLDER}/\w+")
 _MAX_LITERALS: Final = 30
 """Values of an enumeration that a stub names."""
 

@@ -22,13 +22,14 @@ from mcp_mirror.memory.tools.tool import Arguments, Content, MemoryTool, ToolInp
 from mcp_mirror.query.sql import SqlFailure
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 from mcp_mirror.workers.sql import SqlCall
 
 _MAX_SQL: Final = 100_000
 """Characters of a query."""
 _MAX_TABLES: Final = 100
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_NAME: Final = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _MAX_PATH: Final = 200
 """Bytes of a path that an error quotes."""
 _AGAIN: Final = "Call memory_query again with a corrected query."
@@ -46,11 +47,11 @@ _NO_TABLE: Final = (
     "`sql` reads the tables of `inputs`. Give the path there, with the name of its table, such as "
     '{"orders": "<memory path>"}, and leave `memory_path` out.'
 )
-_SELECT: Final = re.compile(r"\s*(?:select|with|from)\s+[\w*\"]", re.IGNORECASE)
+_SELECT: Final = lazy_pattern(r"\s*(?:select|with|from)\s+[\w*\"]", re.IGNORECASE)
 """The beginning of an SQL query, which no JMESPath expression has."""
-_TABLE: Final = re.compile(r"\b(?:from|join)\s+([a-z_]\w*)", re.IGNORECASE | re.ASCII)
+_TABLE: Final = lazy_pattern(r"\b(?:from|join)\s+([a-z_]\w*)", re.IGNORECASE | re.ASCII)
 """A name from which a query reads rows."""
-_CTE: Final = re.compile(r"\b([a-z_]\w*)\s+as\s+\(", re.IGNORECASE | re.ASCII)
+_CTE: Final = lazy_pattern(r"\b([a-z_]\w*)\s+as\s+\(", re.IGNORECASE | re.ASCII)
 """The name of a common table expression."""
 _NOT_JMESPATH: Final = (
     "`expression` is JMESPath, not SQL. Give the query as `sql`, and the value by the name of its table in `inputs`, "

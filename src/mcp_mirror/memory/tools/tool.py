@@ -24,6 +24,7 @@ from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.stores.base import Store
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.workers.frames import FrameScanner
@@ -31,7 +32,7 @@ from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.sql import SqlWorkers
 
 _FENCE: Final = "```"
-_OPENING: Final = re.compile(rf"{_FENCE}\w*[ \t\r]*\n")
+_OPENING: Final = lazy_pattern(rf"{_FENCE}\w*[ \t\r]*\n")
 
 _SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
     "memory_path": frozenset(("path", "filepath", "file", "filename", "targetfile")),

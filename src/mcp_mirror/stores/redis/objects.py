@@ -10,13 +10,13 @@ which another gateway gives up later. So every object is in the set as long as R
 the bucket finds the others.
 """
 
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mcp_mirror.stores.redis.connection import Command, RedisConnection, decoding
 from mcp_mirror.stores.redis.records import KeyNames
+from mcp_mirror.system.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from mcp_mirror.stores.s3 import S3Blobs
@@ -29,8 +29,8 @@ _SEARCH_SECONDS: Final = 86_400
 """Seconds between two searches for objects that Redis does not know."""
 _YOUNG: Final = 3600.0
 """Seconds for which such an object is kept."""
-_FOLDER: Final = re.compile(r"[0-9a-f]{16}")
-_NAME: Final = re.compile(rf"{_FOLDER.pattern}/[0-9a-f]{{32}}")
+_FOLDER: Final = lazy_pattern(r"[0-9a-f]{16}")
+_NAME: Final = lazy_pattern(rf"{_FOLDER.pattern}/[0-9a-f]{{32}}")
 
 
 def check_object_name(name: str) -> None:

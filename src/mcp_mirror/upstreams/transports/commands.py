@@ -11,11 +11,12 @@ from mcp.client.stdio import get_default_environment
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.settings.upstreams import StdioEndpoint
+from mcp_mirror.system.patterns import lazy_pattern
 
 _NODE_PROGRAMS: Final = frozenset({"node", "npx", "npm", "pnpm", "yarn", "bun", "bunx", "deno", "tsx", "ts-node"})
 _SCRIPT_START: Final = 4096
 """Bytes of a script that are searched for the program that runs it."""
-_NODE_SCRIPT: Final = re.compile(
+_NODE_SCRIPT: Final = lazy_pattern(
     rb"\A#!(?:[^\n]*[/ ])?(?:node|bun|deno|tsx|ts-node)(?:\s|\Z)"  # as the package has it, and npm links it
     rb"|^\s*exec [^\n]*[/ ]node[\s\"]"  # as pnpm writes it
     rb"|[\\\"]node\.exe\b",  # as they write it on Windows

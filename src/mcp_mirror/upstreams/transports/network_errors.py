@@ -5,7 +5,6 @@ because the rest may contain a secret.
 """
 
 import errno
-import re
 import socket
 import ssl
 from enum import StrEnum
@@ -20,6 +19,7 @@ from mcp_mirror.payload.content_encodings import BodyError
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.spool import Frame
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.resources import explain_shortage
 
 
@@ -66,7 +66,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
 """The cause and what to try, by type of error, the most specific first."""
 
 
-_SCOPE_OPTION: Final = re.compile(r" --scope '[^']*'")
+_SCOPE_OPTION: Final = lazy_pattern(r" --scope '[^']*'")
 _LATER: Final = ": try again later"
 _BUSY: Final = (429, 503)
 """Statuses whose `Retry-After` names when to try again."""
@@ -102,7 +102,7 @@ _CREDENTIALS_ADVICE: Final = (
 _NOT_SSE: Final = (
     "Check the path in `url`; a server of Streamable HTTP needs `transport: streamable-http`, or no --sse if wrapped"
 )
-_RETRY_AFTER: Final = re.compile(r"[0-9]{1,5}")
+_RETRY_AFTER: Final = lazy_pattern(r"[0-9]{1,5}")
 _REPEATING: Final = frozenset({307, 308})
 """Statuses of redirects after which a client sends the same message again."""
 _REDIRECTED: Final = "The gateway does not follow it: find the address with `curl -i`, and set `url` to it"
@@ -113,7 +113,7 @@ _SET_AUTHORITIES: Final = (
     "authority"
 )
 _REFUSED_TLS: Final = "See the server's log; the gateway uses TLS 1.2 or later, and has no client certificate"
-_MEDIA_TYPE: Final = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
+_MEDIA_TYPE: Final = lazy_pattern(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 
 
 class AuthorizationError(httpx2.TransportError):

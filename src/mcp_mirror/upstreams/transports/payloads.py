@@ -6,7 +6,6 @@ the bytes that the server sent. Notifications and requests of the server go to t
 such as responses to the SDK's own requests, reach the SDK.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -37,6 +36,7 @@ from mcp_mirror.payload.json_rpc import (
 )
 from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
@@ -57,7 +57,7 @@ _UNREAD: Final = frozenset({"tools/call", "tasks/result", "resources/read", "pro
 """Methods whose large results pass unread: the caller reads them where that does not block the event loop."""
 _FIRST_ID: Final = 1_000_000_000
 """The id of the first request. The SDK counts its own requests from 1."""
-_NUMBER: Final = re.compile("[0-9]{1,19}")
+_NUMBER: Final = lazy_pattern("[0-9]{1,19}")
 """A number as a text, as which some servers return an id."""
 _CANCEL_TIMEOUT: Final = 5.0
 """Seconds for sending a cancellation."""

@@ -1,7 +1,6 @@
 """The output of a server that is not MCP, printed on standard error and kept to explain a failure to the operator."""
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ import anyio.to_thread
 from mcp_mirror.payload.spool import Frame
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.sanitize import sanitize_to_lines
+from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_BYTES: Final = 8192
 """Bytes of a child's standard error that are kept."""
@@ -22,21 +22,21 @@ _MAX_LINE: Final = 300
 """Characters of a line that the operator sees."""
 _CUT: Final = " ... "
 """Replaces the middle of a longer line: an error often ends with what to do."""
-_TERMINAL: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_TERMINAL: Final = lazy_pattern(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 """Terminal escape sequences."""
-_INFORMATIVE: Final = re.compile(
+_INFORMATIVE: Final = lazy_pattern(
     r"(?i)error|exception|fatal|panic|\bcaused?(?: by)?\]?:|fail(?:ed|ure)(?: to\b|[:,])|cannot|could not|unable|"
     r"\bno (?:such|matching|module|solution)\b|not (?:found|set)\b|\b(?:is|are|was|were) not\b|"
     r"missing|required|denied|invalid|^\u2502 "
 )
 """Lines that explain an exit, also in a box; the last line is often only a version or a bracket."""
-_USAGE: Final = re.compile(r"(?i)usage:")
+_USAGE: Final = lazy_pattern(r"(?i)usage:")
 """Lines that explain an exit if no other does: programs print their usage also after an error."""
-_MARGIN: Final = re.compile(
+_MARGIN: Final = lazy_pattern(
     r"^(?:npm (?:error|ERR!) ?|\s+(?:\| |[\u00d7\u2570\u251c\u2500\u25b6]+ |(?=\[?caused?(?: by)?\]?:)))"
 )
 """What npm, exception groups of Python, and uv write before their lines, and the indentation of causes."""
-_NOISE: Final = re.compile(
+_NOISE: Final = lazy_pattern(
     r"npm (?:warn|WARN|notice) |npm (?:error|ERR!) A complete log of this run|"
     r"[\u256d\u2570]\u2500|goroutine \d+ \[|created by |(?=[^(]*\.)[\w./\[\]-]++\(.*\)$"
 )

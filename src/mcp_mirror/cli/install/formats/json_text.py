@@ -13,13 +13,14 @@ from typing import Any, ClassVar, Final
 from mcp_mirror.cli.install.formats import document
 from mcp_mirror.cli.install.formats.document import Document, Edit, Location, splice
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Member, Span
 
 _STRING: Final = rb'"(?:[^"\\]|\\.)*+"'
-_COMMENT: Final = re.compile(_STRING + rb"|//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
-_TRAILING_COMMA: Final = re.compile(_STRING + rb"|,(?=[ \t\r\n]*+[}\]])", re.DOTALL)
-_VISIBLE: Final = re.compile(rb"[^ \t\r\n]")
-_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
+_COMMENT: Final = lazy_pattern(_STRING + rb"|//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
+_TRAILING_COMMA: Final = lazy_pattern(_STRING + rb"|,(?=[ \t\r\n]*+[}\]])", re.DOTALL)
+_VISIBLE: Final = lazy_pattern(rb"[^ \t\r\n]")
+_SPACE: Final = lazy_pattern(rb"[ \t\r\n]*+")
 
 Splice = tuple[int, int, bytes]
 """Start and stop of the replaced bytes, and the new bytes."""

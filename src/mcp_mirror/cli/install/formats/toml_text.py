@@ -14,10 +14,11 @@ from tomlkit.items import InlineTable
 from mcp_mirror.cli.install.formats import document
 from mcp_mirror.cli.install.formats.document import UNSAFE, Document, Edit, Location, look_up
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.system.patterns import lazy_pattern
 
-_HEADER: Final = re.compile(r"^[ \t]*\[[^\r\n]*", re.MULTILINE)
-_EMPTY_LINE: Final = re.compile(r"(?<=\n)\r?\n\Z")
-_COMMENTS: Final = re.compile(r"^(?:[ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z))+\Z", re.MULTILINE)
+_HEADER: Final = lazy_pattern(r"^[ \t]*\[[^\r\n]*", re.MULTILINE)
+_EMPTY_LINE: Final = lazy_pattern(r"(?<=\n)\r?\n\Z")
+_COMMENTS: Final = lazy_pattern(r"^(?:[ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z))+\Z", re.MULTILINE)
 """The comments and empty lines at the end of a table."""
 
 

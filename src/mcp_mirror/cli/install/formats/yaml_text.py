@@ -1,7 +1,6 @@
 """YAML, edited by the marks of PyYAML's nodes."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Final
 
@@ -11,9 +10,10 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from mcp_mirror.cli.install.formats import document
 from mcp_mirror.cli.install.formats.document import UNSAFE, Document, Edit, Location, splice
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.system.patterns import lazy_pattern
 
-_PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_PLAIN: Final = lazy_pattern(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_UNPRINTABLE: Final = lazy_pattern("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """Characters that JSON may contain in strings and YAML must not."""
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
