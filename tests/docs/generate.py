@@ -5,6 +5,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from html import escape, unescape
@@ -27,9 +28,28 @@ LAYERS_DRAWING: Final = ROOT / "docs" / "assets" / "layers.svg"
 _CLI_HEAD: Final = """\
 # Command line
 
-`make docs` generates this page from the commands. `mcp-mirror COMMAND --help` prints the same text.
+`mcp-mirror COMMAND --help` prints the text of a command. `make docs` generates this page from it.
 
 """
+_COMMON_HEAD: Final = """\
+## Common options
+
+Each command names those that it has; all have `--help`.
+
+"""
+_REPLACED: Final = (
+    (r"^(?:Example: )(.*)$", r"```console\n\1\n```"),
+    (r"```\n\n```console\n(?!\$)", ""),  # one block for all examples
+    (r"^\*\*Usage\*\*:\n\n```console\n\$ .* \[OPTIONS\]\n```\n\n", ""),  # nothing else follows the command
+    (r"^\*\*Usage\*\*:\n\n```console\n\$ (.*)\n```", r"Usage: `\1`"),
+    (r"^\*\*Arguments\*\*:\n\n((?:\* .*\n)+)\n(?=\*)", r"\1"),  # one list with the options
+    (r"^\*\*Arguments\*\*:\n\n", ""),
+    (r"^\*\*Commands\*\*:\n\n(?:\* .*\n)+\n", ""),  # their sections follow
+    (r"\n{3,}", "\n\n"),
+)
+"""Patterns in the text of `typer utils docs`, and what replaces them."""
+_MANY: Final = 5
+"""Commands with the same option, from which on it is a common one."""
 _CLI_END: Final = """\
 ## Exit codes
 
@@ -45,19 +65,18 @@ _CLI_END: Final = """\
 
 | signal | effect on `serve` |
 |---|---|
-| SIGHUP | reads the configuration again |
-| SIGTERM, Ctrl-C | graceful shutdown; a second signal ends the gateway at once |
+| SIGHUP | reads the configuration again; so does `serve --watch` when the file changes |
+| SIGTERM, Ctrl-C | [graceful shutdown](../operations/faults.md#graceful-shutdown); a second signal ends the gateway at once |
 
-On SIGHUP, new upstreams start, removed ones stop, and an upstream restarts if any of its keys has changed, also
-`accepts` or `labels`. Calls in flight to a stopped or restarted upstream have `server.drain` seconds to end, and
-other calls continue. A configuration with an error changes nothing, and the log reports it. The log names the keys
-that have changed. Quotas and rates of calls (`limits.calls_per_day`, `calls_per_month`, `calls_per_minute`, and those
-of `auth.principals`) apply to open sessions too. A change of a limit [of upstreams](limits.md) restarts all
-upstreams. A change of `store`, `server`, `audit`, `events`, `dashboard`, another key of `limits`, or
-`namespace_bytes` and `namespace_values` of `auth.principals` takes effect at the next start, and so does
-authentication if it is switched on or off; the log names these keys at each reload. `serve --watch` does the same
-when the file changes. A graceful shutdown accepts nothing new and finishes the calls in flight within `server.drain`
-seconds.
+A configuration with an error changes nothing, and the log reports it. The log names the keys that have changed, and
+those that need a restart:
+
+| changed | effect of a reload |
+|---|---|
+| a key of an upstream, also `accepts` or `labels` | this upstream restarts; its calls have `server.drain` seconds to end |
+| a limit [of upstreams](limits.md) | all upstreams restart |
+| quotas and rates of calls, of `limits` and of `auth.principals` | they apply at once, to open sessions too |
+| `store`, `server`, `audit`, `events`, `dashboard`, other keys of `limits`, `namespace_bytes` and `namespace_values` of `auth.principals`, authentication switched on or off | none before the next start |
 """
 
 
@@ -70,9 +89,24 @@ def cli_page() -> str:
         sections.append(
             get_docs_for_click(obj=command, ctx=context, indent=1, name=name, call_prefix="mcp-mirror").strip()
         )
-    text = unescape("\n\n".join(sections))
-    text = re.sub(r"^(Example: )(.*)$", r"```console\n\2\n```", text, flags=re.MULTILINE)
-    return f"{_CLI_HEAD}{text}\n\n{_CLI_END}"
+    common, text = _move_common_options(unescape("\n\n".join(sections)) + "\n")
+    for pattern, replacement in _REPLACED:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return f"{_CLI_HEAD}{_COMMON_HEAD}{common}\n{text}\n{_CLI_END}"
+
+
+def _move_common_options(text: str) -> tuple[str, str]:
+    """Return the options that many commands have, and the text with only the names of these."""
+    counts = Counter(re.findall(r"^\* `.*--.*\n", text, re.MULTILINE))
+    common = {line: re.findall(r"--[a-z]+", line)[0] for line, count in counts.items() if count >= _MANY}
+
+    def shorten(options: re.Match[str]) -> str:
+        lines = options[1].splitlines(keepends=True)
+        names = [f"`{common[line]}`" for line in lines if line in common and "--help" not in line]
+        own = "".join(line for line in lines if line not in common)
+        return own + (f"* {', '.join(names)}: [common options](#common-options)\n" if names else "")
+
+    return "".join(common), re.sub(r"\*\*Options\*\*:\n\n((?:\* .*(?:\n|\Z))+)", shorten, text)
 
 
 _WIDTH: Final = 720

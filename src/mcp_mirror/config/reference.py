@@ -14,6 +14,8 @@ from mcp_mirror.system.patterns import lazy_pattern
 _WIDTH: Final = 116
 _ACTIVE: Final = lazy_pattern(r"^(\s*)(?=[^\s#])")
 """The beginning of a line that is not a comment."""
+_FORM: Final = re.compile(r"(?<=^a scope):.*|(?<=^a level):.*| in (?:bytes|seconds), or with .*| such as https:.*")
+"""The form of a value, which the head of the page describes once."""
 _PAGE_HEAD: Final = """\
 # All configuration keys
 
@@ -21,7 +23,18 @@ _PAGE_HEAD: Final = """\
 
 The gateway reads one YAML or JSON file: `--config FILE`, else `$MCP_MIRROR_CONFIG`, else `./mcp-mirror.yaml`, else
 `mcp-mirror.yaml` in the user's configuration folder, else the file there that `install --merge` wrote. All keys are
-optional except where the table says *required*.
+optional except where the table says *required*. Errors name the file, line, key and expected value.
+`mcp-mirror config schema` prints the JSON Schema for editors, and `mcp-mirror config example` a commented file with
+every key.
+
+| value | form |
+|---|---|
+| a size | bytes, or with KB, MB, GB, KiB, MiB or GiB |
+| a duration | seconds, or with s, m, h or d |
+| a scope | ASCII text without spaces, quotes or backslashes |
+| a level | a word of a-z, 0-9, _ and - |
+| an address | a URL such as https://example.com/mcp |
+
 Any value may contain variables:
 
 | syntax | value |
@@ -31,10 +44,7 @@ Any value may contain variables:
 | `$${` | a literal `${` |
 
 Instead of `upstreams`, a block copied from a client works too: `mcpServers`, `servers`, `context_servers` or
-`mcp_servers`. In such a block `"disabled": true` means `enabled: false`: the gateway leaves the server out, and
-`mcp-mirror check` names it. Errors name the file, line, key and expected value, and one error reports all problems.
-`mcp-mirror config schema` prints the JSON Schema for editors, and `mcp-mirror config example` a commented file with
-every key.
+`mcp_servers`. In such a block `"disabled": true` means `enabled: false`.
 """
 _EXAMPLE_HEAD: Final = """\
 # Every key of mcp-mirror with its documentation. Active lines show the defaults, except for the upstreams' own keys.
@@ -106,7 +116,9 @@ def _describe(value: Value) -> str:
     kind = find_scalar_kind(value)
     if isinstance(kind, Text) and kind.resolves in ("file", "file or URL"):
         return "a path" if kind.resolves == "file" else "a path or URL"
-    return "text" if isinstance(kind, Text) and kind.expected.startswith("text") else describe_expected(value)
+    if isinstance(kind, Text) and kind.expected.startswith("text"):
+        return "text"
+    return _FORM.sub("", describe_expected(value))
 
 
 def example_file() -> str:
