@@ -120,7 +120,7 @@ def write_report(records: Sequence[Record], form: str, console: Console) -> None
 
 
 def write_docs(records: Sequence[Record], page: Path, origin: str) -> None:
-    """Write both tables between the markers of a page, the second one only for the largest size.
+    """Write the first table between the markers of a page.
 
     Args:
         records: The runs.
@@ -128,13 +128,11 @@ def write_docs(records: Sequence[Record], page: Path, origin: str) -> None:
         origin: A line about the origin of the figures.
     """
     text = page.read_text(encoding="utf-8")
-    largest = max((SIZES.index(record["size"]) for record in records), default=0)
-    tables = write_tables(records, origin, SIZES[largest:])
-    page.write_text(_MARKED.sub(lambda found: f"{found[1]}{tables}{found[2]}", text), encoding="utf-8")
+    table = f"{origin}\n\n{as_markdown(summarize(records))}\n"
+    page.write_text(_MARKED.sub(lambda found: f"{found[1]}{table}{found[2]}", text), encoding="utf-8")
 
 
-def write_tables(records: Sequence[Record], origin: str, sizes: Sequence[str] = SIZES) -> str:
-    """Both tables in Markdown, under a line about the origin of the figures; the second one for `sizes`."""
-    compared = [record for record in records if record["size"] in sizes]
-    tables = (as_markdown(lines) for lines in (summarize(records), compare_arms(compared)))
+def write_tables(records: Sequence[Record], origin: str) -> str:
+    """Both tables in Markdown, under a line about the origin of the figures."""
+    tables = (as_markdown(lines) for lines in (summarize(records), compare_arms(records)))
     return "\n\n".join([origin, *tables]) + "\n"

@@ -112,7 +112,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--format", choices=list(FORMATS), default="table")
     parser.add_argument("--require", type=float, default=0.0, help="exit code 1 if a smaller share of runs succeeds")
     parser.add_argument("--report", action="store_true", help="only print the tables of the runs in the log")
-    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/evaluation/loca.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the first table into docs/evaluation/loca.md")
     options = parser.parse_args()
     if not options.oracle and not (options.model and options.base_url):
         parser.error("Give --oracle, or --model and --base-url.")

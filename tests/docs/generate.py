@@ -66,17 +66,18 @@ _CLI_END: Final = """\
 | signal | effect on `serve` |
 |---|---|
 | SIGHUP | reads the configuration again; so does `serve --watch` when the file changes |
-| SIGTERM, Ctrl-C | [graceful shutdown](../operations/faults.md#graceful-shutdown); a second signal ends the gateway at once |
+| SIGTERM, Ctrl-C | [graceful shutdown](../operations/faults.md#graceful-shutdown); a second signal ends it at once |
 
 A configuration with an error changes nothing, and the log reports it. The log names the keys that have changed, and
 those that need a restart:
 
 | changed | effect of a reload |
 |---|---|
-| a key of an upstream, also `accepts` or `labels` | this upstream restarts; its calls have `server.drain` seconds to end |
+| a key of an upstream, also `accepts` or `labels` | it restarts; its calls have `server.drain` seconds to end |
 | a limit [of upstreams](limits.md) | all upstreams restart |
 | quotas and rates of calls, of `limits` and of `auth.principals` | they apply at once, to open sessions too |
-| `store`, `server`, `audit`, `events`, `dashboard`, other keys of `limits`, `namespace_bytes` and `namespace_values` of `auth.principals`, authentication switched on or off | none before the next start |
+| `store`, `server`, `audit`, `events`, `dashboard`, other keys of `limits` | none before the next start |
+| `namespace_bytes` and `namespace_values` of `auth.principals`; authentication on or off | the same |
 """
 
 

@@ -164,12 +164,10 @@ def test_the_same_tables_in_other_formats(form: str, capsys: pytest.CaptureFixtu
     assert "mirror" in capsys.readouterr().out
 
 
-def test_a_page_gets_all_totals_and_the_tasks_of_the_largest_size(tmp_path: Path) -> None:
+def test_the_totals_replace_those_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "loca.md"
     page.write_text("before\n<!-- loca: written by a test -->\nold\n<!-- end of loca -->\nafter\n")
-    write_docs([record("mirror"), record("mirror", size="64k")], page, "today:")
+    write_docs([record("mirror")], page, "today:")
     text = page.read_text()
     assert text.startswith("before\n<!-- loca: written by a test -->\ntoday:\n\n| model | size | arm |")
-    assert "| oracle | 8k | mirror |" in text
-    assert "| Nhl | 8k |" not in text
-    assert text.endswith("| Nhl | 64k | 600 / 3 / 1,600 |\n<!-- end of loca -->\nafter\n")
+    assert text.endswith(" | 3 | 4 | 1 | 0 | 0 |\n<!-- end of loca -->\nafter\n")

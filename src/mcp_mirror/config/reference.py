@@ -110,7 +110,7 @@ def _describe(value: Value) -> str:
     if value.entries:
         return "a mapping" if _find_entry(value) else f"a mapping to {_describe(value.entries)}"
     if value.is_list:
-        return "a list" if _find_section(value) else f"a list of: {_describe(value.items)}"
+        return "a list" if _find_section(value) else f"a list: {_describe(value.items)}"
     if value.is_section:
         return "a mapping"
     kind = find_scalar_kind(value)
@@ -118,7 +118,7 @@ def _describe(value: Value) -> str:
         return "a path" if kind.resolves == "file" else "a path or URL"
     if isinstance(kind, Text) and kind.expected.startswith("text"):
         return "text"
-    return _FORM.sub("", describe_expected(value))
+    return _FORM.sub("", describe_expected(value)).removeprefix("one of ")
 
 
 def example_file() -> str:
