@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
-from entry import SCHEMA, make_entry, mark_readme
+from entry import SCHEMA, link_readme, make_entry, mark_readme
 
 ROOT = Path(__file__).parents[2]
 BOUND = 300
@@ -141,3 +141,14 @@ def test_the_registry_entry_belongs_to_the_owner_of_the_repository() -> None:
     marked = mark_readme("# mcp-mirror\n", entry["name"])
     assert marked == "# mcp-mirror\n\n<!-- mcp-name: io.github.someone/mcp-mirror -->\n"
     assert mark_readme(marked, entry["name"]) == marked
+
+
+def test_the_released_readme_has_only_links_that_work_anywhere() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = link_readme(readme, "someone/their-copy", "1.2.3")
+    targets = re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?\n```", "", linked, flags=re.DOTALL))
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert "](https://github.com/someone/their-copy/blob/v1.2.3/docs/guides/wrap.md)" in linked
+    assert "](https://github.com/someone/their-copy/blob/v1.2.3/README.md#configuration)" in linked
+    assert "](https://raw.githubusercontent.com/someone/their-copy/v1.2.3/docs/assets/call.svg)" in linked
+    assert link_readme(linked, "someone/their-copy", "1.2.3") == linked

@@ -215,7 +215,7 @@ async def test_without_the_extra_the_error_names_the_package_to_install(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "absent"))
     ended = await run("check", "--config", str(configured({"raw": raw()}, store={"kind": "redis", "url": "redis://x"})))
     assert ended.code == 2
-    assert "pip install '.[redis]'" in ended.err
+    assert "pip install 'mcp-mirror[redis]'" in ended.err
 
 
 async def test_large_values_of_two_gateways_are_in_one_bucket(
@@ -248,7 +248,7 @@ async def test_without_the_s3_extra_the_error_names_the_package_to_install(
     store = {"kind": "redis", "url": "redis://x", "blobs": "s3://values"}
     ended = await run("check", "--config", str(configured({"raw": raw()}, store=store)))
     assert ended.code == 2
-    assert "pip install '.[redis,s3]'" in ended.err
+    assert "pip install 'mcp-mirror[redis,s3]'" in ended.err
 
 
 async def test_check_reports_a_store_that_is_not_there(

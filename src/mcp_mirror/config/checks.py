@@ -114,7 +114,7 @@ def _check_sections(config: Config, problems: _Problems) -> None:
         message = f"'calls_per_day' and 'calls_per_month' need the event log, which {reason} does not have"
         problems.report(f"{message}; remove them, or log events", "limits")
     if "code" in problems.root.members and find_spec("pydantic_monty") is None:
-        problems.report("scripts need an extra: pip install '.[code]' in the checkout; or remove this section", "code")
+        problems.report("scripts need an extra: pip install 'mcp-mirror[code]'; or remove this section", "code")
 
 
 def _check_auth(auth: AuthPolicy, problems: _Problems) -> None:

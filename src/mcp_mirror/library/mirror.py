@@ -194,7 +194,7 @@ class Mirror:
             MirrorError: The mirror is not open, or the extra is not installed.
         """
         if find_spec(PACKAGE) is None:
-            raise MirrorError("Scripts need an extra: pip install '.[code]' in the checkout.")
+            raise MirrorError("Scripts need an extra: pip install 'mcp-mirror[code]'.")
         return await self._run_script(RUN, {"code": code, "inputs": inputs or {}}, namespace, conversation)
 
     async def sql(
@@ -220,7 +220,7 @@ class Mirror:
             MirrorError: The mirror is not open, or the extra is not installed.
         """
         if find_spec(SQL_PACKAGE) is None:
-            raise MirrorError("SQL needs an extra: pip install '.[sql]' in the checkout.")
+            raise MirrorError("SQL needs an extra: pip install 'mcp-mirror[sql]'.")
         return await self._run_script(QUERY, {"sql": query, "inputs": inputs or {}}, namespace, conversation)
 
     async def read(self, path: str, *, namespace: str = LOCAL) -> Any:

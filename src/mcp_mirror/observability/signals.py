@@ -82,9 +82,7 @@ def _open_exports(config: Config, version: str, environ: Mapping[str, str]) -> S
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        _logger.warning(
-            "The environment asks for OpenTelemetry, which needs an extra: pip install '.[otel]' in the checkout."
-        )
+        _logger.warning("The environment asks for OpenTelemetry, which needs an extra: pip install 'mcp-mirror[otel]'.")
         return NO_SIGNALS
     _warn_of_protocols(wanted, environ)
     return open_exports(wanted, config, version, environ)

@@ -158,7 +158,7 @@ class MemoryToolsPolicy(Section, frozen=True):
 
 
 class CodePolicy(Section, frozen=True):
-    """Scripts that `memory_run` runs in a sandbox. Needs the extra `code`: pip install '.[code]' in the checkout."""
+    """Scripts that `memory_run` runs in a sandbox. Needs the extra `code`: pip install 'mcp-mirror[code]'."""
 
     tools: ScriptAccess = "read_only"
     """The tools that scripts call without asking the user. read_only: tools that their servers annotate as read-only,

@@ -92,11 +92,11 @@ def _create_store(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
         return DiskStore(policy, time.time, path)
     if policy.kind != "redis":
         return MemoryStore(policy, time.time, folder)
-    with _requiring("redis", "`store.kind: redis` needs an extra: pip install '.[redis]' in the checkout."):
+    with _requiring("redis", "`store.kind: redis` needs an extra: pip install 'mcp-mirror[redis]'."):
         from mcp_mirror.stores.redis.store import RedisStore  # noqa: PLC0415  # an extra
     if not policy.blobs:
         return RedisStore(policy, time.time, folder)
-    with _requiring("obstore", "`store.blobs` needs an extra: pip install '.[redis,s3]' in the checkout."):
+    with _requiring("obstore", "`store.blobs` needs an extra: pip install 'mcp-mirror[redis,s3]'."):
         from mcp_mirror.stores.s3 import S3Blobs  # noqa: PLC0415  # an extra
     return RedisStore(policy, time.time, folder, S3Blobs(policy.blobs))
 

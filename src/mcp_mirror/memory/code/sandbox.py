@@ -182,7 +182,7 @@ def _open_pool() -> "Monty":
         return pool.__enter__()
     except (MontyError, OSError) as error:
         raise MirrorError(
-            f"The sandbox cannot start: {error}. Install the extra again: pip install '.[code]' in the checkout."
+            f"The sandbox cannot start: {error}. Install the extra again: pip install 'mcp-mirror[code]'."
         ) from None
 
 

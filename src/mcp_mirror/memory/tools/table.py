@@ -173,7 +173,7 @@ def explain_unserved(name: str, policy: MemoryToolsPolicy, elsewhere: str = "") 
     if elsewhere:
         reason = elsewhere
     elif name == RUN and policy.admits(name):
-        reason = "It needs the extra `code`: pip install '.[code]' in the checkout."
+        reason = "It needs the extra `code`: pip install 'mcp-mirror[code]'."
     elif name in _NEED_ROOTS and policy.admits(name):
         reason = "It needs folders in `memory_tools.roots` of the gateway's configuration."
     elif replace(policy, deny=()).admits(name) and not policy.admits(name):
