@@ -29,16 +29,12 @@ class Recorder(Console):
 
 
 def write_tables(name: str, tables: Iterable[Table], page: Path = PAGE) -> None:
-    """Replace the section of a measurement in the documentation.
-
-    Raises:
-        ValueError: The page has no markers for the measurement.
-    """
+    """Replace the section of a measurement in the documentation; a page without the section stays as it is."""
     begin, end = _BEGIN.format(name), _END.format(name)
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise ValueError(f"{page} has no section {begin} ... {end}.")
+        return
     stamp = f"Commit {commit()}, {datetime.now(UTC):%Y-%m-%d}."
     text = "\n".join((begin, stamp, *(line for table in tables for line in markdown_of(table)), end))
     page.write_text(f"{before}{text}{after}", encoding="utf-8")

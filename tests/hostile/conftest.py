@@ -74,7 +74,7 @@ full_size = pytest.mark.skipif(not FULL, reason="takes long; runs in `make hosti
 MIB: Final = 1 << 20
 _PAUSE: Final = 0.02
 """Seconds between two calls of another client."""
-_TITLES: Final = ("Input", "Size", "Longest stall", "Others waited", "Memory", "Outcome")
+_TITLES: Final = ("Input", "Size", "Others waited", "Memory", "Outcome")
 
 
 @dataclass
@@ -94,8 +94,7 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         waited = "-" if self.waited is None else f"{1000 * self.waited:,.0f} ms"
-        stall = f"{1000 * self.stall:.0f} ms" if self.stall else "under 50 ms"
-        return self.kind, self.size, stall, waited, f"{self.memory / MIB:,.0f} MiB", self.outcome
+        return self.kind, self.size, waited, f"{self.memory / MIB:,.0f} MiB", self.outcome
 
 
 Budget = Callable[..., AbstractAsyncContextManager[Row]]
