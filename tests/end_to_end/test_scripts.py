@@ -845,12 +845,45 @@ async def test_a_long_undefined_name_in_a_long_script_is_answered_at_once(mirror
 
 
 async def test_a_script_without_a_value_says_how_to_return_one(mirror: Mirror) -> None:
-    assert "Let its last line be the value" in (await mirror.run("x = 1")).text
+    assert "Let its last line be the value" in (await mirror.run("for x in [1, 2]:\n    y = x")).text
     assert (await mirror.run("print('a')")).text == "a\nResult ends."
     assert "SyntaxError" in (await mirror.run("x = (")).text
     assert "is longer" not in (await mirror.run("1 " * 10)).text
     assert "100,000 are accepted" in (await mirror.run("1\n" * 60_000)).text
     assert "100 inputs" in (await mirror.run("1", {f"a{n}": n for n in range(101)})).text
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("x = 1\ny = x + 1", 2),
+        ("x = [\n    1,\n    2,\n]  # the answer\n", [1, 2]),
+        ("n = 0\nfor x in [1, 2]: n += x\nn *= 2", 6),
+        ("low, high = 1, 9", [1, 9]),
+        ("n: int = 4", 4),
+        ("users = await tools.list_users()", USERS),
+        ("'''a\nb'''\nn = 5;", 5),
+    ],
+)
+async def test_a_script_that_ends_with_an_assignment_returns_its_value(
+    mirror: Mirror, code: str, expected: object
+) -> None:
+    assert (await mirror.run(code)).value == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "n: int",
+        "def f():\n    return 3",
+        "rows = {}\nrows['a'] = 1",
+        "a, *b = 1, 2",
+        "print('a')\nn = 5",
+        "a = 1\npass",
+    ],
+)
+async def test_a_script_with_another_end_returns_no_variable(mirror: Mirror, code: str) -> None:
+    assert (await mirror.run(code)).value is None
 
 
 def test_the_library_without_await_runs_scripts() -> None:

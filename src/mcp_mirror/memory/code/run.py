@@ -26,7 +26,14 @@ from mcp_mirror.memory.code.inputs import (
 from mcp_mirror.memory.code.progress import Progress
 from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Outcome, Script, Settled
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
-from mcp_mirror.memory.code.stubs import find_names, name_tools, select_tools, write_prelude, write_stubs
+from mcp_mirror.memory.code.stubs import (
+    find_names,
+    name_tools,
+    return_assigned,
+    select_tools,
+    write_prelude,
+    write_stubs,
+)
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
@@ -135,15 +142,16 @@ async def _prepare_script(
     progress.names += (given.read_text() for given in used if given.is_name and not given.is_stored)
     is_checked = uses_tools or not call.memory.flows.may_show(inputs.labels)
 
-    def write_declarations() -> tuple[str, str | None]:
+    def write_declarations() -> tuple[str, str, str | None]:
         selected, prelude = select_tools(code, tools), ""
         if used or uses_tools:
             prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
-        return prelude, write_stubs(selected, (given.name for given in inputs.inputs)) if is_checked else None
+        stubs = write_stubs(selected, (given.name for given in inputs.inputs)) if is_checked else None
+        return return_assigned(code), prelude, stubs
 
-    prelude, stubs = await run_fairly(call.namespace, write_declarations)
+    returning, prelude, stubs = await run_fairly(call.namespace, write_declarations)
     return Script(
-        code=code,
+        code=returning,
         prelude=prelude,
         inputs=variables,
         files=inputs.files(progress.budget),

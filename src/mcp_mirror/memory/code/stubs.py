@@ -1,5 +1,6 @@
-"""Type stubs of tools from their JSON Schemas, and the prelude that defines tools and inputs in the sandbox. Pure."""
+"""The code around a script: type stubs of tools from their JSON Schemas, the prelude, the returned variable. Pure."""
 
+import ast
 import json
 import keyword
 import re
@@ -49,6 +50,28 @@ def select_tools(code: str, tools: Mapping[str, ScriptTool]) -> Mapping[str, Scr
 def find_names(code: str) -> frozenset[str]:
     """Return the names of the variables that a script may use; the files of inputs do not count."""
     return frozenset(_NAME.findall(_FILE.sub("/", code)))
+
+
+def return_assigned(code: str) -> str:
+    """Return a script with a last line that returns what its last statement assigns to variables.
+
+    Other scripts are returned unchanged: their last statement has the value, or they print text.
+    """
+    if "print" in find_names(code):
+        return code
+    try:
+        last = next(reversed(ast.parse(code).body), None)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the sandbox reports it
+        return code
+    match last:
+        case ast.Assign(targets=[target, *_]):
+            pass
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+            pass
+        case _:
+            return code
+    has_parts = any(isinstance(node, ast.Subscript | ast.Attribute | ast.Starred) for node in ast.walk(target))
+    return code if has_parts else f"{code}\n{ast.unparse(target)}"
 
 
 def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: bool) -> str:
