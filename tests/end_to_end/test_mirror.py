@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -654,6 +655,48 @@ async def test_a_picture_of_a_server_is_read_as_its_bytes() -> None:
         assert await mirror.read(path_in(await mirror.call("attach_mirrored"))) == "said"
 
 
+async def test_the_pictures_of_a_value_are_shown_as_pictures() -> None:
+    mirror = Mirror()
+    data = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(90_000)).decode()
+
+    @mirror.tool
+    def shoot() -> list[types.ContentBlock]:
+        contents = types.BlobResourceContents(uri="a:b", mime_type="image/png", blob=data)
+        return [
+            types.TextContent(type="text", text="Two pages"),
+            types.ImageContent(type="image", data=data, mime_type="image/png"),
+            types.EmbeddedResource(type="resource", resource=contents),
+            types.TextContent(type="text", text='{"pages": 2}'),
+        ]
+
+    @mirror.tool
+    def read(count: int) -> dict[str, Any]:
+        return {"data": data.replace("iVBO", "AAAA"), "parts": [{"type": "image", "data": data}, "a " * count]}
+
+    async def show(path: str, tool: str = "retrieve_final_answer_from_memory") -> Sequence[Mapping[str, Any]]:
+        return (await mirror.call(tool, {"memory_path": path})).content
+
+    async with mirror:
+        path = path_in(await mirror.call("shoot_mirrored"))
+        texts = [{"type": "text", "text": text} for text in ("Two pages", '{"pages": 2}')]
+        picture = {"type": "image", "mimeType": "image/png", "data": data}
+        shown = await show(path)
+        assert [shown[0], shown[1], shown[3]] == [texts[0], picture, texts[1]]
+        assert shown[2]["resource"]["blob"] == data
+        for part in ("1", "1/data", "2/resource/blob"):
+            assert await show(f"{path}/{part}") == (picture,)
+        listed = (await show(path, "memory_read"))[0]["text"].splitlines()
+        assert listed[1].startswith("1: (image/png, 0x0, 90 kB: too large")
+        read_whole = [(await show(f"{path}/{part}", "memory_read"))[0]["text"] for part in ("1", "1/data", "2")]
+        assert all("image/png, 0x0, 90 kB. Use the path as the argument of a tool." in text for text in read_whole)
+        assert "retrieve_final_answer_from_memory" in read_whole[0]
+        plain = path_in(await mirror.call("read_mirrored", {"count": 10}))
+        assert "answers are limited to" in (await show(f"{plain}/data"))[0]["text"]
+        assert [block["type"] for block in await show(f"{plain}/parts")] == ["image", "text"]
+        many = path_in(await mirror.call("read_mirrored", {"count": 50_000}))
+        assert "answers are limited to" in (await show(f"{many}/parts"))[0]["text"]
+
+
 @pytest.mark.parametrize("kind", ["function", "thread", "server", "script", "other loop"])
 async def test_calls_that_run_when_the_mirror_closes_end_with_the_cause(kind: str, tmp_path: Path) -> None:
     started, released = asyncio.Event(), threading.Event()
@@ -939,6 +982,7 @@ async def test_a_cancelled_server_leaves_no_tasks_and_no_connections() -> None:
 
 PROGRAM = """
 import asyncio
+import base64
 from mcp_mirror import Mirror
 mirror = Mirror(upstreams={upstreams!r})
 

@@ -1,5 +1,6 @@
 """Windows of a value by characters, lines, items and keys, within the budget and with the next offset."""
 
+import base64
 import json
 import time
 from collections.abc import Callable
@@ -178,6 +179,32 @@ def test_a_value_too_large_for_a_window_is_outlined() -> None:
     few = read(["a word or two"] * 50, budget=Budget(200, 100_000, estimate_tokens))
     assert "... next: by=items, offset=" in few
     assert estimate_tokens(few.encode()) <= 200
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(8) + (640).to_bytes(4) + (480).to_bytes(4) + bytes(600)).decode()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"type": "image", "data": PNG, "mimeType": "image/png"}, "image/png, 640x480, 624 B. {} To see it, call {}."),
+        ({"type": "resource", "resource": {"uri": "a:b", "blob": PNG, "mimeType": "image/png"}}, "image/png, 640x480"),
+        (PNG, "base64 of image/png, 640x480, 624 B. {}"),
+        (f"data:text/csv;base64,{PNG}", "base64 of text/csv, 640x480, 624 B. {}"),
+    ],
+)
+def test_base64_is_described_unless_characters_are_requested(value: object, expected: str) -> None:
+    use, tool = "Use the path as the argument of a tool.", "retrieve_final_answer_from_memory"
+    shown = read(value, limit=50)
+    assert shown.startswith(expected.format(use, tool))
+    assert use in shown
+    assert PNG[:8] in read(value, "keys" if isinstance(value, dict) else "chars")
+
+
+def test_a_picture_too_large_for_a_window_is_described() -> None:
+    picture = {"type": "image", "data": PNG, "mimeType": "image/png"}
+    shown = read(["a", picture], budget=Budget(1000, 320, estimate_tokens))
+    assert shown == '0: "a"\n1: (image/png, 640x480, 624 B: too large to be shown here, take its path)'
 
 
 @given(st.text(max_size=300), st.integers(1, 60), st.sampled_from([7, 50, 1000]))

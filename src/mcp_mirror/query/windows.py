@@ -11,7 +11,9 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.embedded_json import describe_embedded_data
-from mcp_mirror.core.outlines import join_lines, outline_value
+from mcp_mirror.core.media import find_base64, read_media
+from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, join_lines, outline_value
+from mcp_mirror.core.preview import describe_media
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
@@ -38,6 +40,7 @@ _WIDE: Final = 4
 _ESCAPED: Final = 6
 """Bytes of the longest escape of a character, for each of its UTF-16 code units."""
 _LABEL: Final = 400
+_SEE: Final = " To see it, call retrieve_final_answer_from_memory."
 _LINE_BREAK: Final = lazy_pattern(rb"\n")
 _LINE: Final = lazy_pattern(r"[^\n]*\n|[^\n]+")
 
@@ -86,8 +89,8 @@ class Window(msgspec.Struct, frozen=True):
     """A query for a part of a value."""
 
     by: Unit | None
-    """The unit. None: items of an array, keys of an object, lines of a text with several, else characters. Items of an
-    object are its keys, and the reverse.
+    """The unit. None: items of an array, keys of an object, lines of a text with several, else characters; media and
+    base64 are described. Items of an object are its keys, and the reverse.
 
     Characters and lines of an embedded resource with a text are those of the text.
     """
@@ -101,6 +104,8 @@ class Window(msgspec.Struct, frozen=True):
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
         """The part as text for a model."""
+        if self.by is None and (described := _describe_media(blob)):
+            return described
         span = trim(blob) if self.by == "keys" else locate_text(blob)
         kind = kind_at(blob, span.start)
         has_lines = kind == "text" and text_start(blob, span, _PEEK).count("\n") > 1
@@ -116,6 +121,18 @@ class Window(msgspec.Struct, frozen=True):
     def clamp_limit(self, available: int) -> int:
         """The number of available units, at most the limit."""
         return available if self.limit is None else min(self.limit, available)
+
+
+def _describe_media(blob: Buffer) -> str:
+    """The type and size of a content block with media, or of base64, and how to use it; empty for any other value."""
+    span = trim(blob)
+    use = "Use the path as the argument of a tool."
+    if kind_at(blob, span.start) == "text":
+        encoded = find_base64(blob, span)
+        return f"base64 of {describe_media(encoded)}. {use}" if encoded else ""
+    if (media := read_media(blob)) is None:
+        return ""
+    return f"{describe_media(media)}. {use}{'' if media.is_file else _SEE}"
 
 
 def _describe_kind(blob: Buffer, span: Span, *, can_query: bool) -> str:
@@ -223,7 +240,9 @@ def _show_value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
         text = str(show_characters(join_lines(blob[span.start : span.stop])), "utf-8")
         if budget.admits(text):
             return text
-    return f"({outline_value(blob, span)}: too large to be shown here, take its path)"
+    media = read_media(memoryview(blob)[span.start : span.stop]) if span.length <= MAX_COUNTED_BYTES else None
+    outline = describe_media(media) if media else outline_value(blob, span)
+    return f"({outline}: too large to be shown here, take its path)"
 
 
 def _resolve_offset(window: Window, count: Callable[[], int]) -> int:

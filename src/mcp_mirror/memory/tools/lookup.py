@@ -7,6 +7,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.capture import MAX_MEDIA_BYTES
+from mcp_mirror.core.media import Media, find_base64, read_media
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.lookup_errors import ErrorContent
@@ -14,18 +15,22 @@ from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
-from mcp_mirror.payload.json_spans import Miss, locate, members_with_offsets, trim
+from mcp_mirror.payload.json_spans import Miss, items, kind_at, locate, members_with_offsets, trim
 from mcp_mirror.query.shape import Size
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import MODEL
-from mcp_mirror.types import Buffer, Descriptor, JsonToken
+from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.types import Buffer, Descriptor, JsonToken, Segments
 from mcp_mirror.workers.query_jobs import Query
 
 Answer = TypeVar("Answer")
 
 PATH: Final = "memory_path"
 """The name of the argument with a memory path."""
+_TEXT_START: Final = b'{"type":"text","text":'
+_MAX_BLOCKS: Final = 100
+"""Items of an array that may be content blocks."""
 _KEY_BYTES: Final = 80
 """Bytes of a key that an error quotes."""
 _MAX_LISTED_KEYS: Final = 8
@@ -35,9 +40,14 @@ _MAX_INDEXED_BYTES: Final = 1 << 20
 
 
 async def retrieve(call: ToolInput) -> Content:
-    """Return a value: media as their content block, a text as it is, other values as JSON text."""
+    """Return a value: media as their content block, also within an array; a text as it is; others as JSON text."""
     found_value = await find_argument(call)
     is_small = len(found_value.blob) <= MAX_MEDIA_BYTES
+    if is_small and (blocks := await run_fairly(call.namespace, _list_blocks, found_value)):
+        texts = [block[1] for block in blocks if block[0] == _TEXT_START]
+        tokens = sum(count_value_tokens(text, call.memory.estimate) for text in texts)
+        if tokens <= call.memory.mirror.answer_budget:
+            return blocks
     if not (is_small and is_media(found_value)):
         tokens, budget = count_value_tokens(found_value.blob, call.memory.estimate), call.memory.mirror.answer_budget
         if tokens > budget:
@@ -49,7 +59,35 @@ async def retrieve(call: ToolInput) -> Content:
             )
     if found_value.kind == "binary" and is_small:
         return ((found_value.blob,),)
-    return ((b'{"type":"text","text":', encode_json_string(found_value), b"}"),)
+    return (_build_text_block(encode_json_string(found_value)),)
+
+
+def _list_blocks(found_value: FoundValue) -> Content:
+    """Return the content blocks of an array with media, or the picture whose base64 a path names; else none."""
+    blob, span = found_value.blob, trim(found_value.blob)
+    if found_value.kind == "text":
+        media = find_base64(blob, span) if found_value.path.tokens[-1:] in (("data",), ("blob",)) else None
+        is_picture = media is not None and (media.media_type or "").startswith("image/")
+        return (_build_picture(media),) if media and is_picture else ()
+    first = list(islice(items(blob, span), _MAX_BLOCKS + 1)) if found_value.kind == "array" else []
+    parts = [memoryview(blob)[part.start : part.stop] for part in first]
+    if len(parts) > _MAX_BLOCKS or not any(map(read_media, parts)):
+        return ()
+    return tuple((part,) if read_media(part) else _build_text_block(_encode_item(part)) for part in parts)
+
+
+def _build_picture(media: Media) -> Segments:
+    kind = msgspec.json.encode(media.media_type)
+    return (b'{"type":"image","mimeType":', kind, b',"data":"', media.encoded, b'"}')
+
+
+def _encode_item(item: Buffer) -> Buffer:
+    return item if kind_at(item, 0) == "text" else msgspec.json.encode(str(item, "utf-8"))
+
+
+def _build_text_block(text: Buffer) -> Segments:
+    """Return a block with a text, which is a JSON string."""
+    return (_TEXT_START, text, b"}")
 
 
 async def count_shown_bytes(call: ToolInput, found_value: FoundValue) -> int:
