@@ -686,7 +686,7 @@ async def test_the_pictures_of_a_value_are_shown_as_pictures() -> None:
         for part in ("1", "1/data", "2/resource/blob"):
             assert await show(f"{path}/{part}") == (picture,)
         listed = (await show(path, "memory_read"))[0]["text"].splitlines()
-        assert listed[1].startswith("1: (image/png, 0x0, 90 kB: too large")
+        assert listed[1].startswith("1: (image/png, 0x0, 90 kB: take its path)")
         read_whole = [(await show(f"{path}/{part}", "memory_read"))[0]["text"] for part in ("1", "1/data", "2")]
         assert all("image/png, 0x0, 90 kB. Use the path as the argument of a tool." in text for text in read_whole)
         assert "retrieve_final_answer_from_memory" in read_whole[0]

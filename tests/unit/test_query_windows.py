@@ -201,10 +201,11 @@ def test_base64_is_described_unless_characters_are_requested(value: object, expe
     assert PNG[:8] in read(value, "keys" if isinstance(value, dict) else "chars")
 
 
-def test_a_picture_too_large_for_a_window_is_described() -> None:
+def test_a_picture_within_a_value_is_described() -> None:
     picture = {"type": "image", "data": PNG, "mimeType": "image/png"}
-    shown = read(["a", picture], budget=Budget(1000, 320, estimate_tokens))
-    assert shown == '0: "a"\n1: (image/png, 640x480, 624 B: too large to be shown here, take its path)'
+    described = "(image/png, 640x480, 624 B: take its path)"
+    assert read(["a", picture]) == f'0: "a"\n1: {described}'
+    assert read({"icon": picture}) == f'"/icon": {described}'
 
 
 @given(st.text(max_size=300), st.integers(1, 60), st.sampled_from([7, 50, 1000]))

@@ -127,6 +127,18 @@ def test_the_first_line_of_a_document_is_that_of_a_heading_or_its_own() -> None:
     assert (found.first, found.lines[0]) == ("<p>Logo</p>", (2, "2: # Title"))
 
 
+def test_each_of_several_tables_has_its_title_and_its_columns() -> None:
+    people = "| id | name |\n| --- | --- |\n" + "| 1 | Ada |\n| --- | --- |\n" * 30
+    sums = "|month|sum|\r\n|:--|--:|\r\n" + "|1|2|\r\n" * 70
+    found = outline(f"## People\n{people}\n## Sums\n\n{sums}\n{people}", "table, 2 columns")
+    assert found is not None
+    assert found.counted == "Markdown with 3 tables"
+    lines = ["0: ## People: | id | name |", "64: ## Sums: |month|sum|", "139: | id | name |"]
+    assert [line for _, line in found.lines] == lines
+    for text in (f"## People\n{people}", "| a |\n", "a | b\n--- | ---\n1 | 2\n\na | b\n--- | ---\n3 | 4\n"):
+        assert outline(text, "table, 2 columns") is None
+
+
 @pytest.mark.parametrize(
     "text", ["", "words\n# Title\n## Part\n", "# A\n## B\n\ud800\n## C\n", "# A\n# B\n# C\n", "# A\n## B\n" * 150_000]
 )

@@ -22,6 +22,8 @@ PYTHON_LITERAL: Final = "Python literal"
 DIFF: Final = "diff"
 MARKDOWN: Final = "Markdown"
 CODE: Final = "source code"
+TABLE: Final = "table"
+"""The beginning of the format of a table that a text draws."""
 _EDGE_BYTES: Final = 1 << 12
 """Bytes of a text that are decoded at each end."""
 _WIDE_BYTES: Final = 1 << 15
@@ -82,7 +84,7 @@ _RULE_CELL: Final = lazy_pattern(r"\s*(?::?-{2,}:?\s*)?")
 _CHANGES: Final = lazy_pattern(r" +(?:\d+ [-+]+|Bin .*)")
 """The end of a line of `git diff --stat`."""
 _BAR: Final = lazy_pattern("[|\u2502\u2503\u2551]")
-_TABLES: Final = ("CSV", "TSV", "table")
+_TABLES: Final = ("CSV", "TSV", TABLE)
 _BRACKETS: Final = ("()", "[]", "{}")
 
 _HTML: Final = lazy_pattern(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
@@ -222,7 +224,7 @@ def _ends_in_table(edges: Edges) -> bool:
 
 
 def _name_table(table: PipeTable | None) -> str:
-    return f"table, {format_count(len(table.header), 'column')}" if table else ""
+    return f"{TABLE}, {format_count(len(table.header), 'column')}" if table else ""
 
 
 def has_columns(form: str) -> bool:

@@ -1,4 +1,4 @@
-"""Outlines of texts: the files that a diff changes, the headings of Markdown, the definitions of source code."""
+"""Outlines of texts: the files that a diff changes, headings and tables of Markdown, definitions of source code."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.core.text_format import CODE, DIFF, MARKDOWN
+from mcp_mirror.core.text_format import CODE, DIFF, MARKDOWN, TABLE
 from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.system.patterns import lazy_pattern
@@ -21,8 +21,8 @@ _MAX_FIRST: Final = 160
 """Bytes of the first line."""
 _MAX_LINE: Final = 80
 """Bytes of the line of a part."""
-_MIN_FILES, _MIN_PARTS = 2, 3
-"""Files, headings or definitions of the shortest outline."""
+_MIN_FILES, _MIN_TABLES, _MIN_PARTS = 2, 2, 3
+"""Files, tables, headings or definitions of the shortest outline."""
 _MAX_LINES_EACH: Final = 30
 """Lines for each definition in source code that begins as no known format: documentation has fewer definitions."""
 _PIECE: Final = 1 << 14
@@ -44,6 +44,10 @@ _BOLD: Final = lazy_pattern(
     re.MULTILINE,
 )
 """The same with lines in bold, and with bold words before a dash, that begin a paragraph."""
+_TABLE: Final = lazy_pattern(r"^[ \t]*(\|[^\n]*)\n[ \t]*\|[ \t]*:?-[-:| \t]*$", re.MULTILINE)
+"""The names of the columns of a table, and the rule below them."""
+_MAX_TITLE: Final = 500
+"""Characters above a table in which its title is."""
 _OPENING_FENCE: Final = lazy_pattern(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
 """The first lines of a text that is one code block, above which a few lines name the file in it."""
 _MARKDOWN_NAMES: Final = frozenset(("md", "markdown", "mdx"))
@@ -135,7 +139,8 @@ def outline_text(blob: Buffer, span: Span, form: str) -> TextOutline | None:
         None for a very long text, one with few parts, and one of another format. The format of source code may be
         unknown, if it begins with a long comment.
     """
-    if form not in (DIFF, MARKDOWN, CODE, "") or span.length > _MAX_TEXT:
+    has_table = form.startswith(TABLE)
+    if not (has_table or form in (DIFF, MARKDOWN, CODE, "")) or span.length > _MAX_TEXT:
         return None
     try:
         text = b"".join(text_pieces(blob, span)).decode().replace("\r\n", "\n")
@@ -143,6 +148,8 @@ def outline_text(blob: Buffer, span: Span, form: str) -> TextOutline | None:
         return None
     if form == DIFF:
         return _outline_diff(text)
+    if has_table:
+        return _outline_tables(text)
     if form != MARKDOWN:
         return _outline_code(text, form)
     return _outline_headings(text, 0) or _outline_code_block(text) or _outline_headings(text, 0, _BOLD)
@@ -241,6 +248,25 @@ def _find_headings(text: str, start: int, pattern: re.Pattern[str]) -> Iterator[
             open_fence = "" if open_fence else fence
         elif signs and not open_fence:
             yield _Part(len(signs), mark.end())
+
+
+def _outline_tables(text: str) -> TextOutline | None:
+    """Outline several tables of Markdown: the line above each, such as the name of a sheet, and its columns."""
+    lines: list[tuple[int, str]] = []
+    number = counted = 0
+    for table in _TABLE.finditer(text):
+        window = text[max(table.start() - _MAX_TITLE, 0) : table.start()]
+        above = window.rstrip().rpartition("\n")[2].strip()
+        if above.startswith("|"):
+            if window.count("\n", len(window.rstrip())) == 1:  # the rule is a row of the table above
+                continue
+            above = ""
+        position = table.start() - len(window) + window.rindex(above) if above else table.start()
+        number += text.count("\n", counted, position)
+        counted = position
+        columns = table[1].rstrip()
+        lines.append((number, f"{number}: {above}: {columns}" if above else f"{number}: {columns}"))
+    return TextOutline("table", f"{MARKDOWN} with", lines) if len(lines) >= _MIN_TABLES else None
 
 
 def _list_lines(text: str, parts: Sequence[_Part]) -> list[tuple[int, str]]:

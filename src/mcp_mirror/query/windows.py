@@ -236,13 +236,14 @@ def _list_entries(
 
 
 def _show_value_or_outline(blob: Buffer, span: Span, budget: Budget) -> str:
+    media = read_media(memoryview(blob)[span.start : span.stop]) if span.length <= MAX_COUNTED_BYTES else None
+    if media:
+        return f"({describe_media(media)}: take its path)"
     if span.length <= budget.characters * _ESCAPED:
         text = str(show_characters(join_lines(blob[span.start : span.stop])), "utf-8")
         if budget.admits(text):
             return text
-    media = read_media(memoryview(blob)[span.start : span.stop]) if span.length <= MAX_COUNTED_BYTES else None
-    outline = describe_media(media) if media else outline_value(blob, span)
-    return f"({outline}: too large to be shown here, take its path)"
+    return f"({outline_value(blob, span)}: too large to be shown here, take its path)"
 
 
 def _resolve_offset(window: Window, count: Callable[[], int]) -> int:
