@@ -57,6 +57,13 @@ async def answer(text: str, bases: Sequence[str]) -> str:
         *((GRID[:-3], ""), (f"{GRID[:-3]}/grid/0", "/grid/0"), (GRID.upper(), ""), (GRID[:-2] + "00", "")),
         *((GRID[:-6] + GRID[-5:-7:-1] + GRID[-4:], ""), (f"<{GRID}>", ""), (f"see {GRID}", "")),
         *((f'["{GRID}/grid/0"]', "/grid/0"), (f'["{GRID}/a b", "{GRID}/c"]', "/a b"), (f"<{GRID}/a>", "/a")),
+        *(
+            (f"{GRID}#L3", ""),
+            (f"{GRID}#L3-L9", ""),
+            (f"{GRID}#10-20", ""),
+            (f"{GRID}#Part 2", ""),
+            (f"{GRID}:3-5", ""),
+        ),
         *((f"{GRID[:-3]}/a]b", "/a]b"), (f"({GRID}/a]b)", "/a")),
         *((GRID.replace("make_grid", "makegrid"), ""), (GRID.partition("-")[2], ""), (f"x{GRID}/{'a' * 300}", "")),
     ],

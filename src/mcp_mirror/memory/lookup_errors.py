@@ -54,8 +54,8 @@ _SUGGESTION_BYTES: Final = 4 * _PATH_BYTES
 _OPENING: Final = ("[", "{", "(", "<")
 """Characters before a path, after which others follow that are not a part of it."""
 _CLOSING: Final = lazy_pattern(r"[\"'`>\])}]")
-_OTHER_SYNTAX: Final = lazy_pattern(r"[.\[\\]\S|#")
-"""The beginning of a part of a value as JMESPath, JSONPath and programs write it."""
+_OTHER_SYNTAX: Final = lazy_pattern(r"[.\[\\]\S|#\Z")
+"""The beginning of a part of a value as JMESPath, JSONPath and programs write it; not that of lines (`#L3`)."""
 _KEY: Final = lazy_pattern(r"[^\W\d][^.\[\]\\#*|]*|[@$:]\w[^.\[\]\\#*|]*")
 """A key of an object, and not a position in an array or an expression."""
 _SLICE: Final = lazy_pattern(r"-?\d*:-?\d*|-\d+")
