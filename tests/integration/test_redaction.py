@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -59,6 +60,17 @@ def test_the_working_directory_in_a_whole_environment_is_not_a_secret() -> None:
     env = {"PWD": "/home/anna/shop", "OLDPWD": "/home/anna", "DB_PWD": "correct horse"}
     redactor = Redactor(StdioEndpoint("x", env=env, is_wrapped=True))
     assert redactor.clean("/home/anna/shop/a.json: not correct horse") == "/home/anna/shop/a.json: not ***"
+
+
+def test_a_variable_with_the_path_of_a_file_is_not_a_secret(tmp_path: Path) -> None:
+    program, missing, odd = (str(tmp_path / name) for name in ("browser", "absent.json", "no/such/folder"))
+    (tmp_path / "browser").touch()
+    env = {"BROWSER": program, "DATA_FILE": missing, "ODD": odd, "WORD": "/x9Kq+71hT3w", "LONG": f"/{'a' * 5000}"}
+    env["KEY_FILE"] = str(tmp_path)
+    redactor = Redactor(StdioEndpoint("x", env=env))
+    assert redactor.clean(f"{missing}: not found") == "***/absent.json: not found"  # below the value of KEY_FILE
+    text = f"{program} {missing} {odd} /x9Kq+71hT3w"
+    assert Redactor(StdioEndpoint("x", env=env | {"KEY_FILE": ""})).clean(text) == f"{program} {missing} *** ***"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
@@ -117,7 +118,8 @@ def encode_secret(text: str) -> bytes:
 def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iterator[str]:
     """All values of an upstream's configuration that may be secrets."""
     if isinstance(endpoint, StdioEndpoint):
-        yield from (value for name, value in endpoint.env.items() if not endpoint.is_wrapped or _is_secret(name, value))
+        is_secret = _is_secret if endpoint.is_wrapped else _may_be_secret
+        yield from (value for name, value in endpoint.env.items() if is_secret(name, value))
         for value in endpoint.env.values():
             if "://" in value:
                 yield from _secrets_of_login(value)
@@ -134,6 +136,20 @@ def find_secrets(endpoint: StdioEndpoint | HttpEndpoint | LocalEndpoint) -> Iter
 def _is_secret(name: str, value: str) -> bool:
     """Whether a variable of a whole environment, which contains more words and paths than secrets, may be a secret."""
     return name not in _FOLDERS and len(value) >= _SHORTEST_PART and SECRET_NAMES.search(name) is not None
+
+
+def _may_be_secret(name: str, value: str) -> bool:
+    """Whether a variable that the configuration sets may be a secret: any but the path of a file.
+
+    Random characters may look like a path, so its folder must exist.
+    """
+    if SECRET_NAMES.search(name) or not _PATH.fullmatch(value):
+        return True
+    path = Path(value)
+    try:
+        return not (path.exists() or (path.parent != Path(path.anchor) and path.parent.is_dir()))
+    except OSError:  # too long a name
+        return True
 
 
 def _secrets_of_arguments(args: Iterable[str]) -> Iterator[str]:
