@@ -77,6 +77,7 @@ _DIGIT: Final = lazy_pattern(r"\d")
 _LINE_NUMBER: Final = lazy_pattern(r" *\d{1,9}", re.ASCII)
 _SENTENCE_END: Final = lazy_pattern(r"[.!?:;\u2026][\"')\]]*\s*$")
 _LIST_ITEM: Final = lazy_pattern(r"\s*(?:[-*+]|\d+[.)]) \S")
+_ITEM_MARK: Final = lazy_pattern(r"\s*(?:[-*+\u2022]|\(?\w{1,4}[.)])?\s*")
 _TIME_WITH_COMMA: Final = lazy_pattern(r"\d\d:\d\d:\d\d,\d{3}(?=[\s\]])")
 """A time with milliseconds, as Python's logging writes it."""
 _RULE_CELL: Final = lazy_pattern(r"\s*(?::?-{2,}:?\s*)?")
@@ -275,7 +276,7 @@ def measure_heading(edges: Edges) -> int:
 
 
 def has_false_columns(edges: Edges) -> bool:
-    """Whether lines have as many commas or semicolons each without being CSV: prose, a log, a list or code."""
+    """Whether lines have as many commas, semicolons or tabs each without being CSV: prose, a log, a list or code."""
     headings = filter(None, (pattern.match(edges.head) for pattern in _HEADINGS))
     starts = (0, *(heading.end() for heading in headings))
     found = (_find_columns(_read_lines(edges.head[start:], is_whole=edges.is_whole)) for start in starts)
@@ -331,6 +332,8 @@ class _Columns(msgspec.Struct, frozen=True):
             return True
         if self.delimiter == "|":
             return self._are_most(_has_changes) or _is_rule(self.rows[1])
+        if self.delimiter == "\t":
+            return self._are_most(_is_paragraph)
         tests = (
             _has_one_cell,
             self._has_open_brackets,
@@ -382,6 +385,12 @@ def _has_one_cell(row: Sequence[str]) -> bool:
 
 def _is_item(row: Sequence[str]) -> bool:
     return _is_spaced(row) and _LIST_ITEM.match(row[0]) is not None
+
+
+def _is_paragraph(row: Sequence[str]) -> bool:
+    """Whether a tab indents a sentence, also after the sign or the number of a list's item."""
+    mark, *words = row
+    return len(words) == 1 and len(words[0].split()) >= _MIN_WORDS and _ITEM_MARK.fullmatch(mark) is not None
 
 
 def _is_log_line(row: Sequence[str]) -> bool:
