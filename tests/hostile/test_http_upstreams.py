@@ -299,6 +299,48 @@ async def test_an_error_with_the_status_404_does_not_end_the_session(
         assert upstream.seen["initialize"] == 1
 
 
+UNKNOWN_SESSION: Final = {
+    "a status": (404, b""),
+    "an invalid session": (400, b"Invalid session ID"),
+    "a new server for one session": (400, error(None, "Bad Request: Server not initialized")),
+    "an old Rust server": (401, b"Unauthorized: Session not found"),
+}
+"""How servers answer after a restart."""
+
+
+@pytest.mark.parametrize("kind", UNKNOWN_SESSION)
+async def test_a_session_that_the_server_does_not_know_is_replaced(
+    configured: Configured, open_lines: OpenLines, kind: str
+) -> None:
+    status, words = UNKNOWN_SESSION[kind]
+
+    async def answer(writer: asyncio.StreamWriter, identity: Any) -> None:
+        is_known = upstream.seen["initialize"] > 1
+        writer.write(whole(text(identity, "known")) if is_known else whole(words, "text/plain", status))
+
+    upstream = Upstream(answer)
+    async with listening(upstream), open_lines(configured({"bad": {"url": upstream.url}})) as client:
+        await client.greet()
+        assert await client.text("odd_mirrored") == "known"
+        assert upstream.seen["odd"] == upstream.seen["initialize"] == 2
+
+
+@pytest.mark.parametrize("kind", UNKNOWN_SESSION)
+async def test_a_session_is_replaced_when_its_event_stream_ends_so(
+    configured: Configured, open_lines: OpenLines, kind: str
+) -> None:
+    status, words = UNKNOWN_SESSION[kind]
+
+    async def answer(writer: asyncio.StreamWriter, _identity: Any) -> None:
+        is_first = upstream.seen["GET"] == 1
+        writer.write(head(EVENTS) + RESUMED if is_first else whole(words, "text/plain", status))
+
+    upstream = Upstream(GET=answer)
+    async with listening(upstream), open_lines(configured({"bad": {"url": upstream.url}})) as client:
+        await client.greet()
+        await until(lambda: upstream.seen["initialize"] == 2)
+
+
 async def test_a_listing_that_fails_at_the_start_is_explained(configured: Configured, run: Run) -> None:
     for response, reason in (
         (whole(b"{}", status=500), "HTTP status 500 instead of MCP."),
@@ -367,6 +409,27 @@ async def test_a_failed_handshake_of_the_older_transport_is_named_at_once(
     assert reason in checked.err
 
 
+async def test_the_older_transport_ends_the_handshake_before_a_request(configured: Configured, run: Run) -> None:
+    upstream, is_early = OldUpstream(b""), asyncio.Event()
+
+    async def end_handshake(writer: asyncio.StreamWriter, _identity: Any) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(is_early.wait(), 0.3)
+        writer.write(whole(b"", status=202))
+        del upstream.answers["tools/list"]
+
+    async def list_early(writer: asyncio.StreamWriter, _identity: Any) -> None:
+        is_early.set()
+        writer.write(whole(b"", status=500))
+
+    upstream.answers |= {"notifications/initialized": end_handshake, "tools/list": list_early}
+    async with listening(upstream):
+        checked = await run("check", "--config", str(configured({"old": {"url": upstream.url, "transport": "sse"}})))
+        upstream.ended.set()
+    assert not is_early.is_set()
+    assert checked.code == 0
+
+
 @pytest.mark.parametrize(
     ("status", "address"), [(302, "/login"), (302, "https://127.0.0.1:1/"), (307, "//other/"), (308, "http://[")]
 )
@@ -400,11 +463,11 @@ async def test_a_stream_is_not_resumed_after_its_call(configured: Configured, op
 
 async def test_a_stream_is_resumed_after_the_last_message(configured: Configured, open_lines: OpenLines) -> None:
     async with (
-        listening(Upstream(GET=head(EVENTS) + b"id: first\nretry: 0\ndata: %b\n\n" % NOTE)) as upstream,
+        listening(Upstream(GET=head(EVENTS) + b"id: %b\nretry: 0\ndata: %b\n\n" % ("né 1".encode(), NOTE))) as upstream,
         open_lines(configured({"bad": {"url": upstream.url}})) as client,
     ):
         await client.greet()
-        await until(lambda: "first" in upstream.resumed)
+        await until(lambda: "né 1" in upstream.resumed)
 
 
 async def test_a_delay_applies_to_all_further_events_of_a_stream(configured: Configured, open_lines: OpenLines) -> None:

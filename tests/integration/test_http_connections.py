@@ -7,6 +7,7 @@ import struct
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,6 +212,25 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
             await anyio.sleep(0.001)
         assert await site.read() == b"hi"
         assert site.connections == 2
+
+
+async def test_a_connection_closed_at_this_moment_is_not_used_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads, anyio.fail_after(BOUND):
+        server.settimeout(BOUND)
+
+        def answer_and_close() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(JSON)
+
+        connections = HttpConnections(open_connection, 20, 5.0, no_proxy)
+        for _ in range(3):
+            serving_one = threads.submit(answer_and_close)
+            request = httpx2.Request("POST", f"http://127.0.0.1:{server.getsockname()[1]}/", content=b"body")
+            assert await (await connections.handle_async_request(request)).aread() == b"hi"
+            serving_one.result()  # while it waits, the event loop does not notice the end
+        await connections.aclose()
 
 
 async def test_an_idle_connection_expires() -> None:

@@ -35,9 +35,9 @@ _PROXY_TIMEOUT: Final = 9.0
 _PROXY_FAILURES: Final = (TimeoutError, httpx2.TransportError, h11.RemoteProtocolError)
 _KEPT: Final = 20
 """Idle connections that are kept open."""
-_KEPT_SECONDS: Final = 4.0
-"""How long they are kept open: shorter than the 5 s of many servers (uvicorn, Node.js), as a request on a connection
-that closes at that moment fails."""
+_KEPT_SECONDS: Final = 1.5
+"""How long they are kept open: shorter than the 2 s of gunicorn and the 5 s of other servers (uvicorn, Node.js), as a
+request on a connection that closes at that moment fails."""
 
 
 class AddressPolicy(msgspec.Struct, frozen=True):

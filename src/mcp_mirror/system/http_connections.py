@@ -6,6 +6,7 @@ request in one packet. h11 reads and writes the protocol.
 """
 
 import asyncio
+import selectors
 import socket
 import ssl
 import sys
@@ -42,6 +43,8 @@ CLOSED_EARLY: Final = "it ended before the response was complete"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
+_Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""A selector that takes no handle of the system, and any number of a socket; Windows has only the other one."""
 
 Origin = tuple[str, str, int]
 """Scheme, host and port of a URL."""
@@ -67,6 +70,12 @@ class Receiver(asyncio.Protocol):
     def is_idle(self) -> bool:
         """Whether the connection is open, and the other side has sent nothing."""
         return not (self._chunks or self._has_ended or self.transport.is_closing())
+
+    def has_unread(self) -> bool:
+        """Whether something has arrived, or the connection has ended, that the event loop has not noticed yet."""
+        with _Selector() as selector:
+            selector.register(self.transport.get_extra_info("socket"), selectors.EVENT_READ)
+            return bool(selector.select(0))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -207,6 +216,10 @@ class _HttpConnection:
         A connection is not idle if the server has closed it, or has sent anything since the last response.
         """
         return _read_clock() < self._idle_since + seconds and self._receiver.is_idle
+
+    def has_unread(self) -> bool:
+        """Whether the server has closed the connection, or sent anything, a moment ago."""
+        return self._receiver.has_unread()
 
     def close(self) -> None:
         """Close the connection."""
@@ -369,10 +382,13 @@ class HttpConnections(httpx2.AsyncBaseTransport):
                 self._idle.remove(connection)
                 connection.close()
         origin = _origin_of(url)
-        found = next((one for one in reversed(self._idle) if one.origin == origin), None)
-        if found is not None:
-            self._idle.remove(found)
-        return found
+        for connection in reversed(self._idle.copy()):
+            if connection.origin == origin:
+                self._idle.remove(connection)
+                if not connection.has_unread():
+                    return connection
+                connection.close()
+        return None
 
     async def _open(self, request: httpx2.Request) -> _HttpConnection:
         """Open a connection for a request.

@@ -1,5 +1,6 @@
 """The transport to a URL: Streamable HTTP, or the older HTTP+SSE."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -51,8 +52,13 @@ _TOO_LARGE: Final = 413
 _LATER: Final = frozenset({409, 429, 502, 503, 504})
 """Statuses for an event stream that may be opened later: the server has not noticed the end of the last one (409), or
 it, or a proxy in front of it, is busy or starts again."""
-_UNKNOWN_SESSION: Final = frozenset({400, 404})
-"""Statuses with which servers answer in a session that they do not know."""
+_UNKNOWN_SESSION: Final = {
+    400: re.compile(rb"session|server not initialized", re.IGNORECASE),
+    401: re.compile(rb"session not found", re.IGNORECASE),
+    404: re.compile(rb"session", re.IGNORECASE),
+}
+"""By status, what the bodies say with which servers answer in a session that they do not know: the Rust SDK before
+version 0.17 uses 401, and servers of the TypeScript SDK that serve one session do not name it after their restart."""
 _DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
 _MAX_FAILURES: Final = 2
@@ -63,6 +69,7 @@ _LONGEST_OPEN_INTERVAL: Final = 4.0
 """The same, at most."""
 _UNREACHED: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
 _INITIALIZE: Final = "initialize"
+_INITIALIZED: Final = "notifications/initialized"
 _SUBSCRIBE: Final = "subscriptions/listen"
 _NO_STORE: Final = {"cache-control": "no-store"}
 
@@ -126,6 +133,8 @@ class HttpStreams(RequestSink):
             self._bodies.expect(message.id, scope := anyio.CancelScope())
             headers = item.metadata.headers if isinstance(item.metadata, ClientMessageMetadata) else None
             self._tasks.start_soon(self._exchange_for_sdk, scope, message, self._encode(item), headers or {})
+        elif getattr(message, "method", "") == _INITIALIZED:  # the server must know it before the next request
+            await self._post_message(item)
         else:
             await self._messages.send(item)
 
@@ -206,13 +215,13 @@ class StreamableHttp(HttpStreams):
             self._session.pop(VERSION_HEADER, None)
         elif headers and VERSION_HEADER in headers:
             self._session[VERSION_HEADER] = headers[VERSION_HEADER]
-        if method == "notifications/initialized":  # the server must know it before the next request
-            await self._post_message(item)
+        if method == "notifications/cancelled" and self._session.get(VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS:
+            if params := getattr(message, "params", None):
+                self._bodies.cancel(params["requestId"])  # the end of its stream is the cancellation
+            return
+        await super().send(item)
+        if method == _INITIALIZED:
             self._tasks.start_soon(self._follow_events)
-        elif method != "notifications/cancelled" or self._session.get(VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS:
-            await super().send(item)
-        elif params := getattr(message, "params", None):
-            self._bodies.cancel(params["requestId"])  # the end of its stream is the cancellation
 
     async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
         if response.status_code in _UNKNOWN_SESSION and SESSION_HEADER in response.request.headers:
@@ -231,14 +240,19 @@ class StreamableHttp(HttpStreams):
             finally:
                 await close(response)
 
-    async def _read_refusal(self, response: httpx2.Response, identity: RequestId) -> httpx2.Response:
-        """Return the error response in a session that the server may not know, as after its restart."""
+    async def _read_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+        """Return the error response in a session that the server may not know, as after its restart.
+
+        `identity` is the id of the request that it answers; None: a request for the event stream.
+        """
         body = await read_beginning(response, MAX_ERROR_BYTES)
-        answered = recover_id(body) == identity  # a response to this request, which the server may have executed
-        names_session = b"session" in body.lower()
-        is_unknown = names_session and not answered
+        response.extensions["network_stream"].abort()  # as `close` does
+        # A response to this very request, which the server may have executed:
+        is_answer = identity is not None and recover_id(body) == identity
+        names_session = _UNKNOWN_SESSION[response.status_code].search(body) is not None
+        is_unknown = names_session and not is_answer
         if response.status_code == httpx2.codes.NOT_FOUND:
-            is_unknown = names_session or not answered
+            is_unknown = names_session or not is_answer
         if is_unknown:
             self._bypass.report_unknown_session(identity)
         return replace_body(response, content=body, request=response.request)
@@ -299,8 +313,6 @@ class StreamableHttp(HttpStreams):
                 continue
             else:
                 failures += 1
-                if has_opened and response is not None and response.status_code == httpx2.codes.NOT_FOUND:
-                    self._bypass.report_unknown_session(None)
             await position.wait()
 
     async def _open_events(self, position: StreamPosition, *, has_opened: bool = False) -> httpx2.Response | None:
@@ -321,6 +333,9 @@ class StreamableHttp(HttpStreams):
             return None
         self._bypass.unreachable = None
         if not _is_event_stream(response):
+            with anyio.move_on_after(END_TIMEOUT), suppress(httpx2.TransportError):
+                if has_opened and response.status_code in _UNKNOWN_SESSION:
+                    await self._read_refusal(response, None)
             await close(response)
         return response
 

@@ -74,11 +74,12 @@ class HttpRequests:
         if body is not None:
             all_headers["content-type"] = JSON
             all_headers["content-length"] = str(sum(map(len, body)))
+        encoded = httpx2.Headers(all_headers, encoding="utf-8")  # servers choose the ids of sessions and events
         limit = self.timeout
         extensions = {"timeout": {"connect": _CONNECT_TIMEOUT, "read": None, "write": limit, "pool": limit}}
         for _ in range(_MAX_REDIRECTS):
             request = httpx2.Request(
-                method, target, headers=all_headers, stream=_RequestBody(body or ()), extensions=extensions
+                method, target, headers=encoded, stream=_RequestBody(body or ()), extensions=extensions
             )
             if self._cookies:
                 self._cookies.set_cookie_header(request)
