@@ -136,6 +136,13 @@ class RedisStore:
         self.events: Final[EventLog] = EncryptedEventLog(RedisEventLog(self._redis, self._keys, clock), self._encryptor)
         self._expiry = round(policy.lifetime + TOMBSTONE_LIFETIME)
         """Seconds after which all keys but those of bytes expire: they describe a value after it has expired."""
+        self._settings = {
+            "lifetime": policy.lifetime,
+            "blob_milliseconds": str(max(int(policy.lifetime * 1000), 1)),
+            "expiry": str(self._expiry),
+            "max_tombstones": MAX_TOMBSTONES,
+            "namespace_tombstones": NAMESPACE_TOMBSTONES,
+        }
         self._objects = objects
         self._registry = objects and ObjectRegistry(self._redis, self._keys, objects, clock, self._expiry)
         self._sweeper = ExpirySweeper(self._remove_expired)
@@ -177,14 +184,9 @@ class RedisStore:
         Names among the arguments are encoded. Arguments that are None are left out.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
-        settings = {
-            "now": self._clock(),
-            "lifetime": self._policy.lifetime,
-            "tombstone_seconds": round(TOMBSTONE_LIFETIME),
-            "max_tombstones": MAX_TOMBSTONES,
-            "namespace_tombstones": NAMESPACE_TOMBSTONES,
-        }
-        return await self._redis.call(operation, settings | given, *blobs, is_write=is_write)
+        return await self._redis.call(
+            operation, {**self._settings, "now": self._clock(), **given}, *blobs, is_write=is_write
+        )
 
     async def check(self) -> None:
         """Make a write without effect, and list objects of the bucket."""
@@ -241,7 +243,7 @@ class RedisStore:
                 is_write=True,
                 **value._asdict(),
                 created=descriptor.created,
-                slug=encode_name(slug_of(descriptor.base)) or None,
+                label=encode_name(slug_of(descriptor.base)) or None,
                 max_values=policy.max_values,
                 max_bytes=policy.max_bytes,
                 share_values=policy.share_values,
@@ -267,14 +269,14 @@ class RedisStore:
         reply = await self._call("describe", owner=owner, base=name, most=most)
         if reply is None:
             return None
-        record, reason, *rest = reply
-        if not record:
-            self._warn_of_lost_values()
-            return None
+        record, reason, used, *rest = reply
+        self._warn_of_lost_values(reason == b"lost")
         if reason:
-            [at] = rest
-            return self._build_tombstone(self._codec.decode(namespace, base, record), reason, at)
-        used, mark, size, chunk, content = rest
+            with decoding():
+                at = float(used)
+            known = self._codec.decode(namespace, base, record) if record else None
+            return known and Tombstone(known, "expired" if reason == b"expired" else "evicted", at)
+        mark, size, chunk, content = rest
         try:
             known = self._codec.decode(namespace, base, record)
         except StoreError:  # the value was not used, so it keeps the time of its last use
@@ -291,18 +293,9 @@ class RedisStore:
                 check_object_name(value.mark)
         return ReadableValue(**msgspec.structs.asdict(known), place=value, head=record[:HEAD], content=content)
 
-    def _build_tombstone(self, known: Descriptor, reason: bytes, at: bytes) -> Tombstone:
-        with decoding():
-            time = float(at)
-        if reason == b"unlisted" and known.expires <= time:
-            return Tombstone(known, "expired", known.expires)
-        if reason in (b"unlisted", b"incomplete"):
-            self._warn_of_lost_values()
-        return Tombstone(known, "expired" if reason == b"expired" else "evicted", time)
-
-    def _warn_of_lost_values(self) -> None:
-        """Log, once, that keys of a value are gone although no gateway has removed them."""
-        if not self._has_lost_values:
+    def _warn_of_lost_values(self, lost: int) -> None:
+        """Log, once, that keys of values are gone although no gateway has removed them; `lost` is their number."""
+        if lost and not self._has_lost_values:
             self._has_lost_values = True
             _logger.warning(_REMOVED_BY_SERVER)
 
@@ -375,9 +368,8 @@ class RedisStore:
             page = await self._call("list", owner=encode_name(namespace), slug=tool, most=most, **place)
             if page is None:
                 raise LookupError(after)
-            lost, last, *rows = page
-            if lost:
-                self._warn_of_lost_values()
+            lost, end, rows = page
+            self._warn_of_lost_values(lost)
             with decoding():
                 for base, used, record in rows:
                     pacer.begin()
@@ -385,15 +377,14 @@ class RedisStore:
                         expires = float(used) + self._policy.lifetime
                         listed.append(msgspec.structs.replace(known, expires=expires))
                     await pacer.end()
-                if not last:
-                    break
-                place = {"after": last[0].decode(), "created": last[1].decode()}
-        return tuple(listed)
+                place = {"follows": end.decode()}
+            if not end:
+                break
+        return tuple(listed[:limit])
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
         lost, bases = await self._call("near", owner=encode_name(namespace), text=encode_name(text), most=limit)
-        if lost:
-            self._warn_of_lost_values()
+        self._warn_of_lost_values(lost)
         with decoding():
             return tuple(map(decode_name, bases))
 
