@@ -14,7 +14,7 @@ from mcp_mirror.system.patterns import lazy_pattern
 _WIDTH: Final = 116
 _ACTIVE: Final = lazy_pattern(r"^(\s*)(?=[^\s#])")
 """The beginning of a line that is not a comment."""
-_FORM: Final = re.compile(r"(?<=^a scope):.*|(?<=^a level):.*| in (?:bytes|seconds), or with .*| such as https:.*")
+_FORM: Final = lazy_pattern(r"(?<=^a scope):.*|(?<=^a level):.*| in (?:bytes|seconds), or with .*| such as https:.*")
 """The form of a value, which the head of the page describes once."""
 _PAGE_HEAD: Final = """\
 # All configuration keys

@@ -6,7 +6,7 @@ request in one packet. h11 reads and writes the protocol.
 """
 
 import asyncio
-import selectors
+import select
 import socket
 import ssl
 import sys
@@ -43,8 +43,6 @@ CLOSED_EARLY: Final = "it ended before the response was complete"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
-_Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
-"""A selector that takes no handle of the system, and any number of a socket; Windows has only the other one."""
 
 Origin = tuple[str, str, int]
 """Scheme, host and port of a URL."""
@@ -73,9 +71,12 @@ class Receiver(asyncio.Protocol):
 
     def has_unread(self) -> bool:
         """Whether something has arrived, or the connection has ended, that the event loop has not noticed yet."""
-        with _Selector() as selector:
-            selector.register(self.transport.get_extra_info("socket"), selectors.EVENT_READ)
-            return bool(selector.select(0))
+        connection = self.transport.get_extra_info("socket")
+        if sys.platform == "win32":
+            return bool(select.select([connection], [], [], 0)[0])
+        poll = select.poll()  # of a socket with any number
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""

@@ -21,6 +21,7 @@ from mcp_mirror.payload.json_rpc import RequestId, recover_id
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.upstreams import HttpEndpoint
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.oauth import Authorizer
 from mcp_mirror.upstreams.transports.cookies import AcceptCookies
@@ -53,9 +54,9 @@ _LATER: Final = frozenset({409, 429, 502, 503, 504})
 """Statuses for an event stream that may be opened later: the server has not noticed the end of the last one (409), or
 it, or a proxy in front of it, is busy or starts again."""
 _UNKNOWN_SESSION: Final = {
-    400: re.compile(rb"session|server not initialized", re.IGNORECASE),
-    401: re.compile(rb"session not found", re.IGNORECASE),
-    404: re.compile(rb"session", re.IGNORECASE),
+    400: lazy_pattern(rb"session|server not initialized", re.IGNORECASE),
+    401: lazy_pattern(rb"session not found", re.IGNORECASE),
+    404: lazy_pattern(rb"session", re.IGNORECASE),
 }
 """By status, what the bodies say with which servers answer in a session that they do not know: the Rust SDK before
 version 0.17 uses 401, and servers of the TypeScript SDK that serve one session do not name it after their restart."""
