@@ -906,9 +906,9 @@ async def test_without_the_package_there_is_no_tool(monkeypatch: pytest.MonkeyPa
     async with with_tools() as mirror:
         assert "memory_run" not in [tool["name"] for tool in mirror.tools("mcp")]
         assert "Unknown tool" in (await mirror.call("memory_run", {"code": "1"})).text
-        with pytest.raises(MirrorError, match=r"pip install '\.\[code\]'"):
+        with pytest.raises(MirrorError, match=r"pip install 'mcp-mirror\[code\]'"):
             await mirror.run("1")
-    with pytest.raises(MirrorError, match=r"pip install '\.\[code\]'"):
+    with pytest.raises(MirrorError, match=r"pip install 'mcp-mirror\[code\]'"):
         load_config(configured({}, code={"seconds": 1}), {})
 
 

@@ -346,7 +346,7 @@ async def test_without_the_package_there_is_no_sql(monkeypatch: pytest.MonkeyPat
         (advert,) = [tool for tool in mirror.tools("mcp") if tool["name"] == "memory_query"]
         assert "sql" not in json.dumps(advert).lower()
         assert "has no argument 'sql'" in (await mirror.call("memory_query", {"sql": "SELECT 1"})).text
-        with pytest.raises(MirrorError, match=r"pip install '\.\[sql\]'"):
+        with pytest.raises(MirrorError, match=r"pip install 'mcp-mirror\[sql\]'"):
             await mirror.sql("SELECT 1")
 
 
