@@ -172,7 +172,7 @@ def client_page(client: Client) -> str:
     parts = [
         f"# {client.title}",
         f"```console\nmcp-mirror install {client.name}\n```",
-        "The command writes `mcp-mirror wrap` before each server's command and prints, for example:",
+        "The command writes `mcp-mirror wrap` before each server's command, and prints:",
         f"```text\n{output}```",
         "`--dry-run` prints the change and writes nothing:",
         f"```diff\n{diff}```",
@@ -184,7 +184,7 @@ def client_page(client: Client) -> str:
         "## Files",
         _table(client),
         (
-            f"Source: [the documentation]({client.source}) of {client.title}. {_describe_tests(client)}\n"
+            f"Source: [the documentation]({client.source}). {_describe_tests(client)}\n"
             "Nothing was run on macOS or Windows."
         ),
     ]  # fmt: skip
@@ -193,10 +193,10 @@ def client_page(client: Client) -> str:
 
 def _describe_tests(client: Client) -> str:
     if client.name in _REAL:
-        return "`make clients` runs the real program on\nLinux with wrapped servers and a scripted model provider."
+        return "`make clients` runs the real program on Linux with a scripted model."
     if program := _BY_HAND.get(client.name):
-        return f"{program} was run by\nhand on Linux with wrapped servers and a scripted model provider."
-    return "Tests check\nthe paths and the format of the files; the client itself was not run."
+        return f"{program} was run by hand on Linux with a scripted model."
+    return "Tests check paths and formats; the client itself was not run."
 
 
 def _run(client: Client) -> tuple[str, str]:
