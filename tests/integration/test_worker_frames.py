@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ RESPONSES = {
 async def test_a_worker_finds_the_same_as_this_process(scanner: FrameScanner, tmp_path: Path, name: str) -> None:
     frame = frame_of(tmp_path, RESPONSES[name])
     here = process_frame(frame.view, order())
-    there = await scanner.scan(frame, order())
+    there = await scanner.scan(frame, order(), "alice")
     assert isinstance(here, ProcessedResult)
     assert isinstance(there, ProcessedResult)
     assert there.notice == here.notice
@@ -117,7 +117,7 @@ async def test_a_worker_finds_the_same_as_this_process(scanner: FrameScanner, tm
 
 async def test_a_worker_sends_no_large_members_but_the_labels_in_them(scanner: FrameScanner, tmp_path: Path) -> None:
     meta = {"view": "x" * 1_000_000, "ifc": {"confidentiality": "secret"}}
-    result = await scanner.scan(frame_of(tmp_path, response(structuredContent={"a": 1}, _meta=meta)), order())
+    result = await scanner.scan(frame_of(tmp_path, response(structuredContent={"a": 1}, _meta=meta)), order(), "alice")
     assert isinstance(result, ProcessedResult)
     assert result.ifc == meta["ifc"]
     assert len(result.captured.other_members) < 1000
@@ -125,7 +125,7 @@ async def test_a_worker_sends_no_large_members_but_the_labels_in_them(scanner: F
 
 async def test_a_json_rpc_error_is_reported(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no such tool"}})
-    assert await scanner.scan(frame, order()) == RejectedFrame(-32602, "no such tool")
+    assert await scanner.scan(frame, order(), "alice") == RejectedFrame(-32602, "no such tool")
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,10 @@ async def test_a_malformed_response_is_an_error_and_the_next_is_read(
     scanner: FrameScanner, tmp_path: Path, message: bytes, message_pattern: str
 ) -> None:
     with pytest.raises(WireError, match=message_pattern):
-        await scanner.scan(frame_of(tmp_path, message), order())
-    assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
+        await scanner.scan(frame_of(tmp_path, message), order(), "alice")
+    assert isinstance(
+        await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order(), "alice"), ProcessedResult
+    )
 
 
 MANY_BLOCKS = b'{"jsonrpc":"2.0","id":1,"result":{"content":[%b1]}}'
@@ -155,37 +157,54 @@ async def test_a_result_of_too_many_parts_takes_a_bounded_memory(
     with Spool(WirePolicy(), tmp_path / "spool") as spool:
         async with aclosing(FrameScanner(child_watchdog, spool)) as scanner:
             with pytest.raises(WireError, match="too many members and items"):
-                await scanner.scan(frame_of(tmp_path, MANY_BLOCKS % (b"1," * 300_000)), order())
-            assert isinstance(await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order()), ProcessedResult)
+                await scanner.scan(frame_of(tmp_path, MANY_BLOCKS % (b"1," * 300_000)), order(), "alice")
+            assert isinstance(
+                await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order(), "alice"), ProcessedResult
+            )
 
 
-async def test_one_principals_results_leave_a_process_for_others(
-    scanner: FrameScanner, child_watchdog: RecordingWatchdog, tmp_path: Path
+POINTER = b'{"a":"%b","b":"grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"}' % (b"x" * 200_000)
+"""Arguments with a path."""
+WORK: dict[str, Callable[[FrameScanner, Path, str], Awaitable[object]]] = {
+    "results": lambda scanner, folder, principal: scanner.scan(
+        frame_of(folder, RESPONSES["structured"]), order(), principal
+    ),
+    "relayed results": lambda scanner, folder, principal: scanner.open(
+        frame_of(folder, RESPONSES["structured"]), 100, principal
+    ),
+    "arguments": lambda scanner, _folder, principal: scanner.find(POINTER, frozenset({"grid"}), 9, principal),
+    "values": lambda scanner, _folder, principal: scanner.locate(b"[%b1]" % (b"1," * 3_000_000), None, (9,), principal),
+}
+
+
+@pytest.mark.parametrize("kind", WORK)
+async def test_the_work_of_one_principal_leaves_a_process_for_others(
+    scanner: FrameScanner, child_watchdog: RecordingWatchdog, tmp_path: Path, kind: str
 ) -> None:
-    read = list[str]()
+    done = list[str]()
 
-    async def scan(principal: str, number: int) -> None:
+    async def work(principal: str, number: int) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        await scanner.scan(frame_of(folder, RESPONSES["structured"]), order(), principal)
-        read.append(principal)
+        await WORK[kind](scanner, folder, principal)
+        done.append(principal)
 
     with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
             for number in range(2):
-                tasks.start_soon(scan, "mallory", number)
+                tasks.start_soon(work, "mallory", number)
         for pid in (stopped := tuple(child_watchdog.added)):
             os.kill(pid, signal.SIGSTOP)
         async with anyio.create_task_group() as tasks:
             for number in range(2, 6):
-                tasks.start_soon(scan, "mallory", number)
+                tasks.start_soon(work, "mallory", number)
             await anyio.wait_all_tasks_blocked()
-            await scan("alice", 6)
-            assert read[2:] == ["alice"]
+            await work("alice", 6)
+            assert done[2:] == ["alice"]
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
     assert len(stopped) == 2
-    assert read.count("mallory") == 6
+    assert done.count("mallory") == 6
 
 
 async def test_a_text_that_breaks_off_leaves_no_decoded_file(scanner: FrameScanner, tmp_path: Path) -> None:
@@ -193,15 +212,15 @@ async def test_a_text_that_breaks_off_leaves_no_decoded_file(scanner: FrameScann
     literal = json.dumps(text).replace("\\\\q", "\\q").encode()
     frame = frame_of(tmp_path, b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":%b}]}}' % literal)
     with pytest.raises(WireError, match="not valid JSON"):
-        await scanner.scan(frame, order())
+        await scanner.scan(frame, order(), "alice")
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["frame"]
 
 
 async def test_a_pointer_is_resolved_inside_a_file(scanner: FrameScanner, tmp_path: Path) -> None:
     data = b'junk{"rows":[1,22,333]}junk'
     place = FileSpan(str(frame_of(tmp_path, data).path), Span(4, len(data) - 8))
-    assert await scanner.locate(data[4:-4], place, ("rows", "2")) == Span(14, 3)
-    assert await scanner.locate(data[4:-4], place, ("rows", "3")) == Miss(1, "array", length=3)
+    assert await scanner.locate(data[4:-4], place, ("rows", "2"), "alice") == Span(14, 3)
+    assert await scanner.locate(data[4:-4], place, ("rows", "3"), "alice") == Miss(1, "array", length=3)
 
 
 async def test_concurrent_jobs_are_all_done(scanner: FrameScanner, tmp_path: Path) -> None:
@@ -210,7 +229,7 @@ async def test_concurrent_jobs_are_all_done(scanner: FrameScanner, tmp_path: Pat
     found: dict[int, object] = {}
 
     async def ask(index: int) -> None:
-        found[index] = await scanner.locate(data, place, (str(index),))
+        found[index] = await scanner.locate(data, place, (str(index),), "alice")
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
@@ -224,8 +243,8 @@ async def test_concurrent_jobs_are_all_done(scanner: FrameScanner, tmp_path: Pat
 async def test_a_worker_that_dies_fails_one_job(scanner: FrameScanner, tmp_path: Path) -> None:
     frame = frame_of(tmp_path, RESPONSES["structured"])
     with pytest.raises(UpstreamError, match="Try again"):
-        await scanner.scan(frame, order(tool=FatalText("grid")))
-    assert isinstance(await scanner.scan(frame, order()), ProcessedResult)
+        await scanner.scan(frame, order(tool=FatalText("grid")), "alice")
+    assert isinstance(await scanner.scan(frame, order(), "alice"), ProcessedResult)
 
 
 async def test_without_a_free_handle_the_missing_worker_is_named(
@@ -233,7 +252,7 @@ async def test_without_a_free_handle_the_missing_worker_is_named(
 ) -> None:
     refuse_processes(monkeypatch)
     with pytest.raises(UpstreamError, match=r"cannot start: the gateway has no free file handle.*`ulimit -n`"):
-        await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order())
+        await scanner.scan(frame_of(tmp_path, RESPONSES["structured"]), order(), "alice")
 
 
 async def test_a_list_is_split_up_to_its_limits(scanner: FrameScanner, tmp_path: Path) -> None:
@@ -274,17 +293,17 @@ async def test_a_list_that_cannot_be_read_is_an_error(scanner: FrameScanner, tmp
 async def test_the_pointers_in_large_arguments_are_found(scanner: FrameScanner, size: int) -> None:
     path = "grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
     arguments = b'{"a":"%b","b":"%b"}' % (b"x" * size, path.encode())
-    (found,) = await scanner.find(arguments, frozenset({"grid"}), 9)
+    (found,) = await scanner.find(arguments, frozenset({"grid"}), 9, "alice")
     assert bytes(arguments[found.span.start : found.span.stop]).strip(b'"').decode() == path
 
 
 @pytest.mark.parametrize("size", [10, 5 << 20])
 async def test_a_pointer_is_resolved_in_a_value_without_a_file(scanner: FrameScanner, size: int) -> None:
     blob = b'{"a":["%b",12]}' % (b"x" * size)
-    found = await scanner.locate(blob, None, ("a", 1))
+    found = await scanner.locate(blob, None, ("a", 1), "alice")
     assert isinstance(found, Span)
     assert blob[found.start : found.stop] == b"12"
-    assert isinstance(await scanner.locate(blob, None, ("b",)), Miss)
+    assert isinstance(await scanner.locate(blob, None, ("b",), "alice"), Miss)
 
 
 @pytest.mark.parametrize("size", [10, 200_000])
@@ -308,7 +327,7 @@ def test_a_search_of_arguments_of_100_mb_does_not_block_the_event_loop(tmp_path:
         with ChildWatchdog() as child_watchdog, Spool(WirePolicy(), tmp_path) as spool:
             scanner = FrameScanner(child_watchdog, spool)
             measure_stalls()
-            assert await scanner.find(arguments, frozenset({"grid"}), 9) == ()
+            assert await scanner.find(arguments, frozenset({"grid"}), 9, "alice") == ()
             await asyncio.sleep(0.01)  # so that the last pass of the loop is measured
             return loop.stalls.longest
 
@@ -327,7 +346,7 @@ async def test_without_a_free_handle_a_large_result_is_an_error_with_the_cause(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
     frame = frame_of(tmp_path, RESPONSES["a long text"])
-    await scanner.scan(frame, order())
+    await scanner.scan(frame, order(), "alice")
     monkeypatch.setattr(mapped_files, "map_file", refuse)
     with pytest.raises(UpstreamError, match="Too many open files"):
-        await scanner.scan(frame, order())
+        await scanner.scan(frame, order(), "alice")

@@ -246,7 +246,7 @@ class Dispatcher:
     async def _scan(self, call: Call, catalog: Catalog, known: frozenset[str]) -> tuple[Pointers, frozenset[str]]:
         """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
         scan, most = self._gateway.scanner.find, self._gateway.limits.traffic.max_pointers
-        pointers = await scan(call.arguments, known, most)
+        pointers = await scan(call.arguments, known, most, call.namespace)
         added = frozenset[str]()
         if _may_have_foreign_path(call, pointers):
             with suppress(StoreError):  # every use of a path will report it
@@ -257,7 +257,7 @@ class Dispatcher:
             self._foreign_slugs.clear()
         known = known | added
         self._foreign_slugs[call.namespace] = known - catalog.slugs
-        return await scan(call.arguments, known, most), known
+        return await scan(call.arguments, known, most, call.namespace), known
 
     def _build_guard(self, call: Call) -> FlowGuard:
         audit = self._gateway.audit.with_correlation(call.id)

@@ -339,7 +339,7 @@ class Relay(msgspec.Struct):
             if not isinstance(response, SpooledFrame):
                 return response
             try:
-                members = await gateway.scanner.open(response, gateway.limits.max_depth)
+                members = await gateway.scanner.open(response, gateway.limits.max_depth, channel.caller.namespace)
             except WireError as error:
                 raise UpstreamError(
                     f"Upstream {upstream!r} sent an invalid answer to {request.what}. {error}"

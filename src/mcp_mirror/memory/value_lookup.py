@@ -80,7 +80,7 @@ async def look_up_described(
         raise expired_error(path, left) if isinstance(left, Tombstone) else deleted_error(path)
     file = await _find_file(store, namespace, path.base, start, blob)
     in_worker = start.tokens and len(blob) > INLINE_BYTES
-    span = await scanner.locate(blob, file, start.tokens) if in_worker else locate(blob, start.tokens)
+    span = await scanner.locate(blob, file, start.tokens, namespace) if in_worker else locate(blob, start.tokens)
     if not isinstance(span, Miss):
         return _build_found_value(path, described, blob, span, file)
     depth = len(path.tokens) - len(start.tokens) + span.depth

@@ -47,6 +47,8 @@ answered would have to be called again. The memory limit does not count mapped f
 _SIZE_FOR_CLIENTS: Final = PoolSize(processes=2, per_principal=1)
 """The size of the pool for messages of clients, of which one principal leaves a process for others."""
 
+_UPSTREAMS: Final = ""
+"""In place of a principal: lists belong to upstreams, which share processes with principals as one more of them."""
 _AT_ONCE: Final = 1 << 17
 """Bytes of arguments that are searched inline, in the event loop."""
 _LOCATED: Final = 1 << 22
@@ -66,7 +68,7 @@ class FrameScanner:
         self._spool = spool
 
     async def scan(
-        self, frame: SpooledFrame, options: ProcessingOptions, principal: str = ""
+        self, frame: SpooledFrame, options: ProcessingOptions, principal: str
     ) -> ProcessedResult | RejectedFrame:
         """Process a response in a file. The bytes of the result are memory-mapped from the file."""
         return await self._open(partial(scan, str(frame.path), options), _map_result, principal)
@@ -78,32 +80,34 @@ class FrameScanner:
         """
         job = partial(lift_from, str(frame.path), token, limits.max_depth, limits.max_envelope_bytes)
         try:
-            answer = await self._run(job, self._pool_for_clients, principal)
+            answer = await self._run(job, principal, self._pool_for_clients)
         except PreemptedError:
             raise UpstreamError(
                 "The message was not read to its end because another principal was waiting. Send a smaller message."
             ) from None
         return None if answer is None else Lifted(answer[0], _map_files(_map_spans, answer[1]))
 
-    async def open(self, frame: SpooledFrame, max_depth: int) -> Mapping[str, Buffer] | RejectedFrame:
+    async def open(self, frame: SpooledFrame, max_depth: int, principal: str) -> Mapping[str, Buffer] | RejectedFrame:
         """The members of a result in a file, memory-mapped; those that MCP does not define are in `OTHER_MEMBERS`."""
-        return await self._open(partial(open_members, str(frame.path), max_depth), _map_spans)
+        return await self._open(partial(open_members, str(frame.path), max_depth), _map_spans, principal)
 
     async def open_list(self, frame: SpooledFrame, member: str, most: int) -> OpenedList | RejectedFrame:
         """Split a page of a list in a file: `member` of the result, whose items may have `most` bytes together."""
         job = partial(open_list, str(frame.path), member, most)
-        return await self._open(job, lambda opened: msgspec.structs.replace(opened, whole=frame.view))
+        return await self._open(job, lambda opened: msgspec.structs.replace(opened, whole=frame.view), _UPSTREAMS)
 
-    async def find(self, arguments: Buffer, known: frozenset[str], most: int) -> tuple[Pointer | EscapedPath, ...]:
+    async def find(
+        self, arguments: Buffer, known: frozenset[str], most: int, principal: str
+    ) -> tuple[Pointer | EscapedPath, ...]:
         """Find the pointers in arguments without delaying other calls; ToolError if there are more than `most`."""
         if len(arguments) <= _AT_ONCE and has_few_parts(arguments):
             return find(arguments, known, most)
         if not await _has_candidates_in_slices(arguments):
             return ()
         with TransferFiles(self._spool) as files:
-            return await self._run(partial(find, await files.place(arguments), known, most))
+            return await self._run(partial(find, await files.place(arguments), known, most), principal)
 
-    async def locate(self, blob: Buffer, file: FileSpan | None, tokens: Location) -> Span | Miss:
+    async def locate(self, blob: Buffer, file: FileSpan | None, tokens: Location, principal: str) -> Span | Miss:
         """Follow JSON Pointer tokens from a value. `file` has the same bytes, if the value is in one.
 
         A worker process searches a large value, and one in a file.
@@ -111,7 +115,9 @@ class FrameScanner:
         if file is None and len(blob) <= _LOCATED:
             return await anyio.to_thread.run_sync(locate, blob, tokens)
         with TransferFiles(self._spool) as files:
-            return await files.run_with(lambda placed: self._run(partial(locate_in, placed, tokens)), blob, file)
+            return await files.run_with(
+                lambda placed: self._run(partial(locate_in, placed, tokens), principal), blob, file
+            )
 
     async def convert(self, value: Resolved, wanted: frozenset[str], principal: str) -> Segments | None:
         """Convert a large text to a JSON type that an argument accepts; None if no form fits (`core/conversion.py`).
@@ -121,7 +127,7 @@ class FrameScanner:
         with TransferFiles(self._spool) as files:
             job = partial(convert_text, wanted=wanted, result_file=files.new_result_path())
             answer = await files.run_with(
-                lambda placed: self._run(partial(job, placed), principal=principal), value.blob, value.file
+                lambda placed: self._run(partial(job, placed), principal), value.blob, value.file
             )
             return None if answer is None else (_map_files(map_span, answer),)
 
@@ -131,13 +137,13 @@ class FrameScanner:
         await self._pool_for_clients.aclose()
 
     async def _open(
-        self, job: Callable[[], Answer | RejectedFrame], read: Callable[[Answer], T], principal: str = ""
+        self, job: Callable[[], Answer | RejectedFrame], read: Callable[[Answer], T], principal: str
     ) -> T | RejectedFrame:
         """Run a job on a response in a file, and return its answer with bytes that are memory-mapped."""
-        answer = await self._run(job, self._pool, principal)
+        answer = await self._run(job, principal)
         return answer if isinstance(answer, RejectedFrame) else _map_files(read, answer)
 
-    async def _run(self, job: Callable[[], T], pool: WorkerPool | None = None, principal: str = "") -> T:
+    async def _run(self, job: Callable[[], T], principal: str, pool: WorkerPool | None = None) -> T:
         try:
             return await (pool or self._pool).run(principal, job, None)
         except StartError as error:

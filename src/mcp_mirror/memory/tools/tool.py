@@ -106,10 +106,10 @@ class Memory(msgspec.Struct, frozen=True):
         ToolError if there are too many.
         """
         most = self.limits.traffic.max_pointers
-        found = await self.scanner.find(text, self.path_slugs, most)
+        found = await self.scanner.find(text, self.path_slugs, most, namespace)
         if all(not isinstance(pointer, Pointer) or pointer.is_known for pointer in found):
             return found
-        return await self.scanner.find(text, self.path_slugs | await self.store.slugs(namespace), most)
+        return await self.scanner.find(text, self.path_slugs | await self.store.slugs(namespace), most, namespace)
 
     async def unknown_path_error(self, namespace: str, text: str) -> ToolError:
         """Return the error for a path without a value, as the model wrote it."""
