@@ -15,6 +15,8 @@ from mcp_mirror.server.announcements import Announcements, ListChange, Subscript
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.sessions import Sessions
 
+NO_SESSIONS = cast("Sessions", ())
+
 
 class Slow:
     """A session whose client takes one word after another, when it is let."""
@@ -37,7 +39,7 @@ async def test_updates_during_a_notification_are_sent_too_the_last_per_resource(
     session = cast("Session", slow)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda *_: None), tasks)
+            announcements = Announcements(NO_SESSIONS, tasks, 200)
             announcements.resource_updated(session, "x://a", {"n": 0})
             await anyio.wait_all_tasks_blocked()  # the first announcement is being sent
             for number in range(1, 100):
@@ -52,7 +54,7 @@ async def test_only_so_many_updates_wait_for_a_slow_session(slow: Slow) -> None:
     session = cast("Session", slow)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda *_: None), tasks)
+            announcements = Announcements(NO_SESSIONS, tasks, 200)
             for number in range(5_000):
                 announcements.resource_updated(session, f"x://a/{number}", {"n": number})
             announcements.resource_updated(session, "x://a/7", {"n": "again"})
@@ -149,7 +151,7 @@ async def test_other_tasks_run_while_many_clients_are_notified() -> None:
     counts: list[int] = []
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            announcements = Announcements(cast("Sessions", sessions), tasks)
+            announcements = Announcements(cast("Sessions", sessions), tasks, 200)
             for context in contexts:
                 tasks.start_soon(announcements.open(wanted, Caller(LOCAL)).run, cast("Any", context))
             await anyio.wait_all_tasks_blocked()
@@ -166,7 +168,7 @@ async def test_other_tasks_run_while_many_sessions_get_an_update() -> None:
     sessions, counts = [Connected() for _ in range(150)], [0]
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            announcements = Announcements(Sessions(1.0, lambda: 0.0, lambda *_: None), tasks)
+            announcements = Announcements(NO_SESSIONS, tasks, 200)
             tasks.start_soon(watch, [one.received for one in sessions], counts)
             for session in sessions:
                 announcements.resource_updated(cast("Session", session), "x://a", {})

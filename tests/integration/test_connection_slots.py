@@ -53,7 +53,7 @@ async def connect(slots: ConnectionSlots, principal: str, *, to: str = "up", **h
 
 @pytest.fixture
 def slots() -> ConnectionSlots:
-    return ConnectionSlots(3, Sessions(60.0, monotonic, lambda *_: None), 60.0)
+    return ConnectionSlots(3, Sessions(60.0, monotonic, lambda *_: None, 300.0, requires_auth=False), 60.0)
 
 
 async def test_the_longest_idle_connection_of_a_principal_makes_room(slots: ConnectionSlots) -> None:

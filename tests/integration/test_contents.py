@@ -36,7 +36,7 @@ class Shelf:
         self.kept = 0
         writer = ValueWriter(self.store, StorePolicy(), lambda: 1e9, self._count)
         mirror = MirrorPolicy(capture_resources=capture_resources)
-        self.capture = ContentCapture(writer, mirror, WirePolicy(), uuid4)
+        self.capture = ContentCapture(writer, mirror, WirePolicy(), uuid4, lambda _upstream: True, Flows())
 
     def _count(self, namespace: str) -> None:
         assert namespace == "me"

@@ -17,7 +17,7 @@ async def test_a_session_that_cannot_be_closed_does_not_keep_others_open(caplog:
             raise RuntimeError("Task group is not initialized. Make sure to use run().")
         closed.append(key)
 
-    sessions = Sessions(1.0, lambda: 0.0, lambda *_: None)
+    sessions = Sessions(1.0, lambda: 0.0, lambda *_: None, 300.0, requires_auth=False)
     sessions.close = close
     for session_id in ("a", "b"):
         sessions.add_http_session("local", session_id)
@@ -37,7 +37,7 @@ async def test_a_session_that_cannot_be_closed_does_not_keep_others_open(caplog:
 
 async def test_other_tasks_run_while_many_idle_sessions_end() -> None:
     now, keys, closed = 0.0, [f"{number}" for number in range(100)], set[str]()
-    sessions = Sessions(1.0, lambda: now, lambda *_: None, 300.0)
+    sessions = Sessions(1.0, lambda: now, lambda *_: None, 300.0, requires_auth=False)
     counts: list[int] = []
 
     async def close(key: str) -> None:

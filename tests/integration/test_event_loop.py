@@ -276,7 +276,7 @@ from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
 async def main():
     measure_stalls()
     cleanup = asyncio.get_running_loop().watch.cleanup
-    sessions, kept = Sessions(60.0, time.monotonic, lambda _key, _session: None), []
+    sessions, kept = Sessions(60.0, time.monotonic, lambda *_: None, 300.0, requires_auth=False), []
     for number in range(1_000):
         kept.append([[] for _ in range(500)])
         sessions.add_http_session("mia", str(number))
@@ -301,7 +301,7 @@ from mcp_mirror.system.event_loop import measure_stalls, new_event_loop
 async def main():
     measure_stalls()
     cleanup = asyncio.get_running_loop().watch.cleanup
-    sessions, kept = Sessions(60.0, time.monotonic, lambda _key, _session: None), []
+    sessions, kept = Sessions(60.0, time.monotonic, lambda *_: None, 300.0, requires_auth=False), []
     for number in range(50):
         for _ in range(1_400):
             circle = [[]]

@@ -16,11 +16,13 @@ from mcp_mirror.upstreams.elicitation import InputRequired, InputRound
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 REQUESTS = {"a": {"method": "roots/list"}}
 ARGUMENTS = b'{"q": 1.0}'
+TARGET = "ask"
+"""The tool that the request calls."""
 
 
 def sent(asked: InputRequired, arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the client gets, parsed."""
-    reply: dict[str, Any] = json.loads(b"".join(object_of(build_input_required_reply(asked, arguments))))
+    reply: dict[str, Any] = json.loads(b"".join(object_of(build_input_required_reply(asked, arguments, TARGET))))
     return reply
 
 
@@ -33,32 +35,32 @@ def test_request_state_is_accepted_only_for_the_same_arguments(
     again = read_round(b'{"a":{}}', reply["requestState"])
     assert again is not None
     assert (again.answers, again.state[key]) == (b'{"a":{}}', state)
-    assert check_round(again, memoryview(arguments)) is again
+    assert check_round(again, memoryview(arguments), TARGET) is again
     if others != arguments:
         with pytest.raises(RefusedError):
-            check_round(again, others)
+            check_round(again, others, TARGET)
 
 
 def test_input_requests_are_forwarded_unchanged() -> None:
     raw = b'{"a": {"method":"roots/list","vendor":1e400}}'
-    reply = build_input_required_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS)
+    reply = build_input_required_reply(InputRequired(REQUESTS, None, raw), ARGUMENTS, TARGET)
     assert reply["inputRequests"] == raw
     assert "requestState" not in reply
 
 
 def test_a_request_that_is_made_for_the_first_time_brings_nothing() -> None:
     assert read_round(None, None) is None
-    assert check_round(None, ARGUMENTS) is None
+    assert check_round(None, ARGUMENTS, TARGET) is None
 
 
 def test_answers_without_state_and_state_without_answers_are_rounds() -> None:
     stateless = read_round(b'{"a":{}}', None)
     assert stateless == InputRound(b'{"a":{}}', {})
-    assert check_round(stateless, ARGUMENTS) is stateless
+    assert check_round(stateless, ARGUMENTS, TARGET) is stateless
     again = read_round(None, sent(InputRequired({}, {"state": "s"}))["requestState"])
     assert again is not None
     assert (again.answers, again.state["state"]) == (b"{}", "s")
-    assert check_round(again, ARGUMENTS) is again
+    assert check_round(again, ARGUMENTS, TARGET) is again
 
 
 @pytest.mark.parametrize(
@@ -73,4 +75,4 @@ def test_foreign_request_state_is_refused(state: str) -> None:
 @pytest.mark.parametrize("state", ['{"state":"s"}', '{"held":"h"}', '{"held":"h","of":""}', '{"of":"x"}'])
 def test_a_state_that_names_no_request_is_refused(state: str) -> None:
     with pytest.raises(RefusedError, match="Invalid or expired requestState"):
-        check_round(read_round(b"{}", state), ARGUMENTS)
+        check_round(read_round(b"{}", state), ARGUMENTS, TARGET)

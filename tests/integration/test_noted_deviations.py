@@ -36,7 +36,7 @@ def test_common_deviations_are_logged_once_and_not_noted_for_each_owner(caplog: 
     unused: Any = None
     state = RuntimeState(Config(), Pins(mode="warn"), Flows(), {}, unused, unused, catalog=Catalog({}, frozenset()))
     gateway = cast("Gateway", SimpleNamespace(upstreams=[upstream], state=state))
-    notifier = ChangeNotifier(gateway, unused, unused, Sessions(1.0, lambda: 1.0, unused))
+    notifier = ChangeNotifier(gateway, unused, unused, Sessions(1.0, lambda: 1.0, unused, 300.0, requires_auth=False))
     notifier.list_changed("tools", None, "up")
     tracemalloc.start()
     for number in range(2_000):

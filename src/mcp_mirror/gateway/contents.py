@@ -56,9 +56,9 @@ class ContentCapture(msgspec.Struct, frozen=True):
     limits: WirePolicy
     new_id: Callable[[], UUID]
     """Returns a UUID of version 4."""
-    may_show: Callable[[str], bool] = lambda _upstream: True
+    may_show: Callable[[str], bool]
     """Returns whether the model may see an upstream's text. Contents of other upstreams are always stored."""
-    flows: Flows = msgspec.field(default_factory=Flows)
+    flows: Flows
     _log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
 
     async def capture(self, kind: CapturedKind, result: Members, namespace: str, origin: ResourceOrigin) -> Members:

@@ -80,7 +80,7 @@ class _TracedReply(dict[str, Buffer]):
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, gateway: Gateway, telemetry: TelemetryStage | None = None) -> None:
+    def __init__(self, gateway: Gateway, telemetry: TelemetryStage | None) -> None:
         self._telemetry = telemetry
         self._gateway = gateway
         self._log = RepeatedLog(logging.getLogger(f"{__package__}.results"))

@@ -21,7 +21,7 @@ _REQUEST: Final = "of"
 
 
 def build_input_required_reply(
-    required: InputRequired, arguments: Buffer, target: str = ""
+    required: InputRequired, arguments: Buffer, target: str
 ) -> Mapping[str, Buffer | Segments]:
     """Return the reply that requests input: the input requests, and the state that the client returns.
 
@@ -50,7 +50,7 @@ def read_round(answers: Buffer | None, state: str | None) -> InputRound | None:
     return InputRound(b"{}" if answers is None else answers, members)
 
 
-def check_round(input_round: InputRound | None, arguments: Buffer, target: str = "") -> InputRound | None:
+def check_round(input_round: InputRound | None, arguments: Buffer, target: str) -> InputRound | None:
     """Return the round if it belongs to a request with these arguments for this target.
 
     Raises:

@@ -60,7 +60,7 @@ class _Subscriber(msgspec.Struct, eq=False):
 class Subscriptions:
     """The resources that clients are subscribed to."""
 
-    def __init__(self, upstreams: UpstreamRegistry, relay: Relay, tasks: TaskGroup, limit: int = 1000) -> None:
+    def __init__(self, upstreams: UpstreamRegistry, relay: Relay, tasks: TaskGroup, limit: int) -> None:
         self._limit = limit
         self._subscribers: dict[Hashable, _Subscriber] = {}
         self._counts: Counter[str] = Counter()

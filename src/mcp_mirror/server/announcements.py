@@ -103,7 +103,7 @@ class SubscriptionStream:
 class Announcements:
     """Sends change notifications to all sessions and subscription streams."""
 
-    def __init__(self, sessions: Sessions, tasks: TaskGroup, max_streams: int = 200) -> None:
+    def __init__(self, sessions: Sessions, tasks: TaskGroup, max_streams: int) -> None:
         self._max_streams = max_streams
         self._sessions = sessions
         self._tasks = tasks

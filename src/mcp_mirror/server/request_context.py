@@ -149,7 +149,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     """The namespace of the principal."""
     session_key: str
     """The key of the session; empty for a request without one."""
-    upstream: str | None = None
+    upstream: str | None
     """The upstream that the endpoint serves; see `Caller.upstream`."""
 
 

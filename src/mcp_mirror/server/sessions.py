@@ -57,9 +57,9 @@ class Sessions:
         answer_timeout: float,
         clock: Callable[[], float],
         on_end: Callable[[str, Session], None],
-        idle_timeout: float = 300.0,
+        idle_timeout: float,
         *,
-        requires_auth: bool = False,
+        requires_auth: bool,
     ) -> None:
         """Create an empty set of sessions.
 
