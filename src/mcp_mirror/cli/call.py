@@ -19,7 +19,8 @@ from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_unt
 from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.schema_references import Schema
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.functions.reply import read_reply
+from mcp_mirror.functions.reply import Reply, read_reply
+from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.tool_search import SEARCH_TOOLS, complete_name
 from mcp_mirror.paths import find_bases
 from mcp_mirror.payload.json_spans import kind_at, trim
@@ -83,30 +84,39 @@ async def _call_tool(loaded: Config, tool: str, members: Mapping[str, msgspec.Ra
         Caller(LOCAL, client_headers=None), wants_progress=can_show_progress(console), status=status
     )
     async with open_application(loaded) as application:
+        gateway = application.gateway
         with show_progress(console, status.describe):
-            wanted = _find_name(members, given) if tool in SEARCH_TOOLS else tool
+            named = _find_name(members, given) if tool in SEARCH_TOOLS else tool
             with anyio.move_on_after(max((one.startup_timeout for one in loaded.upstreams), default=0)):
-                await _wait_for_tool(application, wanted, status)
-            wanted = wanted or tool
-            is_known = _has_tool(application, wanted)
+                await _wait_for_tool(application, named, status)
+            is_known = _has_tool(application, named or tool)
             problems = [] if is_known else explain_all_down(application)
             read = read_arguments(given, _find_schema(application, tool))
-            arguments = msgspec.json.encode({**members, **read})
-            request = application.gateway.new_call(channel, tool, arguments)
+            request = gateway.new_call(channel, tool, msgspec.json.encode({**members, **read}))
             status.state = "running"
-            answer = read_reply(await application.gateway.state.answer(request))
-        for text in [_write_block(block) for block in answer.content] or filter(None, [answer.text]):
-            # A terminal gets no characters that control it, which an upstream may send.
-            print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
-        print_problems(_find_changes(application, wanted), "warning")
+            answer = read_reply(await gateway.state.answer(request))
+        _print_answer(answer)
+        print_problems(_find_changes(application, named or tool), "warning")
         print_problems(problems)
         if not is_known:
             print_note("mcp-mirror: `mcp-mirror check` lists all tools.")
-        if loaded.store.kind in (None, "memory") and request.trace.path:
-            print_note(_VALUE_LOST)
-        elif loaded.store.kind in (None, "memory") and answer.is_error and find_bases(arguments.decode()):
-            print_note(_VALUE_ELSEWHERE)
+        if loaded.store.kind in (None, "memory"):
+            _print_lifetime_note(request, answer)
         return answer.is_error
+
+
+def _print_answer(answer: Reply) -> None:
+    for text in [_write_block(block) for block in answer.content] or filter(None, [answer.text]):
+        # A terminal gets no characters that control it, which an upstream may send.
+        print(sanitize_to_lines(text) if sys.stdout.isatty() else text)
+
+
+def _print_lifetime_note(request: Call, answer: Reply) -> None:
+    """Say that a memory path of this call, or one in its arguments, is not known to other gateways."""
+    if request.trace.path:
+        print_note(_VALUE_LOST)
+    elif answer.is_error and find_bases(bytes(request.arguments).decode()):
+        print_note(_VALUE_ELSEWHERE)
 
 
 class _Status(msgspec.Struct):
@@ -207,7 +217,10 @@ def _find_schema(application: Application, tool: str) -> Schema:
 
 
 async def _wait_for_tool(application: Application, tool: str, status: _Status) -> None:
-    """Wait until an upstream serves the tool, or until all upstreams have connected or failed."""
+    """Wait until an upstream serves the tool, or until all upstreams have connected or failed.
+
+    A search that names no tool (an empty `tool`) waits for all of them.
+    """
 
     def report_waiting() -> None:
         names = (one.policy.name for one in application.upstreams if not one.settled.is_set())

@@ -125,7 +125,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
                 raise ToolError(WITHHELD)
             return CallResult(await self._read(response, options.path_only()), labels, is_hidden=True)
         may_store = result.captured.value is None and options.rules.mode != "never"
-        if may_store and not await self._fits(result.members):
+        if may_store and not await self._reserve_share(result.members):
             result = await self._read(response, options.path_only())
         return CallResult(result, labels, is_hidden=False)
 
@@ -162,7 +162,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
                 return build_path_reply(result, options.bases.value)
             return {"content": b"[]", "isError": b"true" if result.captured.is_error else b"false"}
         reply = build_reply(result, options.bases.value if call.config.mirror.resource_links else None)
-        return reply if await self._fits(reply) else build_path_reply(result, options.bases.value)
+        return reply if await self._reserve_share(reply) else build_path_reply(result, options.bases.value)
 
     async def reply_unstored(self, processed: CallResult, error: StoreError) -> ToolResult:
         """Return a result that could not be stored unchanged, if the model may see it and it is not too large.
@@ -199,8 +199,8 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             return await self._read(convert_refusal(refusal, entry, options), options)
         return result
 
-    async def _fits(self, reply: ToolResult) -> bool:
-        """Whether a reply is within the call's share of the conversation's room, which is reserved then."""
+    async def _reserve_share(self, reply: ToolResult) -> bool:
+        """Reserve the tokens of a reply; False if they are more than the call's share of the conversation's room."""
         held = self.call.reservation
         return held.tokens is None or held.widen_to_share(await self._count_tokens(reply))
 

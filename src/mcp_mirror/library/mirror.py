@@ -320,7 +320,7 @@ class Mirror:
             TypeError: A message is not a dict.
             ValueError: The format or the provider of tokens is unknown.
         """
-        self._running  # noqa: B018  # raises before the work if the mirror is not open
+        self._require_running()  # before the work
         configured = self._config.mirror.provider
         estimate = estimate or (configured if configured != "default" else None)
         texts: dict[str, bytes] = {}
@@ -371,13 +371,13 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the format is unknown.
         """
-        listing = finish(self._running.application.gateway.listing_for(Caller(LOCAL)))
+        listing = finish(self._require_running().application.gateway.listing_for(Caller(LOCAL)))
         return [format_definition(advert, format) for advert in listing.adverts]
 
     @property
     def instructions(self) -> str:
         """The part of a system prompt that explains memory paths and the upstreams."""
-        return self._running.application.server.instructions(Caller(LOCAL))
+        return self._require_running().application.server.instructions(Caller(LOCAL))
 
     async def serve_http(
         self, host: str = "127.0.0.1", port: int = 0, announce: Callable[[str], None] = _logger.info
@@ -414,8 +414,8 @@ class Mirror:
         shown = (reply.text, reply.is_error, reply.content, reply.path, reply.preview, reply.schema)
         return ScriptReply(*shown, value=value, printed=trace.printed)
 
-    @property
-    def _running(self) -> RunningApplication:
+    def _require_running(self) -> RunningApplication:
+        """Return the open application; MirrorError if the mirror is not open in this process."""
         if (running := self._task.running) is None:
             state = "is closed" if self._task.was_open else "is not open yet"
             raise MirrorError(f"This Mirror {state}: use it within `async with mirror:`.")
@@ -430,7 +430,7 @@ class Mirror:
             MirrorError: The mirror is not open, its event loop has stopped, or the namespace is empty or not valid.
             TypeError: The namespace is not a text.
         """
-        running = self._running
+        running = self._require_running()
         if not isinstance(namespace, str):
             raise TypeError(f"The namespace is a {type(namespace).__name__}. Pass a text, such as the name of a user.")
         if not namespace:

@@ -65,6 +65,7 @@ class MirrorServer:
         self.policy: Final = policy
         self.spool: Final = spool
         self._waits_for_client = False
+        """The first request over stdio starts the upstreams."""
         self.sdk_server: Final[Server[Any]] = Server(
             policy.name,
             version=version,
@@ -97,7 +98,7 @@ class MirrorServer:
             notifications = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
             options = self.sdk_server.create_initialization_options(notifications)
             await self.sdk_server.run(read, write, options)
-            if read.has_handshake:
+            if read.has_second_handshake:
                 await self.sdk_server.run(read, write, options)
 
     def apply_auth(self, auth: AuthPolicy) -> None:
@@ -108,7 +109,9 @@ class MirrorServer:
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK's server: track the session, and complete the result."""
-        self._record_client(ctx)
+        session = self._record_session(ctx)
+        if self._waits_for_client and ctx.request_id is not None:
+            self._start_upstreams(ctx, session)
         try:
             if ctx.method in _HANDSHAKES:
                 return self._stamp(ctx, await self._handle_handshake(ctx, call_next))
@@ -135,15 +138,17 @@ class MirrorServer:
             return result
         return {**result, "_meta": {**(result.get("_meta") or {}), types.SERVER_INFO_META_KEY: identity}}
 
-    def _record_client(self, ctx: Context) -> None:
-        """Record the session of a request; the first request over stdio starts the upstreams for its client."""
+    def _record_session(self, ctx: Context) -> Session | None:
+        """Record and return the session of a request; None for stateless requests."""
         is_stateless = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        return None if is_stateless else self.handlers.sessions.record_request(ctx)
+
+    def _start_upstreams(self, ctx: Context, session: Session | None) -> None:
+        """Start the upstreams for the client on stdio, which has sent its first request."""
+        self._waits_for_client = False
         sessions = self.handlers.sessions
-        session = None if is_stateless else sessions.record_request(ctx)
-        if self._waits_for_client and ctx.request_id is not None:
-            self._waits_for_client = False
-            late = LateSession(read_caller(ctx, sessions.namespace_of(ctx), None), partial(sessions.find, STDIO))
-            self.handlers.gateway.upstreams.start(session or late)
+        late = LateSession(read_caller(ctx, sessions.namespace_of(ctx), None), partial(sessions.find, STDIO))
+        self.handlers.gateway.upstreams.start(session or late)
 
     async def _handle_handshake(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add the capabilities and instructions of the caller's upstreams to the result of a handshake."""

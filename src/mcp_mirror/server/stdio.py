@@ -101,7 +101,7 @@ class _Connection:
         self.sink = sink
         self.shutdown = shutdown
         self.max_requests = max_requests
-        self.second: _SecondHandshake = _SecondHandshake()
+        self.second_handshake: _SecondHandshake = _SecondHandshake()
         self._open_requests: dict[RequestId, str] = {}
         """The method of each request without a response, by its id as the SDK compares ids."""
         self._is_answered = asyncio.Event()
@@ -299,15 +299,15 @@ class StdioReader(MessageStream):
         self._pacer = Pacer()
 
     @property
-    def has_handshake(self) -> bool:
+    def has_second_handshake(self) -> bool:
         """Whether the next message is the `initialize` of a second connection of the SDK."""
-        return self._connection.second.is_pending
+        return self._connection.second_handshake.is_pending
 
     async def receive(self) -> SessionMessage:
         """Return the next message. The stream ends once before the `initialize` of a second connection."""
-        second = self._connection.second
-        message = second.take() or await self._receive_new()
-        if second.keep(message):
+        handshake = self._connection.second_handshake
+        message = handshake.take() or await self._receive_new()
+        if handshake.keep(message):
             raise anyio.EndOfStream
         return message
 
@@ -357,7 +357,7 @@ class StdioReader(MessageStream):
         if self._connection.is_full:
             reason = f"`limits.requests_per_principal` ({self._connection.max_requests:,}) requests are open. Read the "
             return types.ErrorData(code=types.INTERNAL_ERROR, message=f"{reason}responses before the next request.")
-        return self._connection.second.discover_error if request.method == _INITIALIZE else None
+        return self._connection.second_handshake.discover_error if request.method == _INITIALIZE else None
 
 
 async def _end_at_shutdown(connection: _Connection, source: LineSource, scope: anyio.CancelScope) -> None:
@@ -382,11 +382,11 @@ class _StdioWriter(MessageSink):
         if isinstance(message, types.JSONRPCError) and message.error == _CONNECTION_CLOSED:
             if connection.is_abandoned:
                 return
-            error = _GIVEN_UP if connection.second.is_pending else STOPPED
+            error = _GIVEN_UP if connection.second_handshake.is_pending else STOPPED
             message = message.model_copy(update={"error": error})
         frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         if isinstance(message, types.JSONRPCError) and message.id is not None:
-            connection.second.note_error(connection.find_method(message.id), message.error)
+            connection.second_handshake.note_error(connection.find_method(message.id), message.error)
         try:
             await connection.sink.send(connection.pending_payloads.splice_result(frame))
         except OSError:  # the client has closed its end; the end of the input ends the session

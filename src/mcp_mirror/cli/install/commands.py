@@ -86,7 +86,11 @@ def install(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
             if not plans:
                 print_note("No client was chosen. Nothing was changed.")
                 raise typer.Exit(int(has_failed))
-    if _carry_out(plans, dry_run=dry_run, connects=not no_connect) or has_failed:
+    if dry_run:
+        _print_changes(plans)
+    elif _carry_out(plans, connects=not no_connect):
+        has_failed = True
+    if has_failed:
         raise typer.Exit(1)
 
 
@@ -177,24 +181,29 @@ def _choose_plans(plans: Sequence[Plan]) -> list[Plan]:
     return [plan for number, plan in enumerate(plans, 1) if number in numbers]
 
 
-def _carry_out(plans: Sequence[Plan], *, dry_run: bool, connects: bool) -> bool:
-    """Carry out the plans of an installation, or print them; return whether one failed."""
-    if dry_run:
-        for plan in plans:
-            _print_diff(plan)
-            _print_plan(plan)
-        print_note(_UNCHANGED)
-        return False
+def _print_changes(plans: Sequence[Plan]) -> None:
+    """Print the plans of an installation that changes nothing."""
+    for plan in plans:
+        _print_diff(plan)
+        _print_plan(plan)
+    print_note(_UNCHANGED)
+
+
+def _carry_out(plans: Sequence[Plan], *, connects: bool) -> bool:
+    """Carry out the plans of an installation; return whether one failed."""
     done: list[Plan] = []
 
     def carry_out(plan: Plan) -> None:
-        old = apply_installation(plan) if plan.is_change else None
+        if not plan.is_change:
+            _print_plan(plan)
+            return
+        old = apply_installation(plan)
+        done.append(plan)
         _print_plan(plan)
-        if plan.is_change and plan.config is None and plan.target.place.scope == "project":
+        if plan.config is None and plan.target.place.scope == "project":
             print_note("  The file now contains a path of this machine. Keep that in mind if the project is shared.")
         if old:
             print_note(f"  An older backup is now {old}.")
-        done.extend([plan] if plan.is_change else [])
 
     has_failed = _try_each(plans, carry_out)
     if done:
