@@ -13,8 +13,9 @@ from mcp_mirror.errors import BusyError, ConfigError, FlowError, RefusalReason, 
 from mcp_mirror.gateway.call import Call, Next, answer_errors
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
-from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose, load_stages
+from mcp_mirror.gateway.pipeline import StageDependencies, build_stages, compose
 from mcp_mirror.gateway.stages.consent import ConsentStage, UsedConsents
+from mcp_mirror.gateway.stages.custom import load_stages
 from mcp_mirror.gateway.stages.limits import ConcurrencyStage
 from mcp_mirror.gateway.stages.reporting import ReportStage
 from mcp_mirror.memory.usage import UsageCounter

@@ -28,7 +28,7 @@ from mcp_mirror.functions.results import encode_media, write_cut_texts, write_js
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
-from mcp_mirror.gateway.pipeline import find_stage_fault
+from mcp_mirror.gateway.stages.custom import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL, FIND
 from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
 from mcp_mirror.library.tool_formats import Format, format_definition
