@@ -2,11 +2,13 @@
 
 import base64
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import msgspec
 import pytest
 from tests.load import measure_pause, slowness
@@ -21,6 +23,7 @@ from mcp_mirror.settings.labels import Accepts, FlowsPolicy, PlacePolicy
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
+from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import Buffer, Descriptor, Provenance, Segments
 
 PLACE = ResourceOrigin("docs", "file:///a.txt")
@@ -247,6 +250,28 @@ async def test_stored_values_are_labelled_and_hidden_values_are_refused(kind: st
     shelf.capture = msgspec.structs.replace(shelf.capture, mirror=MirrorPolicy(capture_resources=False))
     with pytest.raises(ToolError):
         await shelf.capture.capture(captured, result, "me", PLACE)
+    assert shelf.kept == 1
+
+
+async def test_large_contents_take_turns_with_other_work_of_their_principal() -> None:
+    shelf, gate = Shelf(), threading.Event()
+    large = content("many words " * 10_000)
+
+    async def occupy() -> None:
+        await run_by_values((large,), gate.wait, 30, principal="me")
+
+    async with anyio.create_task_group() as tasks:
+        try:
+            for _ in range(2):
+                tasks.start_soon(occupy)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(shelf.resource, large)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(10):
+                assert await run_by_values((large,), len, large, principal="alice") == len(large)
+            assert shelf.kept == 0
+        finally:
+            gate.set()
     assert shelf.kept == 1
 
 

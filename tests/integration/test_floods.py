@@ -141,17 +141,23 @@ async def test_work_on_many_bytes_runs_beside_the_event_loop() -> None:
 
 @pytest.mark.parametrize("value", [b"1,", b"{},", b"["])
 async def test_work_on_very_many_values_runs_beside_the_event_loop(value: bytes) -> None:
-    assert await run_by_values((value * 100, b"word " * 4_000), threading.get_ident) == threading.get_ident()
-    assert await run_by_values((b"x", value * 5_000), threading.get_ident) != threading.get_ident()
-    assert await run_by_values((b"x" * INLINE_BYTES, b"x"), threading.get_ident) != threading.get_ident()
+    assert (
+        await run_by_values((value * 100, b"word " * 4_000), threading.get_ident, principal="alice")
+        == threading.get_ident()
+    )
+    assert await run_by_values((b"x", value * 5_000), threading.get_ident, principal="alice") != threading.get_ident()
+    assert (
+        await run_by_values((b"x" * INLINE_BYTES, b"x"), threading.get_ident, principal="alice")
+        != threading.get_ident()
+    )
 
 
 @pytest.mark.parametrize(
     "text", [base64.b64encode(bytes(range(256)) * 20), "\u6570\u636e".encode() * 1000, b"a3" * 3000], ids=len
 )
 async def test_work_on_texts_of_long_words_runs_beside_the_event_loop(text: bytes) -> None:
-    assert await run_by_values((text[:4000],), threading.get_ident) == threading.get_ident()
-    assert await run_by_values((text,), threading.get_ident) != threading.get_ident()
+    assert await run_by_values((text[:4000],), threading.get_ident, principal="alice") == threading.get_ident()
+    assert await run_by_values((text,), threading.get_ident, principal="alice") != threading.get_ident()
 
 
 async def test_large_results_of_one_principal_leave_threads_to_others() -> None:

@@ -113,7 +113,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
             max_key_bytes=self.limits.max_key_bytes,
             provider=mirror.provider,
         )
-        result = await run_by_values(block, _process, block, options)
+        result = await run_by_values(block, _process, block, options, principal=namespace)
         if result.captured.value is None or result.captured.shown is not None:
             return None
         try:

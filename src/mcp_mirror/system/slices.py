@@ -122,7 +122,7 @@ async def run_by_parts(text: Buffer, work: Callable[[*Args], T], *args: *Args) -
 
 
 async def run_by_values(
-    texts: Iterable[Buffer | Segments], work: Callable[[*Args], T], *args: *Args, principal: str = ""
+    texts: Iterable[Buffer | Segments], work: Callable[[*Args], T], *args: *Args, principal: str
 ) -> T:
     """Return the result of work that visits each value of JSON texts and may estimate their tokens.
 
