@@ -122,7 +122,7 @@ class Application(msgspec.Struct, frozen=True):
         if after.own_tools.keys() != before.own_tools.keys() or len(listings) > 1:
             self.notifier.own_tools_changed()
         if not self.is_local:  # clients on standard streams send no tokens
-            self.server.apply_auth(after.config.auth)
+            self.server.auth = after.config.auth
         lock = () if pins == before.pins else ("the lock file",)
         return Reload((*list_changes(before.config, current), *lock), tuple(list_changes(current, config)))
 

@@ -112,8 +112,7 @@ def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
     inner: ASGIApp = EndpointRouter(McpEndpoint(app, server, addresses), policy.path)
     if has_dashboard := is_served(config):
         inner = route_api(inner, build_api(handlers.gateway, config), config.dashboard, addresses, policy.path)
-    server.gate = Gate(inner, server.auth, time.monotonic, rejected) if server.auth.is_required else None
-    outer = server.gate or inner
+    outer = Gate(inner, lambda: server.auth, time.monotonic, rejected) if server.auth.is_required else inner
     if has_dashboard:
         outer = route_static(outer, addresses, policy.path, needs_token=server.auth.is_required)
     return _allow_origins(outer, policy.allowed_origins)

@@ -4,7 +4,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 import mcp_types as types
@@ -32,9 +32,6 @@ from mcp_mirror.settings.policies import ServerPolicy
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.upstreams.registry import Upstream
 
-if TYPE_CHECKING:
-    from mcp_mirror.server.auth.gate import Gate
-
 _HANDSHAKE_WAIT: Final = 3.0
 """Seconds that a handshake waits for upstreams, so that the instructions contain theirs."""
 _ASKED_WAIT: Final = 1.0
@@ -57,9 +54,8 @@ class MirrorServer:
     """The MCP server of a gateway, for any number of connections."""
 
     def __init__(self, handlers: Handlers, policy: ServerPolicy, auth: AuthPolicy, spool: Spool, version: str) -> None:
-        self.auth = auth
-        self.gate: Gate | None = None
-        """Checks the tokens of HTTP requests; None without `auth`, and before the server serves HTTP."""
+        self.auth: AuthPolicy = auth
+        """Of HTTP requests, from the next one on."""
         self.handlers: Final = handlers
         self.rejected_requests: Final = RejectedRequests(handlers.gateway.audit)
         self.policy: Final = policy
@@ -100,12 +96,6 @@ class MirrorServer:
             await self.sdk_server.run(read, write, options)
             if read.has_second_handshake:
                 await self.sdk_server.run(read, write, options)
-
-    def apply_auth(self, auth: AuthPolicy) -> None:
-        """Accept other tokens and issuers, from the next request on."""
-        self.auth = auth
-        if self.gate is not None:
-            self.gate.apply_policy(auth)
 
     async def _observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK's server: track the session, and complete the result."""

@@ -72,18 +72,26 @@ class Gate:
     """An ASGI middleware that admits only requests with a valid token."""
 
     def __init__(
-        self, app: ASGIApp, policy: AuthPolicy, clock: Callable[[], float], rejected_requests: RejectedRequests
+        self,
+        app: ASGIApp,
+        read_policy: Callable[[], AuthPolicy],
+        clock: Callable[[], float],
+        rejected_requests: RejectedRequests,
     ) -> None:
-        """Create a gate before an application; the clock returns monotonic seconds."""
+        """Create a gate before an application.
+
+        `read_policy` returns the policy now: a request is checked by that of its arrival. The clock returns monotonic
+        seconds.
+        """
         self._rejected_requests = rejected_requests
         self._app = app
         self._clock = clock
         self._proofs = ProofVerifier(time.time)
         self._issuers = Issuers((), clock)
-        self.apply_policy(policy)
+        self._read_policy = read_policy
+        self._apply_policy(read_policy())
 
-    def apply_policy(self, policy: AuthPolicy) -> None:
-        """Admit the principals of this policy only, from the next request on."""
+    def _apply_policy(self, policy: AuthPolicy) -> None:
         self._policy = policy
         self._issuers = Issuers(policy.issuers, self._clock, self._issuers)
         self._metadata, self._metadata_url = _build_metadata(policy)
@@ -92,9 +100,12 @@ class Gate:
         """Serve one request, or reject it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] != "http":
+            return
+        if scope["type"] != "http":
             return  # the server rejects a WebSocket that the application does not accept
-        elif any(route.matches(scope)[0] is not Match.NONE for route in self._metadata.routes):
+        if (policy := self._read_policy()) is not self._policy:
+            self._apply_policy(policy)
+        if any(route.matches(scope)[0] is not Match.NONE for route in self._metadata.routes):
             await self._metadata(scope, receive, send)
         else:
             result = await self._authenticate(Request(scope))
