@@ -313,17 +313,20 @@ async def test_a_damaged_index_in_use_by_another_gateway_is_not_changed(
     folder: Path, clock: Clock, audit: Audit
 ) -> None:
     async with opened(folder, clock) as other:
+        await put(other, clock, "t-0", LARGE[1:])
         await put(other, clock, "t-1", LARGE)
-        (folder / "damaged").touch()
+        with closing(sqlite3.connect(folder / "index.sqlite")) as raw, raw:
+            raw.execute("UPDATE blobs SET digest = CAST(x'61ff' AS TEXT) WHERE held = ?", (len(LARGE) - 1,))
         with pytest.raises(StoreError, match=r"another gateway uses it\. Stop all gateways"):
             await opened(folder, clock).__aenter__()
         await put(other, clock, "t-2", LARGE)
         assert await read(other, "t-1") == LARGE
     async with opened(folder, clock) as store:
         assert await store.list("me") == ()
-    assert len(list(folder.glob("blobs.damaged-*/*"))) == 1
+    assert len(list(folder.glob("blobs.damaged-*/*"))) == 2
     shutil.rmtree(next(folder.glob("blobs.damaged-*")))
-    next(folder.glob("index.sqlite.damaged-*")).unlink()
+    for aside in folder.glob("index.sqlite.damaged-*"):
+        aside.unlink()
     assert audit(folder) == set()
 
 
@@ -345,6 +348,33 @@ async def test_an_index_found_damaged_in_use_is_set_aside_at_restart(folder: Pat
         assert await store.list("me") == ()
         await put(store, clock, BASE, LARGE)
     assert len(list(folder.glob("index.sqlite.damaged-*"))) == 1
+
+
+async def test_a_disk_that_failed_once_at_reading_costs_no_value(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
+    (folder / "damaged").touch()  # SQLite reports such a disk as a damaged index
+    async with opened(folder, clock) as store:
+        assert await read(store, BASE) == LARGE
+    assert not list(folder.glob("*damaged*"))
+
+
+async def test_an_index_that_the_disk_cannot_read_is_not_set_aside(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
+    (folder / "damaged").touch()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail)
+        with pytest.raises(StoreError, match="Its disk reports an error"):
+            await opened(folder, clock).__aenter__()
+    async with opened(folder, clock) as store:
+        assert await read(store, BASE) == LARGE
 
 
 async def test_tombstones_are_bounded_in_number_and_time(

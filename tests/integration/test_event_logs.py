@@ -20,6 +20,7 @@ from samples import sample
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
 from mcp_mirror.stores.base import Store
+from mcp_mirror.stores.disk.event_log import DiskEventLog
 from mcp_mirror.stores.disk.store import DiskStore
 from mcp_mirror.stores.event_log import EventLog, MemoryEventLog, Sums, fair_share
 from mcp_mirror.stores.memory import MemoryStore
@@ -307,6 +308,25 @@ async def test_a_damaged_log_is_set_aside_and_values_stay(
         await add(other.events, b"5")
         assert await entries_of(store.events) == [b"5", b"4"]
     assert caplog.text.count("is damaged") == 1
+
+
+async def test_a_log_that_only_seems_damaged_is_read_again(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with DiskStore(StorePolicy(), clock, tmp_path / "store") as store:
+        await add(store.events, b"1")
+        error = sqlite3.DatabaseError("database disk image is malformed")  # as from a disk that fails once at reading
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        failing = iter([error])
+        select = DiskEventLog._select  # noqa: SLF001  # SQLite cannot be made to fail once
+
+        def select_late(log: DiskEventLog, *arguments: Any) -> Any:
+            for failure in failing:
+                raise failure
+            return select(log, *arguments)
+
+        monkeypatch.setattr(DiskEventLog, "_select", select_late)
+        assert await entries_of(store.events) == [b"1"]
 
 
 async def test_a_log_without_room_is_an_error_that_values_do_not_see(clock: Clock, tmp_path: Path) -> None:

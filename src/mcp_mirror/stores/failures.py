@@ -32,7 +32,10 @@ _MISPLACED: Final = (
 _FAULTY: Final = "Its disk reports an error: check the system's log, or choose another folder (`store.path`)."
 _BUSY: Final = "Another gateway keeps it locked: call again later."
 _WITHOUT_LOCKS: Final = "Its file system has no locks: choose a folder on a local disk (`store.path`)."
-_DAMAGED: Final = "Its index is damaged: restart the gateway, which sets the index aside and creates a new one."
+_DAMAGED: Final = (
+    "Its disk failed at reading, or its index is damaged: restart the gateway, which checks the index and sets a "
+    "damaged one aside."
+)
 
 _BY_ERRNO: Final = {
     errno.ENOSPC: _FULL,
@@ -70,7 +73,7 @@ _PRIMARY: Final = 0xFF
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error means that the index is damaged."""
+    """Whether an error means that the index is damaged, or that its disk failed at reading."""
     return _explain(error) == _DAMAGED
 
 

@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from mcp_mirror.stores.disk.damage import is_sound
 from mcp_mirror.stores.disk.process_dir import lock_folder
 from mcp_mirror.stores.event_log import DAY, HOUR, KEPT_SECONDS, SumKey, Sums, count_daily_calls, fair_share
 from mcp_mirror.stores.failures import as_store_errors, is_damage
@@ -121,7 +122,7 @@ class DiskEventLog:
             except sqlite3.Error as error:
                 if not is_damage(error):
                     raise
-                self._set_aside()
+                self._set_aside_if_damaged()
                 return function(*arguments)
 
     def _select(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
@@ -182,12 +183,15 @@ class DiskEventLog:
         self._connection = connection
         return connection
 
-    def _set_aside(self) -> None:
-        """Rename a damaged file, unless another process has done so."""
+    def _set_aside_if_damaged(self) -> None:
+        """Close the file, and rename it if it is damaged, unless another process has done so.
+
+        OSError if the disk fails at reading.
+        """
         damaged = self._file if self._connection else identify_file(self._path)
         self.close()
         with lock_folder(self._path.parent):
-            if identify_file(self._path) != damaged:
+            if identify_file(self._path) != damaged or is_sound(self._path):
                 return
             for end in ("", "-wal", "-shm"):
                 path = self._path.with_name(f"{self._path.name}{end}")

@@ -25,6 +25,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone, cut_into_pieces
 from mcp_mirror.stores.disk.blobs import PIECE, BlobRemovedError, Blobs, compute_fingerprint
+from mcp_mirror.stores.disk.damage import is_sound
 from mcp_mirror.stores.disk.event_log import DiskEventLog
 from mcp_mirror.stores.disk.index import Index, ValueLocation
 from mcp_mirror.stores.disk.listings import DiskListings
@@ -48,7 +49,7 @@ _INDEX: Final = "index.sqlite"
 _EVENTS: Final = "events.sqlite"
 _BLOBS: Final = "blobs"
 _DAMAGED: Final = "damaged"
-"""A file that marks the index as damaged for the next start."""
+"""A file that marks the index as perhaps damaged: the next start checks it."""
 LISTINGS: Final = "listings"
 """The folder with the cached listings of upstreams."""
 _RESERVE: Final = "reserve"
@@ -303,14 +304,15 @@ class DiskStore:
         with lock_folder(self._folder):
             self._process_dir.create()
             self._blobs.open()
-            if (self._folder / _DAMAGED).exists():
-                self._set_aside()
+            if (mark := self._folder / _DAMAGED).exists():
+                self._set_aside_if_damaged()
+                mark.unlink()
             try:
                 return self._open_index()
             except sqlite3.Error as error:
                 if not is_damage(error):
                     raise
-                self._set_aside()
+                self._set_aside_if_damaged()
                 return self._open_index()
 
     def _open_index(self) -> int:
@@ -332,12 +334,14 @@ class DiskStore:
             )
         return lost
 
-    def _set_aside(self) -> None:
+    def _set_aside_if_damaged(self) -> None:
         """Rename a damaged index and its blobs, so that a new store can be created.
 
-        StoreError if another process still uses the index.
+        StoreError if another process still uses the index; OSError if the disk fails at reading.
         """
         self._index.close()
+        if is_sound(self._folder / _INDEX):
+            return
         if self._process_dir.is_shared:
             raise StoreError(
                 f"The index of the store in {self._folder} is damaged, and another gateway uses it. Stop all gateways "
@@ -349,7 +353,6 @@ class DiskStore:
             with suppress(FileNotFoundError):
                 (self._folder / f"{name}{end}").rename(self._folder / f"{name}.{aside}{end}")
         self._blobs.open()
-        (self._folder / _DAMAGED).unlink(missing_ok=True)
         _logger.warning(
             "The index of the store in %s is damaged. The index was renamed to %s.%s and the large values to %s.%s. "
             "The store is now empty.",
