@@ -96,6 +96,18 @@ async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
         assert "no licence found" in next(one for one in listed if one["name"] == EXITS)["detail"]
 
 
+async def test_a_missing_folder_and_a_missing_interpreter_are_named(
+    configured: Configured, run: Run, raw: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "server"
+    script.write_bytes(b"#!/bin/sh\r\n")
+    script.chmod(0o755)
+    config = configured({"folder": {**raw(), "cwd": "/none/x"}, "script": {"command": str(script)}})
+    checked = await run("check", "--config", str(config))
+    assert "cannot start in the folder '/none/x': No such file or directory. Create the folder" in checked.err
+    assert f"the first line of the script '{script}' does not exist. Install it, or correct that line" in checked.err
+
+
 CRASH = (
     "import sys\nfor n in range(30): print(f'step {n}', file=sys.stderr)\n"
     "raise SystemExit('no licence\\u200b: \\x1b[31mtok3n')"

@@ -17,7 +17,7 @@ from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.early_program import take_early
 from mcp_mirror.system.resources import explain_shortage, open_wide_pipes, restore_handle_limit
-from mcp_mirror.upstreams.transports.commands import build_environment, find_command
+from mcp_mirror.upstreams.transports.commands import build_environment, explain_failed_start, find_command
 from mcp_mirror.upstreams.transports.server_output import ServerOutput, write_to_stderr
 
 _STEPS: Final = ((None, 1.5), ("SIGTERM", 1.0), ("SIGKILL", 1.0))
@@ -104,11 +104,7 @@ async def _start(endpoint: StdioEndpoint, child_watchdog: ChildWatchdog, stdin: 
     except (OSError, ValueError) as error:
         if shortage := explain_shortage(error):
             raise _build_shortage_error(endpoint, shortage) from None
-        reason = getattr(error, "strerror", None) or "it has an invalid argument"
-        command = endpoint.command
-        raise UpstreamError(
-            f"Its command {command!r} cannot start: {reason}. Check `command`, `args` and `cwd`."
-        ) from None
+        raise UpstreamError(explain_failed_start(endpoint, error)) from None
     restore_handle_limit(process.pid)
     return process
 

@@ -36,16 +36,34 @@ def find_command(endpoint: StdioEndpoint) -> str:
     return command
 
 
+def explain_failed_start(endpoint: StdioEndpoint, error: OSError | ValueError) -> str:
+    """Explain why the system did not start a server's program, which exists."""
+    reason = getattr(error, "strerror", None) or "it has an invalid argument"
+    if endpoint.cwd and getattr(error, "filename", None) == str(endpoint.cwd):
+        return f"It cannot start in the folder {str(endpoint.cwd)!r}: {reason}. Create the folder, or correct `cwd`."
+    if isinstance(error, FileNotFoundError) and _read_start(endpoint).startswith(b"#!"):
+        return (
+            f"It cannot start: the program in the first line of the script {endpoint.command!r} does not exist. "
+            "Install it, or correct that line, which must not end with a carriage return."
+        )
+    return f"Its command {endpoint.command!r} cannot start: {reason}. Check `command`, `args` and `cwd`."
+
+
 def is_run_by_node(endpoint: StdioEndpoint) -> bool:
     """Whether Node or a similar program runs a server: by its command, or by the script that the command names."""
     if PurePath(endpoint.command).stem.lower() in _NODE_PROGRAMS:
         return True
+    start = _read_start(endpoint)
+    return start.startswith((b"#!", b"@")) and _NODE_SCRIPT.search(start) is not None
+
+
+def _read_start(endpoint: StdioEndpoint) -> bytes:
+    """Return the beginning of the program's file; nothing if it cannot be read."""
     try:
         with Path(_search_command(endpoint) or "").open("rb") as program:
-            start = program.read(_SCRIPT_START)
+            return program.read(_SCRIPT_START)
     except OSError:
-        return False
-    return start.startswith((b"#!", b"@")) and _NODE_SCRIPT.search(start) is not None
+        return b""
 
 
 def _search_command(endpoint: StdioEndpoint) -> str | None:
