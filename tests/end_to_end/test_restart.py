@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_processes import start_executable
 from notices import path_in
 from samples import sample
+from tests.end_to_end.conftest import run_command
+
+import mcp_mirror
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Lines, OpenLines, Run
@@ -174,3 +180,19 @@ async def test_an_unusable_default_folder_falls_back_to_memory(
     refused = await run("serve", "--config", str(configured(raws, store={"path": str(tmp_path / "file" / "x")})))
     assert refused.code == 2
     assert "The store in" in refused.err
+
+
+async def test_a_gateway_whose_program_was_removed_says_that_it_must_restart(
+    configured: Configured, raws: dict[str, Any], tmp_path: Path
+) -> None:
+    installed = tmp_path / "installed"
+    shutil.copytree(Path(mcp_mirror.__file__).parent, installed / "mcp_mirror")
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = ("-m", "mcp_mirror", "serve", "--config", str(configured(raws)))
+    async with run_command(start_executable, *command, command=sys.executable, env=environment) as client:
+        await client.greet()
+        await client.request("tools/list")
+        shutil.rmtree(installed)  # as an upgrade does
+        answer = json.loads(await client.call("raw_hear_mirrored"))
+    assert "was upgraded or removed while this gateway runs. Restart" in answer["error"]["message"]
+    assert b"was upgraded or removed" in b"".join(client.stderr)

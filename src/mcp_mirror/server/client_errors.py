@@ -10,11 +10,16 @@ from mcp_mirror.core.replies import MAX_ERROR_BYTES
 from mcp_mirror.errors import BusyError, MirrorError, RefusalReason, RefusedError, ToolError, UpstreamError
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.security.sanitize import sanitize_ends
+from mcp_mirror.system.installation import is_replaced
 from mcp_mirror.system.resources import explain_shortage
 
 _logger = logging.getLogger(__name__)
 
 _FAULT: Final = "The gateway failed because of an error in its program. Ask the operator to read the gateway's log."
+
+_REPLACED: Final = (
+    "mcp-mirror was upgraded or removed while this gateway runs. Restart the gateway, or the client that started it."
+)
 
 
 def build_error_data(error: Exception, audit: Audit, namespace: str, method: str) -> types.ErrorData:
@@ -36,6 +41,9 @@ def build_error_data(error: Exception, audit: Audit, namespace: str, method: str
     if isinstance(error, MirrorError):
         code = types.INVALID_PARAMS if isinstance(error, ToolError) else types.INTERNAL_ERROR
         return types.ErrorData(code=code, message=sanitize_ends(str(error), MAX_ERROR_BYTES))
+    if is_replaced():
+        _logger.error("%s A handler for %r raised", _REPLACED, method, exc_info=error)
+        return types.ErrorData(code=types.INTERNAL_ERROR, message=_REPLACED)
     _logger.error("handler for %r raised", method, exc_info=error)
     shortage = explain_shortage(error)
     message = f"The request failed: {shortage}." if shortage else _FAULT
