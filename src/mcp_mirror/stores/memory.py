@@ -210,7 +210,7 @@ class MemoryStore:
             content = await self._keep(blob, size, file)
             value = _StoredValue(pack_descriptor(descriptor), descriptor.created, descriptor.expires, size, content)
         try:
-            while not self._make_room(key, size):
+            while not self._make_room(namespace, size):
                 await anyio.lowlevel.checkpoint()
         except BaseException:
             _release(value)
@@ -302,36 +302,25 @@ class MemoryStore:
         self._shares[namespace].use(base, value)
         return value
 
-    def _make_room(self, key: ValueKey, size: int) -> bool:
-        """Evict some values, expired ones first, for one under `key`; see `Eviction.make_room`."""
+    def _make_room(self, namespace: str, size: int) -> bool:
+        """Evict some values, expired ones first, for one of `size` bytes; see `Eviction.make_room`."""
 
         def expire(owner: str | None) -> tuple[str, int] | None:
-            expired = None if owner else self._expire_oldest()  # `evict` finds those of an owner
-            if expired and expired[0] == key:  # the plan counts this one as replaced
-                expired = self._expire_oldest()
-            return (expired[0][0], expired[1]) if expired else None
+            return None if owner else self._expire_oldest()  # `evict` finds those of an owner
 
         def evict(crowded: str) -> int:
-            oldest = next(one for base in self._shares[crowded].values if (one := (crowded, base)) != key)
+            oldest = crowded, next(iter(self._shares[crowded].values))
             value = self._values[oldest]
             self._replace_by_tombstone(oldest, "expired" if value.expires <= self._clock() else "evicted")
             return value.size
 
         for _ in range(EXPIRED_PER_PUT):
             self._expire_oldest()
-        return self._plan_eviction(key, size).make_room(expire, evict)
-
-    def _plan_eviction(self, key: ValueKey, size: int) -> Eviction:
-        """The eviction for a value of `size` bytes under `key`, whose present value is replaced."""
-        policy, namespace = self._policy, key[0]
-        own = self._shares[namespace].usage if namespace in self._shares else SpaceUsage()
-        total = SpaceUsage(len(self._values), self._bytes)
-        usage: dict[str, SpaceUsage] = {}
-        if total.values >= policy.max_values or total.bytes + size > policy.max_bytes:
-            usage = {name: share.usage for name, share in self._shares.items()}
-        if replaced := self._values.get(key):
-            own, total = own.without_value(replaced.size), total.without_value(replaced.size)
-        return Eviction(policy.for_namespace(namespace), namespace, size, {**usage, namespace: own}, total)
+        policy, total = self._policy, SpaceUsage(len(self._values), self._bytes)
+        is_full = total.has_reached(policy.max_values, policy.max_bytes - size)
+        shares = self._shares if is_full else self._shares.keys() & {namespace}
+        usage = {name: self._shares[name].usage for name in shares}
+        return Eviction(policy.for_namespace(namespace), namespace, size, usage, total).make_room(expire, evict)
 
     async def _remove_expired(self) -> int:
         """Replace a batch of expired values by tombstones, and return their number."""
@@ -340,16 +329,16 @@ class MemoryStore:
             removed += 1
         return removed
 
-    def _expire_oldest(self) -> tuple[ValueKey, int] | None:
+    def _expire_oldest(self) -> tuple[str, int] | None:
         """Replace the least recently used value, which expires first, by a tombstone if it has expired.
 
-        Returns its key and bytes; None if it has not expired.
+        Returns its namespace and bytes; None if it has not expired.
         """
         key, value = next(iter(self._values.items()), (None, None))
         if key is None or value is None or value.expires > self._clock():
             return None
         self._replace_by_tombstone(key, "expired")
-        return key, value.size
+        return key[0], value.size
 
     def _replace_by_tombstone(self, key: ValueKey, reason: Reason) -> None:
         value = self._remove(key)

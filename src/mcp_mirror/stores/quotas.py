@@ -7,7 +7,6 @@ Redis `store.lua` applies the same rules.
 """
 
 import asyncio
-import heapq
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -50,6 +49,10 @@ class SpaceUsage(msgspec.Struct, frozen=True):
     values: int = 0
     bytes: int = 0
 
+    def has_reached(self, most: int, most_bytes: int) -> bool:
+        """Whether there are values, and as many as `most`, or more bytes than `most_bytes`."""
+        return self.values > 0 and (self.values >= most or self.bytes > most_bytes)
+
     def without_value(self, size: int) -> "SpaceUsage":
         """The same without one value of `size` bytes."""
         return SpaceUsage(self.values - 1, self.bytes - size)
@@ -70,7 +73,6 @@ class Eviction(msgspec.Struct):
     """The present usage of the whole store."""
     evicted: int = 0
     """Values that `evict` has removed."""
-    _heaps: dict[str, list[tuple[int, bool, str]]] = msgspec.field(default_factory=dict)
 
     def make_room(self, expire: Callable[[str | None], tuple[str, int] | None], evict: Callable[[str], int]) -> bool:
         """Remove some expired values, then some of the least recently used ones of crowded namespaces.
@@ -84,22 +86,26 @@ class Eviction(msgspec.Struct):
         Raises:
             StoreError: The value fits only at the cost of another namespace's fair share.
         """
-        left = REMOVED_PER_STEP
-        while left and (self._exceeds_total or self._exceeds_share):
-            if (expired := expire(None if self._exceeds_total else self.namespace)) is None:
-                break
-            self._remove(*expired)
-            left -= 1
-        if not left:
-            return False
-        self._check()
-        while (crowded := self._choose_namespace()) is not None:
-            if not left:
-                return False
-            self._remove(crowded, evict(crowded))
-            self.evicted += 1
-            left -= 1
-        return True
+        policy, is_checked = self.policy, False
+        for _ in range(REMOVED_PER_STEP):
+            own, total = self.usage.get(self.namespace, SpaceUsage()), self.total
+            is_crowded = own.has_reached(policy.share_values, policy.share_bytes - self.size)
+            is_full = total.has_reached(policy.max_values, policy.max_bytes - self.size)
+            if not is_crowded and not is_full:
+                return True
+            removed = None if is_checked else expire(None if is_full else self.namespace)
+            if removed is None:
+                if not is_checked:
+                    self._check()
+                is_checked = True
+                crowded = self.namespace if is_crowded else self._find_largest()
+                removed = crowded, evict(crowded)
+                self.evicted += 1
+            namespace, size = removed
+            self.total = total.without_value(size)
+            if left := self.usage.get(namespace):
+                self.usage[namespace] = left.without_value(size)
+        return False
 
     def _check(self) -> None:
         """Refuse a value that does not fit beside the fair shares of the others, which have no expired values left."""
@@ -109,57 +115,19 @@ class Eviction(msgspec.Struct):
         if self.size > free:
             raise build_reserved_error(self.size, free, self.policy)
 
-    @property
-    def _exceeds_share(self) -> bool:
-        """Whether the owner of the new value must make room within its own quota."""
-        policy, own = self.policy, self.usage.get(self.namespace, SpaceUsage())
-        return own.values > 0 and (own.values >= policy.share_values or own.bytes + self.size > policy.share_bytes)
+    def _find_largest(self) -> str:
+        """The namespace with the most bytes, or values if only their number is the limit, including the new value.
 
-    @property
-    def _exceeds_total(self) -> bool:
-        """Whether the new value does not fit into the whole store."""
-        policy, total = self.policy, self.total
-        return total.values > 0 and (total.values >= policy.max_values or self._exceeds_bytes)
-
-    @property
-    def _exceeds_bytes(self) -> bool:
-        return self.total.bytes + self.size > self.policy.max_bytes
-
-    def _choose_namespace(self) -> str | None:
-        """The namespace whose least recently used value must be evicted next; None if the new value fits."""
-        if self._exceeds_share:
-            return self.namespace
-        if not self._exceeds_total:
-            return None
-        return self._find_largest("bytes", self.size) if self._exceeds_bytes else self._find_largest("values", 1)
-
-    def _remove(self, namespace: str, size: int) -> None:
-        """Count one value of `namespace` as removed."""
-        self.total = self.total.without_value(size)
-        if left := self.usage.get(namespace):
-            self.usage[namespace] = left.without_value(size)
-
-    def _find_largest(self, what: str, more: int) -> str | None:
-        """The namespace with the most, including the new value; among equals the owner of the new value."""
-        heap = self._heaps.get(what)
-        if heap is None:
-            heap = [self._rank(name, what, more) for name in self.usage]
-            heapq.heapify(heap)
-            self._heaps[what] = heap
-        while heap:
-            name = heap[0][2]
-            if not self.usage[name].values:
-                heapq.heappop(heap)
-                continue
-            rank = self._rank(name, what, more)
-            if rank == heap[0]:
-                return name
-            heapq.heapreplace(heap, rank)  # its usage has shrunk
-        return None
-
-    def _rank(self, name: str, what: str, more: int) -> tuple[int, bool, str]:
-        is_own = name == self.namespace
-        return -getattr(self.usage[name], what) - is_own * more, not is_own, name
+        Among equals it is the owner of the new value, then the first in alphabetical order.
+        """
+        exceeds_bytes, own = self.total.bytes + self.size > self.policy.max_bytes, self.namespace
+        kind, added = ("bytes", self.size) if exceeds_bytes else ("values", 1)
+        ranks = (
+            (-getattr(used, kind) - added * (name == own), name != own, name)
+            for name, used in self.usage.items()
+            if used.values
+        )
+        return min(ranks)[-1]
 
 
 def refuse_oversized(size: int, policy: StorePolicy) -> None:

@@ -72,7 +72,7 @@ class DiskEviction:
 
         self.replace_by_tombstones(change, "expired", self.find_expired(change, namespace, EXPIRED_PER_PUT))
         total = SpaceUsage(*change.execute(TOTALS).fetchone())
-        is_full = total.values >= self._policy.max_values or total.bytes + size > self._policy.max_bytes
+        is_full = total.has_reached(self._policy.max_values, self._policy.max_bytes - size)
         where, parameters = ("true", ()) if is_full else ("namespace = ?", (namespace,))
         rows = change.execute(f'SELECT namespace, "values", bytes FROM usage WHERE {where}', parameters)  # noqa: S608  # ours
         usage = {name: SpaceUsage(*used) for name, *used in rows}

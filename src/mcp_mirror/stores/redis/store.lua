@@ -12,7 +12,7 @@
 -- put begins with a write that needs memory, and a removal with one that frees memory. Uses of a value ignore refusals.
 
 local REMOVALS = 64 -- values that one call removes at most for a new value
-local EXAMINED, STEP = 2000, 16 -- names that one call looks at for a list, and at once
+local EXAMINED, STEP = 2000, 32 -- names that one call looks at for a list, and that it reads at once
 local CHUNKS = 1048576 -- chunks that one value has at most; a larger number is not one that a gateway wrote
 local PAGE_BYTES = 1048576 -- bytes of records after which a page of a list ends
 
@@ -30,21 +30,20 @@ local function read_number(command, ...)
   return tonumber(call(command, ...) or 0)
 end
 
-local FIELDS = { 'mark', 'size', 'chunk', 'label', 'record', 'origin', 'reason', 'at' }
-
 -- What the store has under a name. Only a value has a `mark`, and only a tombstone a `reason`. `chunk` is 0 if the
 -- value is an object in a bucket.
 local function find(name)
-  local owner, base = string.match(name .. ':', '^(.-):(.-):?$') -- a name of another program has an empty base
-  local value = { name = name, owner = owner, base = base }
-  for place, field in ipairs(call('HMGET', key('value', name), unpack(FIELDS))) do
-    value[FIELDS[place]] = field or nil
-  end
-  local size, chunk = tonumber(value.size or not value.mark and 0), tonumber(value.chunk or not value.mark and 1)
+  local owner, base = string.match(name, '^([^:]*):?(.*)$') -- a name of another program may have no base
+  local mark, size, chunk, label, record, origin, reason, at =
+    unpack(call('HMGET', key('value', name), 'mark', 'size', 'chunk', 'label', 'record', 'origin', 'reason', 'at'))
+  if not mark then size, chunk = 0, 1 end
+  size, chunk = tonumber(size), tonumber(chunk)
   local is_valid = size and chunk and size >= 0 and (chunk == 0 or chunk > 0 and size / chunk <= CHUNKS)
   if not is_valid then error('WRONGTYPE of a value') end
-  value.size, value.chunk = size, chunk
-  return value
+  return {
+    name = name, owner = owner, base = base,
+    mark = mark, size = size, chunk = chunk, label = label, record = record, origin = origin, reason = reason, at = at,
+  }
 end
 
 -- The keys of the chunks of a value.
@@ -189,10 +188,6 @@ local function make_room()
     if not name then
       free = free or find_free()
       if arguments.size > free then return 'reserved', evicted, free end
-      -- The value that the new one replaces goes first.
-      name = call('ZSCORE', key('order'), arguments.name) and arguments.name
-    end
-    if not name then
       local exceeds_bytes = bytes + arguments.size > arguments.max_bytes
       local crowded = is_crowded and owner
         or exceeds_bytes and find_largest('bytes', arguments.size)
@@ -201,7 +196,7 @@ local function make_room()
       if not base then return 'damaged', evicted end
       name = crowded .. ':' .. base
     end
-    if bury(name) == 'evicted' and name ~= arguments.name then evicted = evicted + 1 end
+    if bury(name) == 'evicted' then evicted = evicted + 1 end
   end
   return 'again', evicted
 end
@@ -216,8 +211,7 @@ local function examine(owner, base)
   local used = call('ZSCORE', key('order', owner), base)
   if used and tonumber(used) <= last_expired then return 'expired', used end
   local value = find(owner .. ':' .. base)
-  local is_listed = used and call('ZSCORE', key('order'), value.name)
-  if is_listed and value.mark and is_complete(value) then return nil, used, value end
+  if used and value.mark and is_complete(value) then return nil, used, value end
   lost = lost + 1
   return 'lost', used, value
 end
@@ -225,13 +219,13 @@ end
 -- At most `most` usable values among the next ones in alphabetical order, by `ZRANGE` or `ZREVRANGE` from a rank on.
 local function find_next(range, rank, most)
   local found = {}
-  for start = rank, rank + EXAMINED, STEP do
-    local bases = call(range, key('names', arguments.owner), start, start + STEP - 1)
+  for start = rank, rank + EXAMINED, most + 1 do
+    local bases = call(range, key('names', arguments.owner), start, start + most)
     for _, base in ipairs(bases) do
       if #found == most then return found end
       if not examine(arguments.owner, base) then table.insert(found, base) end
     end
-    if #bases < STEP then break end
+    if #bases <= most then break end
   end
   return found
 end
@@ -295,6 +289,7 @@ end
 -- unknown name. The reason is `lost` if the server has removed keys of the value by itself, perhaps the record, too.
 function operations.describe()
   local fault, used, value = examine(arguments.owner, arguments.base)
+  if not fault and not call('ZSCORE', key('order'), arguments.name) then fault = 'lost' end
   value = value or find(arguments.name)
   if value.reason then return { value.origin, value.reason, value.at } end
   if not value.mark and not used then return nil end
@@ -348,18 +343,19 @@ function operations.list()
   end
   local rows, bytes, first, last = {}, 0, rank, nil
   while true do
-    local found = call('ZREVRANGE', made, rank, rank + STEP - 1, 'WITHSCORES')
-    if #found == 0 then return { lost, '', rows } end
-    for place = 1, #found, 2 do
-      local base, created = found[place], found[place + 1]
-      local is_enough = #rows >= arguments.most or bytes > PAGE_BYTES or rank - first >= EXAMINED
-      if is_enough and created ~= last then return { lost, last, rows } end
+    local bases = call('ZREVRANGE', made, rank, rank + STEP - 1)
+    if #bases == 0 then return { lost, '', rows } end
+    for _, base in ipairs(bases) do
+      if #rows >= arguments.most or bytes > PAGE_BYTES or rank - first >= EXAMINED then
+        local created = call('ZSCORE', made, last)
+        if call('ZSCORE', made, base) ~= created then return { lost, created, rows } end
+      end
       local fault, used, value = examine(arguments.owner, base)
       if not fault then
         table.insert(rows, { base, used, value.record })
         bytes = bytes + #value.record
       end
-      last, rank = created, rank + 1
+      last, rank = base, rank + 1
     end
   end
 end
