@@ -127,6 +127,33 @@ def test_the_first_line_of_a_document_is_that_of_a_heading_or_its_own() -> None:
     assert (found.first, found.lines[0]) == ("<p>Logo</p>", (2, "2: # Title"))
 
 
+def test_a_page_has_its_headings_and_the_columns_of_its_tables() -> None:
+    head = "<!doctype html><title>Tariffs &amp; more</title><script>let h = 1</script>"
+    rows = "<tr><td>Bonn</td><td>3</td></tr>" * 40
+    table = f"<table id=t><thead><tr class=a><th>City<TH><b>Price</b>\n in &euro;</th></thead>{rows}</table>"
+    page = f"{head}<h1 id='x'>Tariffs\n <i>2026</i></h1>{table}<h2>Islands</h2><p>none</p>{table}</table>"
+    found = outline(page, "HTML")
+    assert found is not None
+    assert (found.counted, found.first) == ("HTML with 4 parts", "Tariffs & more")
+    columns = "table, 41 rows: City | Price in \u20ac"
+    lines = ["0: # Tariffs 2026", f"1: {columns}", "2: ## Islands", f"2: {columns}"]
+    assert [line for _, line in sorted(found.lines)] == lines
+    in_one_line = outline(page.replace("\n", " "), "HTML")
+    assert in_one_line is not None
+    assert in_one_line.lines[0][1] == "# Tariffs 2026"
+    only_table = outline(table, "HTML")
+    assert only_table is not None
+    assert (only_table.counted, only_table.first, only_table.lines) == ("HTML with 1 part", "", [(0, f"0: {columns}")])
+    unclosed = outline("<table><tr><td>a<td>b</table>", "HTML")
+    assert unclosed is not None
+    assert unclosed.lines == [(0, "table, 1 row: a | b")]
+
+
+@pytest.mark.parametrize("page", ["<p>One</p>", "<h1></h1><h2>One</h2><h2>Two", "<table></table><table><tr></table>"])
+def test_a_page_with_few_parts_has_no_outline(page: str) -> None:
+    assert outline(page, "HTML") is None
+
+
 def test_each_of_several_tables_has_its_title_and_its_columns() -> None:
     people = "| id | name |\n| --- | --- |\n" + "| 1 | Ada |\n| --- | --- |\n" * 30
     sums = "|month|sum|\r\n|:--|--:|\r\n" + "|1|2|\r\n" * 70

@@ -21,6 +21,7 @@ PYTHON_LITERAL: Final = "Python literal"
 """The format of a list or a dictionary as Python prints it."""
 DIFF: Final = "diff"
 MARKDOWN: Final = "Markdown"
+HTML: Final = "HTML"
 CODE: Final = "source code"
 TABLE: Final = "table"
 """The beginning of the format of a table that a text draws."""
@@ -293,12 +294,12 @@ def _read_lines(head: str, *, is_whole: bool) -> list[str]:
 
 def _detect_markup(head: str, lines: Sequence[str]) -> str:
     if _HTML.match(head):
-        return "HTML"
+        return HTML
     if not _XML.match(head):
         return ""
     if _is_markdown(head, lines):  # with tags above its title
         return MARKDOWN
-    return "HTML" if _TAGS.match(head.lstrip()) else "XML"
+    return HTML if _TAGS.match(head.lstrip()) else "XML"
 
 
 def _are_json_lines(lines: Sequence[str]) -> bool:

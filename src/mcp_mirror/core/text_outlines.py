@@ -1,15 +1,17 @@
-"""Outlines of texts: the files that a diff changes, headings and tables of Markdown, definitions of source code."""
+"""Outlines of texts: files of a diff, headings and tables of Markdown and HTML, definitions of source code."""
 
+import html
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.core.text_format import CODE, DIFF, MARKDOWN, TABLE
+from mcp_mirror.core.text_format import CODE, DIFF, HTML, MARKDOWN, TABLE
 from mcp_mirror.payload.json_strings import text_pieces
 from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.system.patterns import lazy_pattern
@@ -48,6 +50,18 @@ _TABLE: Final = lazy_pattern(r"^[ \t]*(\|[^\n]*)\n[ \t]*\|[ \t]*:?-[-:| \t]*$", 
 """The names of the columns of a table, and the rule below them."""
 _MAX_TITLE: Final = 500
 """Characters above a table in which its title is."""
+_HTML_PART: Final = lazy_pattern(r"<(title|h[1-6]|table)\b[^<>]*>", re.IGNORECASE)
+"""The beginning of the title, a heading or a table of a page."""
+_HEADING_END: Final = lazy_pattern(r"</(?:title|h[1-6])\b", re.IGNORECASE)
+_TABLE_END: Final = lazy_pattern(r"</table\b", re.IGNORECASE)
+_ROW: Final = lazy_pattern(r"<tr\b[^<>]*>", re.IGNORECASE)
+_CELL: Final = lazy_pattern(r"<t[hd]\b[^<>]*>", re.IGNORECASE)
+_TAG: Final = lazy_pattern(r"<[^<>]*>")
+_MAX_PAGE_PARTS: Final = 1000
+_MAX_MARKUP: Final = 2000
+"""Characters of a heading of a page, and of the first row of a table."""
+_TABLE_LEVEL: Final = 2
+"""A table of a page is as important as a heading of this level."""
 _OPENING_FENCE: Final = lazy_pattern(r"(?:.*\n){0,8}?(`{3}|~{3})(\w*)[ \t]*\n")
 """The first lines of a text that is one code block, above which a few lines name the file in it."""
 _MARKDOWN_NAMES: Final = frozenset(("md", "markdown", "mdx"))
@@ -139,17 +153,16 @@ def outline_text(blob: Buffer, span: Span, form: str) -> TextOutline | None:
         None for a very long text, one with few parts, and one of another format. The format of source code may be
         unknown, if it begins with a long comment.
     """
-    has_table = form.startswith(TABLE)
-    if not (has_table or form in (DIFF, MARKDOWN, CODE, "")) or span.length > _MAX_TEXT:
+    form = TABLE if form.startswith(TABLE) else form
+    if form not in (TABLE, DIFF, HTML, MARKDOWN, CODE, "") or span.length > _MAX_TEXT:
         return None
     try:
         text = b"".join(text_pieces(blob, span)).decode().replace("\r\n", "\n")
     except msgspec.DecodeError:  # half of a surrogate pair
         return None
-    if form == DIFF:
-        return _outline_diff(text)
-    if has_table:
-        return _outline_tables(text)
+    outlines = {DIFF: _outline_diff, HTML: _outline_page, TABLE: _outline_tables}
+    if form in outlines:
+        return outlines[form](text)
     if form != MARKDOWN:
         return _outline_code(text, form)
     return _outline_headings(text, 0) or _outline_code_block(text) or _outline_headings(text, 0, _BOLD)
@@ -267,6 +280,49 @@ def _outline_tables(text: str) -> TextOutline | None:
         columns = table[1].rstrip()
         lines.append((number, f"{number}: {above}: {columns}" if above else f"{number}: {columns}"))
     return TextOutline("table", f"{MARKDOWN} with", lines) if len(lines) >= _MIN_TABLES else None
+
+
+def _outline_page(text: str) -> TextOutline | None:
+    """Outline a page by its headings, and by the number of rows and the first row of each table."""
+    rows, ends = [row.end() for row in _ROW.finditer(text)], [end.start() for end in _TABLE_END.finditer(text)]
+    title, tables, number, counted = "", 0, 0, 0
+    parts: list[tuple[int, tuple[int, str]]] = []
+    for part in islice(_HTML_PART.finditer(text), _MAX_PAGE_PARTS):
+        kind, start = part[1].lower(), part.end()
+        if kind == "table":
+            at = bisect(ends, start)
+            stop = ends[at] if at < len(ends) else len(text)
+            first = bisect(rows, start)
+            level, shown = _TABLE_LEVEL, _describe_rows(text, rows[first : first + 2], bisect(rows, stop) - first, stop)
+        else:
+            end = _HEADING_END.search(text, start, start + _MAX_MARKUP)
+            shown = _strip_tags(text[start : end.start()]) if end else ""
+            level = int(kind[1]) if kind != "title" else 0
+        if not level:
+            title = title or shown
+        elif shown:
+            number += text.count("\n", counted, part.start())
+            counted = part.start()
+            tables += kind == "table"
+            line = shown if kind == "table" else f"{'#' * level} {shown}"
+            parts.append((level, (counted, f"{number}: {line}" if "\n" in text else line)))
+    if not tables and len(parts) < _MIN_PARTS:
+        return None
+    return TextOutline("part", f"{HTML} with", [line for _, line in sorted(parts, key=itemgetter(0))], title)
+
+
+def _describe_rows(text: str, rows: Sequence[int], count: int, stop: int) -> str:
+    """The number of rows of a table, and the words of its first row: `table, 40 rows: City | Price`.
+
+    `rows` has the beginnings of the first two rows after that of the table, which ends at `stop`.
+    """
+    first, end = (*rows, stop, stop)[:2]
+    cells = [_strip_tags(cell) for cell in _CELL.split(text[first : min(end, first + _MAX_MARKUP, stop)])[1:]]
+    return f"{TABLE}, {format_count(count, 'row')}: {' | '.join(cells)}" if any(cells) else ""
+
+
+def _strip_tags(markup: str) -> str:
+    return " ".join(html.unescape(_TAG.sub("", markup)).split())
 
 
 def _list_lines(text: str, parts: Sequence[_Part]) -> list[tuple[int, str]]:
