@@ -175,6 +175,9 @@ def test_texts_with_a_number_are_accepted_as_numbers(tool: str, arguments: bytes
     [
         ("memory_read", {"path": "p"}, {"memory_path": "p"}),
         ("memory_read", {"file_path": "p", "by": "line"}, {"memory_path": "p", "by": "lines"}),
+        ("memory_read", {"path": "p", "start_index": 9, "head": 5}, {"offset": "9", "limit": "5"}),
+        ("memory_edit", {"path": "p", "find": "a", "replace": "b"}, {"old_text": "a", "new_text": "b"}),
+        ("memory_grep", {"path": "p", "pattern": "x", "before": 2}, {"context": "2"}),
         ("memory_grep", {"path": "p", "query": "x", "-C": 2}, {"memory_path": "p", "pattern": "x", "context": "2"}),
         ("memory_grep", {"memory_path": "p", "regex": "x", "-A": 3}, {"pattern": "x", "context": "3"}),
         ("memory_grep", {"memory_path": "p", "pattern": "x", "head_limit": 9}, {"limit": "9"}),
@@ -279,6 +282,13 @@ def test_a_wrong_argument_is_answered_with_what_to_do(tool: str, arguments: byte
     with pytest.raises(ToolError) as error:
         TOOLS[tool].read_arguments(arguments)
     assert expected in str(error.value)
+
+
+@pytest.mark.parametrize("arguments", [b'{"inputs":"p","code":"1"}', b'{"memory_path":"p","code":"1"}'])
+def test_the_error_about_inputs_of_a_script_shows_their_form(arguments: bytes) -> None:
+    tool = add_run(own_tools(MemoryToolsPolicy(), WEEK, has_run=True), "none")[RUN]
+    with pytest.raises(ToolError, match=re.escape('It takes inputs ({"name": path}), code.')):
+        tool.read_arguments(arguments)
 
 
 def test_a_path_of_a_file_is_bounded() -> None:

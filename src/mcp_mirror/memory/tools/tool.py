@@ -39,12 +39,15 @@ _SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
     "file": frozenset(("path", "filepath", "filename")),
     "pattern": frozenset(("query", "regex", "regexp", "search")),
     "expression": frozenset(("query", "jmespath")),
-    "context": frozenset(("a", "b", "c", "contextlines", "beforecontext", "aftercontext")),
-    "limit": frozenset(("headlimit", "m", "maxcount", "maxmatches", "maxresults")),
+    "context": frozenset(("a", "b", "c", "after", "before", "contextlines", "beforecontext", "aftercontext")),
+    "offset": frozenset(("skip", "startindex")),
+    "limit": frozenset(
+        ("head", "headlimit", "linecount", "m", "maxcount", "maxlines", "maxmatches", "maxresults", "numlines")
+    ),
     "ignore_case": frozenset(("i", "ignorecase", "caseinsensitive")),
     "line_numbers": frozenset(("n", "linenumbers", "showlinenumbers")),
-    "old_text": frozenset(("oldtext", "oldstring", "oldstr")),
-    "new_text": frozenset(("newtext", "newstring", "newstr")),
+    "old_text": frozenset(("oldtext", "oldstring", "oldstr", "find", "search")),
+    "new_text": frozenset(("newtext", "newstring", "newstr", "replace", "replacement")),
     "all": frozenset(("replaceall",)),
     "inputs": frozenset(("tables", "variables")),
     "code": frozenset(("script", "python")),
@@ -52,6 +55,8 @@ _SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
 }
 """The names that tools of clients and frameworks, grep and Python have for an argument, in lower case, without `_`
 and `-`."""
+_FORMS: Final = {"inputs": '{"name": path}'}
+"""The form of required arguments that models write in other ways."""
 _MAX_TRANSLATED: Final = 20
 """Arguments with other names that are looked up."""
 
@@ -308,7 +313,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
         optional = ", ".join(_describe_argument(name, self.properties[name]) for name in further)
         if not self.required:
             return f"It may take {optional}."
-        return f"It takes {', '.join(self.required)}{f', and may take {optional}' if optional else ''}."
+        required = ", ".join(f"{name} ({_FORMS[name]})" if name in _FORMS else name for name in self.required)
+        return f"It takes {required}{f', and may take {optional}' if optional else ''}."
 
 
 def _describe_argument(name: str, schema: Mapping[str, Any]) -> str:
