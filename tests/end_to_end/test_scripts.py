@@ -89,7 +89,7 @@ async def test_a_fence_around_a_script_is_not_a_part_of_it(mirror: Mirror) -> No
     [
         ({"source": "1"}, "has no argument 'source'. Did you mean 'code'?"),
         ({"script": "1 +", "variables": {}}, "SyntaxError"),
-        ({"code": "1", "rows": "memory path"}, "has no argument 'rows'. It takes inputs, code."),
+        ({"code": "1", "rows": "memory path"}, "has no argument 'rows'. It takes inputs ({\"name\": path}), code."),
         ({"code": "1", "values": {}}, "has no argument 'values'. Did you mean 'inputs'?"),
     ],
 )
