@@ -197,7 +197,9 @@ class Application(msgspec.Struct, frozen=True):
         """Return the probes of one address. A shutdown waits for what probes any of them."""
         from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # not on stdio
 
-        return Readiness(self.gateway.writer.store, self.upstreams, shutdown, self.probed_addresses)
+        readiness = Readiness(self.gateway.writer.store, self.upstreams, shutdown, self.probed_addresses)
+        self.probed_addresses.append(readiness)
+        return readiness
 
 
 @asynccontextmanager

@@ -47,7 +47,9 @@ def store(tmp_path: Path) -> FaultyStore:
 
 
 def build_readiness(store: FaultyStore, shutdown: anyio.Event | None = None) -> Readiness:
-    return Readiness(cast("Store", store), cast("Any", ()), shutdown or anyio.Event())
+    addresses: list[Readiness] = []
+    addresses.append(Readiness(cast("Store", store), cast("Any", ()), shutdown or anyio.Event(), addresses))
+    return addresses[0]
 
 
 async def get(readiness: Readiness, url: str, path: str = "/mcp") -> tuple[int, str]:

@@ -124,7 +124,7 @@ def list_values(
         if len(found) > limit:
             print_note(f"There are more than {limit:,} values. Print more with --limit.")
 
-    _run((config, store), namespace, run)
+    _run(config, store, namespace, run)
 
 
 @values_app.command()
@@ -151,7 +151,7 @@ def show(
             print(f"{name + ':':<12}{sanitize_to_lines(text)}")
         print(f"\n{_preview_value(found)}")
 
-    _run((config, store), namespace, run)
+    _run(config, store, namespace, run)
 
 
 @values_app.command()
@@ -178,7 +178,7 @@ def export(
         size = _write(file, pieces, force=force)
         print_note(f"Written: {size:,} bytes to {file}.")
 
-    _run((config, store), namespace, run)
+    _run(config, store, namespace, run)
 
 
 @values_app.command()
@@ -211,7 +211,7 @@ def lineage(  # noqa: PLR0913, PLR0917  # typer reads the options from the param
         if graph.is_cut:
             print_note("There are more calls and values than these.")
 
-    _run((config, store), namespace, run)
+    _run(config, store, namespace, run)
 
 
 @values_app.command()
@@ -253,23 +253,24 @@ def clear(
         others = "" if of_all or found else await values.name_others()
         print_note(f"Deleted {format_count(sum(deleted), 'value')}.{others}")
 
-    _run((config, store), namespace, run)
+    _run(config, store, namespace, run)
 
 
 def _run(
-    chosen: tuple[Path | None, Path | None],
+    config: Path | None,
+    store: Path | None,
     namespace: str,
     work: Callable[[_StoredValues], Coroutine[Any, Any, None]],
 ) -> None:
-    """Run a command over the store of the options `--config` and `--store`."""
+    """Run a command over a store; the first arguments are its options."""
 
-    async def run(store: Store) -> None:
-        namespaces = await store.namespaces()
+    async def run(opened: Store) -> None:
+        namespaces = await opened.namespaces()
         named = [owner for owner in namespaces if name_principal(owner) == namespace]
         is_principal = namespace not in namespaces and len(named) == 1
-        await work(_StoredValues(store, named[0] if is_principal else namespace))
+        await work(_StoredValues(opened, named[0] if is_principal else namespace))
 
-    read_store(load_store_config(*chosen), run)
+    read_store(load_store_config(config, store), run)
 
 
 def _build_table(found: Iterable[Descriptor]) -> Table:

@@ -4,7 +4,7 @@ Both are served without a token, for every `Host`, and outside all limits, becau
 address of a process. Their bodies are fixed texts, so they reveal nothing else than the state.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -44,14 +44,13 @@ class Readiness:
         store: Store,
         upstreams: UpstreamRegistry,
         shutdown: anyio.Event,
-        addresses: "list[Readiness] | None" = None,
+        addresses: "Sequence[Readiness]",
     ) -> None:
-        """Check nothing yet. `addresses` are those of the gateway, to which this one is added."""
+        """Check nothing yet. `addresses` has those of the gateway, this one among them."""
         self.shutdown = shutdown
         self._store = store
         self._upstreams = upstreams
-        self._addresses = [] if addresses is None else addresses
-        self._addresses.append(self)
+        self._addresses = addresses
         self._probed_at = -_PROBING
         self._negative_answers = 0
         self._noticed = anyio.Event()
