@@ -1,7 +1,7 @@
 """Reads a tree of nodes into the settings' frozen objects, and reports each problem at its location.
 
-The reader does not know the keys. No message contains a value, which may be a secret, except a word that resembles one
-of the few that a key takes.
+The reader does not know the keys. Values may be secrets, so messages contain none, except a word that resembles one of
+the words that its key takes.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The matrix of runs: cases x models x notice styles x variants x few-shot x gateway x repeats; and the keys of runs.
 
-Pure. A key is a digest of everything that influences the measurement, so that a log identifies runs that it has.
+Pure. A key is a digest of everything that influences the measurement: by it, a log recognizes the runs that it has.
 """
 
 import hashlib

@@ -241,7 +241,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         return all(fault.place[: len(place)] != place for fault in faults)
 
     async def _advise_query(self, error: MisfitError) -> ToolError | None:
-        """Return an error that names the query which makes a value that fits of a text; None without one."""
+        """Return an error with a query that turns the text of the path into a fitting value; None without one."""
         values = self.inputs.values.values()
         texts = (one.blob for one in values if one.path == error.path and one.kind in ("text", "binary"))
         text = next(texts, None)

@@ -231,7 +231,7 @@ def convert_refusal(error: RefusedError, entry: CatalogEntry, options: Processin
 
 
 def hide_error(error: UpstreamError, tool: str, visibility: Visibility) -> ToolError | None:
-    """Return the error that replaces an upstream's error, if that may repeat a value that the model may not see."""
+    """Return an error in place of an upstream's error that may repeat a hidden value; None to keep the upstream's."""
     refusal = error if isinstance(error, RefusedError) else None
     if visibility is Visibility.FULL or error.reason or (refusal and is_for_client(refusal)):
         return None

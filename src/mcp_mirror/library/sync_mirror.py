@@ -217,8 +217,8 @@ class _LoopThread:
 def _wait_for(future: Future[T]) -> T:
     """Return the result of a future; an interrupt, such as Ctrl-C, ends the wait.
 
-    Python only notes a signal that comes just before the thread blocks, or that another thread receives, and Windows
-    wakes no thread that waits for a lock. So no wait is long.
+    No wait is long: a signal does not wake the thread if it comes just before the thread blocks, if another thread
+    receives it, or on Windows.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
 """Standard error of a gateway, written by a thread: a reader that hangs stops the log and not the gateway.
 
-A client that does not read what its server prints, a terminal whose output is stopped, and a log collector that hangs
-fill the pipe, and the next write to it waits for ever. Lines that find no room are lost and counted.
+The pipe fills if the client does not read it, if a terminal's output is stopped, or if a log collector hangs. The next
+write to it would then wait forever. Lines that find no room are lost and counted.
 """
 
 import io

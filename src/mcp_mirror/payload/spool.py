@@ -39,8 +39,8 @@ _JOINED: Final = 1 << 12
 _MAX_IN_MEMORY: Final = 64 << 20
 """Bytes of larger messages that all connections together keep in memory. Further messages go to files."""
 _AHEAD: Final = 3
-"""Bytes written to the file for each byte that arrives, in the second half of `spool_bytes`: a message that then grows
-past that size is never written at once, which would stall the event loop."""
+"""Bytes written to the file for each byte that arrives, in the second half of `spool_bytes`. So a message that grows
+past that size is in the file already: writing it at once would stall the event loop."""
 _OWN_NAMES: Final = (f"{_PREFIX}*", "lock")
 """Globs of the names in a spool's parent folder: spools, and the lock file of the process's folder."""
 
@@ -81,7 +81,7 @@ Frame = bytes | SpooledFrame | DiscardedFrame
 
 
 def frame_id(frame: Frame) -> RequestId | None:
-    """The id of a message that was not parsed, if it is the first or the last member."""
+    """The id of an unparsed message, if it is the first or the last member."""
     if isinstance(frame, bytes):
         return recover_id(frame)
     first = recover_first_id(frame.head)
@@ -91,13 +91,13 @@ def frame_id(frame: Frame) -> RequestId | None:
 
 
 def answered_id(frame: Frame) -> RequestId | None:
-    """The id of the request that a message answers which was not parsed; None for a message that is not a response."""
+    """The id of the request that an unparsed message answers; None for a message that is not a response."""
     head = frame if isinstance(frame, bytes) else frame.head
     return frame_id(frame) if begins_response(head) else None
 
 
 def is_json_rpc(frame: Frame) -> bool:
-    """Whether a message that was not parsed is one of JSON-RPC, and not any other output of a server."""
+    """Whether an unparsed message is one of JSON-RPC, and not any other output of a server."""
     head = frame if isinstance(frame, bytes) else frame.head
     return head.lstrip()[:1] == b"{" and b'"jsonrpc"' in head
 
@@ -181,7 +181,7 @@ class Spool:
         except OSError:
             return data
 
-    def explain_failure(self, error: OSError) -> str:
+    def report_failure(self, error: OSError) -> str:
         """Log that no file could be written, and return the reason, which does not name the folder."""
         reason = error.strerror or type(error).__name__
         folder = self._directory or self._parent or tempfile.gettempdir()
@@ -357,7 +357,7 @@ class SpoolCollector:
 
     def _fail(self, error: OSError, piece: Buffer) -> None:
         """Discard the message, of which `piece` is the last part so far, because no file can be written."""
-        self._failure = self._spool.explain_failure(error)
+        self._failure = self._spool.report_failure(error)
         self._drop(piece)
 
     def _take_discarded(self, size: int) -> DiscardedFrame:

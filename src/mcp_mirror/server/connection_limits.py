@@ -33,9 +33,9 @@ _RESERVED_FILES: Final = 256
 _NETWORK_BITS: Final = 64
 """Bits of an IPv6 address that name the network. One client may have all addresses of its network."""
 _IDLE_TIMEOUT: Final = 620.0
-"""Seconds after a response in which the next request must begin: more than the time for which proxies keep connections,
-as a request on a connection that closes at that moment fails. nginx keeps them for 60 s, Traefik for 90 s, Caddy for
-120 s, and the load balancers of Google Cloud for 600 s."""
+"""Seconds after a response in which the next request must begin. A request fails if its connection closes at that
+moment, so proxies, which keep connections for less time, close them first: nginx keeps them for 60 s, Traefik for 90 s,
+Caddy for 120 s, and the load balancers of Google Cloud for 600 s."""
 _MAX_READ: Final = 256 << 10
 """Bytes that a connection reads at once."""
 _MAX_READ_TOGETHER: Final = 16 << 20

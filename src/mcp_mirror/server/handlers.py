@@ -60,8 +60,8 @@ reduce the gateway's work."""
 class Handlers(msgspec.Struct):
     """The handlers of all methods.
 
-    The SDK calls those that `register` names, which follow in about that order. The direct path calls `call_tool` and
-    `list_tools`.
+    The SDK calls the handlers in `register`, about in the order in which they follow. The direct path calls `call_tool`
+    and `list_tools`.
     """
 
     gateway: Gateway

@@ -41,8 +41,8 @@ def estimate_tokens(what: Countable, provider: TokenProvider = "default") -> int
         provider: The provider of the tokenizer. `default` is valid for all of them. `anthropic` is valid for all of
             Anthropic's models, `anthropic-4.6` only for Claude 3 to Opus 4.6, which count a third less for some texts.
 
-    An empty text costs 0 tokens. A text of up to 32 KiB is examined whole except for very many rare words, a larger
-    one by samples, so that a text designed to deceive can cost more than its estimate.
+    An empty text costs 0 tokens. A text of up to 32 KiB is examined whole, except for very many rare words; a larger
+    one by samples. So a text designed to deceive can cost more than its estimate.
 
     Raises:
         ValueError: The provider is unknown.

@@ -1,6 +1,6 @@
 """Worker processes that principals share fairly: queues, concurrency limits, deadlines and memory limits.
 
-Work that locks the interpreter, or that cannot be interrupted, runs in a worker process, which the pool kills at the
+Work that locks the interpreter or cannot be interrupted runs in a worker process. The pool kills the process at the
 deadline. The pool must not know the kinds of work.
 """
 

@@ -201,8 +201,8 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 def _build_entry(target: Target, block: str, config: Path, text: str) -> dict[str, Any]:
     """Return the entry that starts the gateway.
 
-    It has an absolute path, because desktop clients have a `PATH` of their own, and it passes the variables that the
-    servers refer to, because the client may know variables that it does not pass on otherwise.
+    It has an absolute path, because desktop clients have a `PATH` of their own. It passes on the variables that the
+    servers refer to, because a client may pass on only those that an entry names.
     """
     program = find_program()
     entry: dict[str, Any] = {"type": "stdio"} if block == "servers" else {}
