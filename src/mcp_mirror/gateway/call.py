@@ -202,13 +202,12 @@ def describe_outcome(reply: ToolResult, trace: CallTrace) -> str:
 
 def name_tool(call: Call) -> str:
     """Return the name of the called tool, or a placeholder for a name that no tool has."""
-    is_known = call.trace.upstream or find_refusal(call) is not RefusalReason.UNKNOWN_TOOL
+    is_known = call.trace.upstream or find_refusal(call, call.catalog) is not RefusalReason.UNKNOWN_TOOL
     return call.name if is_known else UNKNOWN
 
 
-def find_refusal(call: Call) -> RefusalReason | None:
-    """Return why the caller's catalog has no tool of this name; None if it has one."""
-    catalog = call.catalog
+def find_refusal(call: Call, catalog: Catalog) -> RefusalReason | None:
+    """Return why a catalog of the caller has no tool of this name; None if it has one."""
     if call.name in catalog.entries or call.name in call.own_tools:
         return None
     if call.name in catalog.quarantined:

@@ -13,7 +13,7 @@ from mcp_mirror.core.replies import ToolResult, build_content_reply, encode_text
 from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.tool_index import IndexedTool, summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
-from mcp_mirror.gateway.call import Call
+from mcp_mirror.gateway.call import Call, find_refusal
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.tool_search import FIND, complete_name, searchable_tools
 from mcp_mirror.memory.tools.table import explain_unserved
@@ -83,9 +83,7 @@ def _explain_unknown(gateway: Gateway, call: Call, catalog: Catalog) -> ToolErro
     visible = gateway.upstreams.visible_to(call.caller)
     down = [one.policy.name for one in visible if one.status.state != "ready"]
     missing = f" Upstreams that are not connected now: {', '.join(down)}." if down else ""
-    is_hidden = call.name in catalog.hidden_names
-    reason = RefusalReason.INSUFFICIENT_SCOPE if is_hidden else RefusalReason.UNKNOWN_TOOL
-    return ToolError(f"Unknown tool {call.name!r}. {advice}{missing}", reason)
+    return ToolError(f"Unknown tool {call.name!r}. {advice}{missing}", find_refusal(call, catalog))
 
 
 def find_entry(catalog: Catalog, call: Call) -> CatalogEntry | None:

@@ -92,19 +92,27 @@ async def _end(process: Process) -> None:
     assert process.stdin is not None  # noqa: S101  # opened with a pipe
     with suppress(*_CLOSED):
         await process.stdin.aclose()
-    for name in ("SIGTERM", "SIGKILL", ""):
-        with anyio.move_on_after(_GRACE):
-            await process.wait()
-        if process.returncode is not None:
+    for name in ("SIGTERM", "SIGKILL"):
+        if await _has_ended(process):
             break
         _signal(process.pid, name)
+    else:
+        await _has_ended(process)
     with suppress(*_CLOSED):
         await process.aclose()
 
 
+async def _has_ended(process: Process) -> bool:
+    """Wait for a moment; return whether the program has ended."""
+    with anyio.move_on_after(_GRACE):
+        await process.wait()
+    return process.returncode is not None
+
+
 def _signal(number: int, name: str) -> None:
+    """Send a signal to a program and what it started; on Windows, which has no such signals, end the program."""
     with suppress(OSError):
         if sys.platform == "win32":
             os.kill(number, signal.SIGTERM)
-        elif name:
+        else:
             os.killpg(number, getattr(signal, name))

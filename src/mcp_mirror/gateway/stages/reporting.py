@@ -47,7 +47,7 @@ class ReportStage(msgspec.Struct, frozen=True):
 
     async def _answer_recorded(self, call: Call, call_next: Next) -> ToolResult:
         """Answer a call if the record of its start can be written."""
-        is_admitted = await self.audit.admit(_record_of(call, "begun", find_refusal(call)))
+        is_admitted = await self.audit.admit(_record_of(call, "begun", find_refusal(call, call.catalog)))
         if is_admitted:
             return await call_next(call)
         call.trace.reason = RefusalReason.NO_AUDIT_RECORD
