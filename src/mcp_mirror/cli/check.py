@@ -48,11 +48,11 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
 
     async def run() -> list[str]:
         async with open_application(loaded) as application:
-            await follow_start(application)
+            await _follow_start(application)
             for name in loaded.disabled:
                 print(f"{name}: disabled in the configuration")
-            print_tools(application)
-            print_client_headers(loaded)
+            _print_tools(application)
+            _print_client_headers(loaded)
             return [*loaded.exposures, *find_problems(application), *await application.find_unavailable()]
 
     problems = run_until_signal(run())
@@ -72,7 +72,7 @@ def connect_once(config: Path) -> list[str]:
 
     async def run() -> list[str]:
         async with open_application(loaded) as application:
-            await follow_start(application)
+            await _follow_start(application)
             return explain_all_down(application)
 
     return run_until_signal(run())
@@ -84,7 +84,7 @@ def _count_definition_tokens(tool: Mapping[str, Any], expect: Callable[[Buffer],
     return expect(json.dumps(shown, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
-async def follow_start(application: Application) -> None:
+async def _follow_start(application: Application) -> None:
     """Wait until every upstream has connected or failed, and print a line for each at that moment.
 
     A terminal also shows the upstreams that are still starting, with their seconds so far.
@@ -111,7 +111,7 @@ async def follow_start(application: Application) -> None:
                 tasks.start_soon(follow, upstream)
 
 
-def print_tools(application: Application) -> None:
+def _print_tools(application: Application) -> None:
     """Print the table of upstreams and twins, and what the definitions of the tools cost."""
     catalog = application.gateway.state.catalog
     listing = finish(application.gateway.listing_for(Caller(LOCAL)))
@@ -141,7 +141,7 @@ def print_tools(application: Application) -> None:
         console.print(seen, highlight=False)
 
 
-def print_client_headers(config: Config) -> None:
+def _print_client_headers(config: Config) -> None:
     """Print which headers the requests of clients need."""
     for upstream in config.upstreams:
         if headers := ", ".join(upstream.client_values.values()):

@@ -74,7 +74,7 @@ class LazyCommand(TyperCommand):
             # Until `serve` receives SIGHUP, the signal waits: by default it ends the process.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         if self.name in _GATEWAYS:
-            check_configuration(args, has_client=self.name == "serve" and not any("--http" in arg for arg in args))
+            _check_configuration(args, has_client=self.name == "serve" and not any("--http" in arg for arg in args))
         return load_command(self.name or "").make_context(info_name, args, parent, **extra)
 
 
@@ -93,7 +93,7 @@ class CommandTable(TyperGroup):
             import_lazily("mcp_mirror.cli.run").exit_with_error(error)
 
 
-def check_configuration(args: Sequence[str], *, has_client: bool) -> None:
+def _check_configuration(args: Sequence[str], *, has_client: bool) -> None:
     """Exit if the configuration is missing: the import of the gateway takes a second."""
     if "--help" in args:
         return

@@ -22,7 +22,7 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.stores.event_log import DAY, HOUR, KEPT_SECONDS, SumKey, Sums
 
 Grouping = Literal["principal", "tool", "upstream", "day"]
-GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
+_GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 
 
 def group_sums(usage: Mapping[str, Mapping[SumKey, Sums]], by: Grouping) -> dict[str, Sums]:
@@ -44,7 +44,7 @@ _COLUMNS: Final = ("calls", "errors", "refused", "bytes", "tokens sent", "tokens
 
 def usage(
     by: Annotated[
-        Grouping, typer.Option(help=f"The rows: {', '.join(GROUPINGS[:-1])} or {GROUPINGS[-1]} (UTC).")
+        Grouping, typer.Option(help=f"The rows: {', '.join(_GROUPINGS[:-1])} or {_GROUPINGS[-1]} (UTC).")
     ] = "principal",
     since: Annotated[
         str, typer.Option(metavar="AGE", help="Only calls of this time, such as 12h or 7d, up to 90d.")

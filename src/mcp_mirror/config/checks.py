@@ -61,11 +61,11 @@ class _Problems(NamedTuple):
 
     def report(self, message: str, *path: str) -> None:
         """Add a contradiction, with which the gateway does not start."""
-        self.findings.report(find_node(self.root, path).location, message)
+        self.findings.report(_find_node(self.root, path).location, message)
 
     def warn(self, message: str, *path: str) -> None:
         """Add a setting without effect."""
-        self.findings.warn(find_node(self.root, path).location, message)
+        self.findings.warn(_find_node(self.root, path).location, message)
 
 
 def check_config(config: Config, root: YamlMapping, names: set[str], findings: Findings) -> None:
@@ -274,7 +274,7 @@ def _write_unambiguously(name: str) -> str:
     return f"[{name[0]}]{name[1:]}" if name in WORDS else name
 
 
-def find_node(node: Node, path: Path) -> Node:
+def _find_node(node: Node, path: Path) -> Node:
     """Return the node that a path leads to, or the deepest one on the way."""
     for key in path:
         if isinstance(node, YamlMapping) and key in node.members:

@@ -49,7 +49,7 @@ _LABEL: Final = "it has no effect here; it is a label in the client's window"
 _SIGN_IN: Final = "it has no effect here; write 'headers' with an Authorization from ${VAR}"
 _PROCESS: Final = "it has no effect here; the gateway starts and restarts upstreams itself"
 
-IGNORED: Final[Mapping[str, str]] = {
+_IGNORED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("autoApprove", "alwaysAllow", "trust", "default_tools_approval_mode"), _APPROVAL),
     **dict.fromkeys(("name", "description", "icon", "iconPath", "gallery", "version"), _LABEL),
     **dict.fromkeys(("source", "registryUrl", "note", "metadata"), _LABEL),
@@ -66,7 +66,7 @@ IGNORED: Final[Mapping[str, str]] = {
 """A client's key without effect here, and the reason or the advice."""
 
 _NAMES: Final = "names are of A-Z, a-z, 0-9, _, - and dots"
-TRANSPORTS: Final[Mapping[str, str]] = {
+_TRANSPORTS: Final[Mapping[str, str]] = {
     "local": "stdio",
     "http": "streamable-http",
     "streamableHttp": "streamable-http",
@@ -115,8 +115,8 @@ def _translate(server: Node, findings: Findings) -> Node:
     members: dict[str, Node] = {}
     tools: dict[str, Node] = {}
     for key, node in _flatten(server).items():
-        if key in IGNORED:
-            findings.warn(node.location, IGNORED[key])
+        if key in _IGNORED:
+            findings.warn(node.location, _IGNORED[key])
             continue
         is_list_of_tools = key == "tools" and isinstance(node, Items)  # GitHub Copilot: a list of names
         section, _, leaf = ("tools.allow" if is_list_of_tools else RENAMED.get(key, key)).rpartition(".")
@@ -148,7 +148,7 @@ def _convert(key: str, node: Node) -> Node:
     if key == "disabled":
         return replace(node, is_inverted=True)
     if RENAMED.get(key, key) == "transport":
-        return replace(node, text=TRANSPORTS.get(node.text, node.text))
+        return replace(node, text=_TRANSPORTS.get(node.text, node.text))
     return node
 
 

@@ -32,13 +32,13 @@ from mcp_mirror.settings.store import StoreKind, StorePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy, is_sse_address
 from mcp_mirror.system.patterns import lazy_pattern
 
-CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
+_CONFIG_VARIABLE: Final = "MCP_MIRROR_CONFIG"
 CONFIG_NAME: Final = "mcp-mirror.yaml"
-MAX_FILE_BYTES: Final = 1 << 20
-_TOO_LARGE: Final = f"{{path}}: larger than {MAX_FILE_BYTES} bytes; this is not a configuration"
-LONGEST_SECONDS: Final = 3600
+_MAX_FILE_BYTES: Final = 1 << 20
+_TOO_LARGE: Final = f"{{path}}: larger than {_MAX_FILE_BYTES} bytes; this is not a configuration"
+_LONGEST_SECONDS: Final = 3600
 """A client's `timeout` above this is in milliseconds: some clients use them, and no client waits longer."""
-LOCK_SUFFIX: Final = ".lock.json"
+_LOCK_SUFFIX: Final = ".lock.json"
 _SHORTEST: Final = 8
 """Characters; shorter values are switches and names."""
 _PATH: Final = lazy_pattern(r"(?:~|\.{0,2})/\S*|[A-Za-z]:\\.*")
@@ -76,16 +76,16 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], current: Path
     folder, found = user_config_path("mcp-mirror"), list_configs(environ, current)
     if len(found) == 1 or (found and found[0].name == CONFIG_NAME):
         others = ", ".join(map(str, found[1:]))
-        choice = f"Also found: {others}. Choose with --config FILE or ${CONFIG_VARIABLE}."
+        choice = f"Also found: {others}. Choose with --config FILE or ${_CONFIG_VARIABLE}."
         return FoundConfig(found[0], f"Reading {found[0]}. {choice}" if others else None)
     if found:
         names = ", ".join(path.name for path in found)
         raise ConfigError(
             f"There are several configuration files in {folder}: {names}. Choose one with --config "
-            f"{found[0]} or ${CONFIG_VARIABLE}."
+            f"{found[0]} or ${_CONFIG_VARIABLE}."
         )
     raise ConfigError(
-        f"No configuration file: looked for --config, ${CONFIG_VARIABLE}, ./{CONFIG_NAME} and {folder / CONFIG_NAME}. "
+        f"No configuration file: looked for --config, ${_CONFIG_VARIABLE}, ./{CONFIG_NAME} and {folder / CONFIG_NAME}. "
         f"Write ./{CONFIG_NAME} with 'upstreams:' or a client's 'mcpServers' block, or run `mcp-mirror install`, which "
         "wraps a client's servers without a configuration; then `mcp-mirror doctor` checks them."
     )
@@ -93,7 +93,7 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], current: Path
 
 def list_configs(environ: Mapping[str, str], current: Path = Path()) -> list[Path]:
     """Return the files that a command without `--config` may mean, the preferred first; see `find_config`."""
-    if named := environ.get(CONFIG_VARIABLE):
+    if named := environ.get(_CONFIG_VARIABLE):
         return [Path(expand_home(named))]
     folder = user_config_path("mcp-mirror")
     defaults = [path for path in (current / CONFIG_NAME, folder / CONFIG_NAME) if _may_be_file(path)]
@@ -119,13 +119,13 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     """
     findings = Findings(str(path))
     root = read_yaml(_read_text(path), findings)
-    warn_of_exposure(path, root, findings)
+    _warn_of_exposure(path, root, findings)
     return _read_config(root, findings, environ, path)
 
 
 def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
     """Read a text as the content of `path`; ConfigError as for `load_config`."""
-    if len(text.encode(errors="surrogatepass")) > MAX_FILE_BYTES:
+    if len(text.encode(errors="surrogatepass")) > _MAX_FILE_BYTES:
         raise ConfigError(_TOO_LARGE.format(path=path))
     findings = Findings(str(path))
     return _read_config(read_yaml(text, findings), findings, environ, path)
@@ -182,7 +182,7 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
         check_config(config, whole, {*upstreams, *off}, findings)
     findings.raise_problems()
     config = replace(config or Config(), disabled=tuple(off))
-    lock_file = str(folder / f"{path.stem}{LOCK_SUFFIX}") if path else None
+    lock_file = str(folder / f"{path.stem}{_LOCK_SUFFIX}") if path else None
     return _complete(config, upstreams, findings, lock_file)
 
 
@@ -190,7 +190,7 @@ def _read_text(path: Path) -> str:
     data = b""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(_MAX_FILE_BYTES + 1)
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -200,7 +200,7 @@ def _read_text(path: Path) -> str:
         raise ConfigError(
             f"{path}: the configuration cannot be read: {reason}; check the path and its permissions"
         ) from None
-    if len(data) > MAX_FILE_BYTES:
+    if len(data) > _MAX_FILE_BYTES:
         raise ConfigError(_TOO_LARGE.format(path=path))
     return text
 
@@ -256,15 +256,15 @@ def find_token_file(name: str) -> Path:
 
 def _read_timeout(seconds: float, node: Node | None, findings: Findings) -> float:
     """Return a timeout in seconds. That of a client's block may be in milliseconds, unless its key names the unit."""
-    if node is None or seconds <= LONGEST_SECONDS:
+    if node is None or seconds <= _LONGEST_SECONDS:
         return seconds
     if node.location.path[0] not in CLIENT_BLOCKS or node.location.path[-1] != "timeout":
         return seconds
-    findings.warn(node.location, f"over {LONGEST_SECONDS}, so it is read as milliseconds; write seconds")
+    findings.warn(node.location, f"over {_LONGEST_SECONDS}, so it is read as milliseconds; write seconds")
     return seconds / 1000
 
 
-def warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
+def _warn_of_exposure(path: Path, root: Node, findings: Findings) -> None:
     """Warn once if other users can read a configuration file that contains secrets in plain text."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)

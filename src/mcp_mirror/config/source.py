@@ -23,7 +23,7 @@ Kind = Literal["text", "number", "boolean", "nothing", "expanded", "unusable"]
 MAX_NODES: Final = 20_000
 """Nodes after aliases and merges are resolved; a file with more is an alias bomb."""
 MAX_DEPTH: Final = 32
-MAX_PROBLEMS: Final = 50
+_MAX_PROBLEMS: Final = 50
 """Lines of one error."""
 
 DECIMAL: Final = lazy_pattern(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -154,8 +154,8 @@ class Findings(msgspec.Struct):
 
     def _format_lines(self) -> list[str]:
         lines = list(dict.fromkeys(text for _, text in sorted(self._problems, key=lambda found: found[0])))
-        more = len(lines) - MAX_PROBLEMS
-        return lines if more <= 0 else [*lines[:MAX_PROBLEMS], f"{self.file}: and {more} more problems"]
+        more = len(lines) - _MAX_PROBLEMS
+        return lines if more <= 0 else [*lines[:_MAX_PROBLEMS], f"{self.file}: and {more} more problems"]
 
 
 def format_key(key: str) -> str:

@@ -11,8 +11,8 @@ from typing import Final
 
 from mcp_mirror.errors import ConfigError
 
-FILE_SUFFIX: Final = "_FILE"
-MAX_VARIABLE_BYTES: Final = 1 << 20
+_FILE_SUFFIX: Final = "_FILE"
+_MAX_VARIABLE_BYTES: Final = 1 << 20
 
 
 class Variables:
@@ -30,11 +30,11 @@ class Variables:
         Raises:
             ConfigError: The file cannot be used.
         """
-        named = self._environ.get(f"{name}{FILE_SUFFIX}")
+        named = self._environ.get(f"{name}{_FILE_SUFFIX}")
         if self._environ.get(name) or not named:
             return self._environ.get(name)
         if name not in self._read:
-            text = _read_file(Path(named), f"the file that the environment variable {name}{FILE_SUFFIX} names")
+            text = _read_file(Path(named), f"the file that the environment variable {name}{_FILE_SUFFIX} names")
             self._read[name] = text.rstrip("\r\n")
         return self._read[name]
 
@@ -45,15 +45,15 @@ def _read_file(path: Path, called: str) -> str:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe could wait forever, and has nothing left at a reload
             raise ConfigError(f"{called} is not a regular file")
         with path.open("rb") as file:
-            data = file.read(MAX_VARIABLE_BYTES + 1)
+            data = file.read(_MAX_VARIABLE_BYTES + 1)
         text = data.decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{called} is not UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a usable path"
         raise ConfigError(f"{called} cannot be read: {reason}") from None
-    if len(data) > MAX_VARIABLE_BYTES:
-        raise ConfigError(f"{called} is larger than {MAX_VARIABLE_BYTES} bytes")
+    if len(data) > _MAX_VARIABLE_BYTES:
+        raise ConfigError(f"{called} is larger than {_MAX_VARIABLE_BYTES} bytes")
     if not text.rstrip("\r\n"):
         raise ConfigError(f"{called} is empty")
     if "\0" in text:

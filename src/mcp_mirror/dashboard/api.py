@@ -93,7 +93,7 @@ class DashboardRequest(msgspec.Struct, frozen=True):
             return (self._select_namespace(),)
         if not self.viewer.is_operator:
             raise ForbiddenError("Only an operator sees other principals. Select your own calls.")
-        return await list_known_namespaces(self.services, self.viewer)
+        return await _list_known_namespaces(self.services, self.viewer)
 
 
 class DashboardApi(msgspec.Struct):
@@ -165,7 +165,7 @@ def _build_headers(media_type: str) -> dict[str, str]:
     return {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": media_type}
 
 
-async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> tuple[str, ...]:
+async def _list_known_namespaces(services: DashboardServices, viewer: Viewer) -> tuple[str, ...]:
     """Return the namespaces that a viewer may select, the viewer's own first."""
     if not viewer.is_operator:
         return (viewer.namespace,)
@@ -176,7 +176,7 @@ async def list_known_namespaces(services: DashboardServices, viewer: Viewer) -> 
 async def _read_session(request: DashboardRequest) -> Mapping[str, Any]:
     """The viewer, the principals that the viewer may select, and the use of the store."""
     services, viewer = request.services, request.viewer
-    names = await list_known_namespaces(services, viewer)
+    names = await _list_known_namespaces(services, viewer)
     described = await anyio.to_thread.run_sync(lambda: [(name, describe_principal(name)) for name in names])
     stats = await services.store.stats(viewer.namespace)
     return {

@@ -40,7 +40,7 @@ _MAX_KEY: Final = 200
 """Characters of a key that is shown."""
 _MAX_LINK: Final = 2_000
 """Characters of a key that is linked."""
-MAX_IMAGE_BYTES: Final = 20 << 20
+_MAX_IMAGE_BYTES: Final = 20 << 20
 """The largest image that the page shows, decoded."""
 
 
@@ -166,7 +166,7 @@ def _clean(text: str) -> str:
 
 def peek_raster_type(media: Media | None) -> str | None:
     """Return the media type of a raster image; None for other media, such as SVG, and for too large images."""
-    if media is None or media.size > MAX_IMAGE_BYTES:
+    if media is None or media.size > _MAX_IMAGE_BYTES:
         return None
     try:
         found = detect_media_type(binascii.a2b_base64(bytes(media.encoded[:32])))

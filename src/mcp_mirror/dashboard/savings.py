@@ -15,7 +15,7 @@ from mcp_mirror.callers import OWN, OWN_NAME
 from mcp_mirror.settings.policies import PricePolicy
 from mcp_mirror.stores.event_log import DAY, HOURS_PER_DAY, SumKey, Sums
 
-PRICES: Final = (
+_PRICES: Final = (
     PricePolicy("claude-opus", 4.0, 0.2),
     PricePolicy("claude-sonnet", 2.0, 0.1),
     PricePolicy("claude-haiku", 0.1, 0.01),
@@ -33,7 +33,7 @@ up to 100,000 (Haiku), 200,000 (Gemini Pro) and 272,000 tokens (GPT). Gemini 3.8
 """
 PRICES_READ: Final = "November 2026"
 """When the prices were compared with the lists of the providers."""
-DEFAULT_MODEL: Final = "claude-sonnet"
+_DEFAULT_MODEL: Final = "claude-sonnet"
 
 LATER_STEPS: Final = 5
 """Steps of a conversation after a result, in which the provider would read the result again."""
@@ -72,13 +72,13 @@ class Assumptions(msgspec.Struct, frozen=True):
 def merge_prices(configured: Sequence[PricePolicy]) -> tuple[PricePolicy, ...]:
     """Return the configured prices and those of the page, each name once; configured ones first."""
     names = {one.name for one in configured}
-    return (*configured, *(one for one in PRICES if one.name not in names))
+    return (*configured, *(one for one in _PRICES if one.name not in names))
 
 
 def find_price(prices: Sequence[PricePolicy], name: str) -> PricePolicy:
     """Return the price of a name, else the default one, else the first."""
     by_name = {one.name: one for one in prices}
-    return by_name.get(name) or by_name.get(DEFAULT_MODEL) or prices[0]
+    return by_name.get(name) or by_name.get(_DEFAULT_MODEL) or prices[0]
 
 
 def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumptions) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Descriptor
 from mcp_mirror.workers.query_jobs import Query
 
-AUDIT_NAME: Final = "dashboard"
+_AUDIT_NAME: Final = "dashboard"
 """The name in place of a tool in audit records."""
 PAGE: Final = 100
 """Values of one page."""
@@ -290,7 +290,7 @@ class Values(msgspec.Struct, frozen=True):
         if not self.viewer.may_read(self.namespace):
             self.services.audit.write(self._record("refusal", "not your value", known.base, known.size, known))
             return
-        guard = FlowGuard(self.services.read_flows(), self.viewer.namespace, AUDIT_NAME, self.services.audit)
+        guard = FlowGuard(self.services.read_flows(), self.viewer.namespace, _AUDIT_NAME, self.services.audit)
         with suppress(FlowError):
             guard.admit({known.base: known}, MODEL)
 
@@ -299,7 +299,7 @@ class Values(msgspec.Struct, frozen=True):
         labels = format_labels(flows.read_labels(known)) if known else {}
         issuer, name = split_namespace(self.namespace)
         detail = {} if self.namespace == self.viewer.namespace else {"owner": name, "owner_issuer": issuer}
-        return AuditRecord(event, self.viewer.namespace, AUDIT_NAME, outcome, path, labels, size, detail)
+        return AuditRecord(event, self.viewer.namespace, _AUDIT_NAME, outcome, path, labels, size, detail)
 
     async def _run(self, found: FoundValue, query: Query[Any]) -> Any:
         services, seconds = self.services, self.services.config.memory_tools.timeout

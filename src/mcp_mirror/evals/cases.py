@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mcp_mirror.errors import ConfigError
 
 _FRONT: Final = re.compile(r"\A---\n(?P<front>.*?\n)---\n(?P<body>.*)\Z", re.DOTALL)
-PATH_VARIABLE: Final = re.compile(r"\$\{(?:PATH|MANGLED)_([1-9][0-9]*)\}")
+_PATH_VARIABLE: Final = re.compile(r"\$\{(?:PATH|MANGLED)_([1-9][0-9]*)\}")
 """A variable in a text: the path of the n-th stored result, exact or mistyped."""
 _SHORT: Final = 90
 """Characters of a wrong value that a message shows."""
@@ -155,13 +155,15 @@ class Case(FilePart):
 
     @model_validator(mode="after")
     def _check_path_variables(self) -> "Case":
-        variables = PATH_VARIABLE.findall(self.prompt)
+        variables = _PATH_VARIABLE.findall(self.prompt)
         if variables and self.gateway != "required":
             raise ValueError("the prompt names a path, so `gateway` must be `required`")
         _check_numbers(variables, sum(bool(part.tool) for part in self.earlier), "calls of `earlier`")
         for at, part in enumerate(self.few_shot):
             before = sum(one.stored is not None for one in self.few_shot[:at])
-            _check_numbers(PATH_VARIABLE.findall(str(part.arguments)), before, "stored results before it in `few_shot`")
+            _check_numbers(
+                _PATH_VARIABLE.findall(str(part.arguments)), before, "stored results before it in `few_shot`"
+            )
         return self
 
 

@@ -18,7 +18,7 @@ from mcp_mirror.evals.conversation import Call, Entry, Reply, Result, Tool, User
 
 ToolsMode = Literal["native", "json_schema", "json_text"]
 
-FINAL: Final = "reply_to_user"
+_FINAL: Final = "reply_to_user"
 """The tool that ends a conversation if every reply must be a call. Its name has no word of
 `retrieve_final_answer_from_memory`, which the small model confused with `final_answer` (docs/evaluation/wording.md)."""
 
@@ -30,7 +30,7 @@ _FINAL_SCHEMA: Final[Mapping[str, Any]] = {
 _FORM: Final = (
     "Reply with one JSON object and nothing else.\n"
     'To call a tool: {"name": "<tool>", "arguments": {...}}. You then get its result.\n'
-    f'When the task is done: {{"name": "{FINAL}", "arguments": {{"answer": "<your answer>"}}}}.'
+    f'When the task is done: {{"name": "{_FINAL}", "arguments": {{"answer": "<your answer>"}}}}.'
 )
 _NO_CALL: Final = f"That is no call. {_FORM}"
 _NAMES: Final = ("name", "tool", "tool_name", "function")
@@ -173,7 +173,7 @@ def _schema_body(tools: Sequence[Tool]) -> Mapping[str, Any]:
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
-        for name, schema in (*schemas, (FINAL, _FINAL_SCHEMA))
+        for name, schema in (*schemas, (_FINAL, _FINAL_SCHEMA))
     ]
     schema = {"anyOf": calls, **({"$defs": definitions} if definitions else {})}
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}}
@@ -203,7 +203,7 @@ def _move_references(part: Any, root: str) -> Any:
 def _text_reply(reply: Reply) -> Message:
     calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in reply.calls]
     if reply.answer is not None:
-        calls = [{"name": FINAL, "arguments": {"answer": reply.answer}}]
+        calls = [{"name": _FINAL, "arguments": {"answer": reply.answer}}]
     text = reply.text or "\n".join(json.dumps(call, ensure_ascii=False) for call in calls)
     return {"role": "assistant", "content": text}
 
@@ -220,8 +220,8 @@ def _read_text(message: Mapping[str, Any], *, is_enforced: bool) -> Reply:
         is_answer = not is_enforced and text.strip()
         return Reply(text, answer=text) if is_answer else Reply(text, problem=_NO_CALL)
     calls = calls[:1] if is_enforced else calls
-    final = next((call for call in calls if call.name == FINAL), None)
-    others = tuple(call for call in calls if call.name != FINAL)
+    final = next((call for call in calls if call.name == _FINAL), None)
+    others = tuple(call for call in calls if call.name != _FINAL)
     if final is None or others:
         return Reply(text, others)
     answer = final.arguments.get("answer", "")

@@ -18,10 +18,10 @@ By = Literal["case", "setting", "both"]
 
 _Z: Final = 1.959964
 """The quantile for a two-sided interval of 95 %."""
-CACHED_PRICE: Final = 0.1
+_CACHED_PRICE: Final = 0.1
 """The price of a cached input token, in that of an input token. These are the ratios of Anthropic's price list for
 Claude Sonnet: 3, 0.30 and 15 USD per million tokens of input, cached input and output."""
-OUTPUT_PRICE: Final = 5.0
+_OUTPUT_PRICE: Final = 5.0
 """The price of an output token, in that of an input token."""
 _SETTING: Final = ("model", "notice", "variant", "few_shot", "gateway")
 _ALL: Final = "all"
@@ -89,8 +89,8 @@ def _count(records: Iterable[Record], name: str) -> tuple[int, int]:
 def billed(record: Record) -> float:
     """The cost of a run in the price of an input token."""
     cached = record["cached_tokens"]
-    read = record["prompt_tokens"] - cached + CACHED_PRICE * cached
-    return float(read + OUTPUT_PRICE * record["completion_tokens"])
+    read = record["prompt_tokens"] - cached + _CACHED_PRICE * cached
+    return float(read + _OUTPUT_PRICE * record["completion_tokens"])
 
 
 _MEANS: Final[Mapping[str, Callable[[Record], float]]] = {

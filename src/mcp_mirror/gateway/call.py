@@ -182,7 +182,7 @@ async def answer_and_report(
     failure: Exception | None = None
     try:
         reply = await call_next(call)
-        outcome = describe_outcome(reply, call.trace)
+        outcome = _describe_outcome(reply, call.trace)
     except Exception as error:
         outcome, failure = "error", error
         raise
@@ -191,7 +191,7 @@ async def answer_and_report(
     return reply
 
 
-def describe_outcome(reply: ToolResult, trace: CallTrace) -> str:
+def _describe_outcome(reply: ToolResult, trace: CallTrace) -> str:
     """Return the outcome of an answered call in one word."""
     if "inputRequests" in reply and is_input_required(reply):
         return "asked"

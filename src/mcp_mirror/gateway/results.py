@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 _TOKEN_BYTES: Final = 64
 """Bytes per token above which a result is over every budget."""
 
-WITHHELD: Final = (
+_WITHHELD: Final = (
     "The flow policy hides this tool's result from the model (`flows.model`), and the gateway stores nothing, so the "
     "result has no path. Ask the user to change that rule, or to allow results to be stored (`mirror.capture`)."
 )
@@ -81,7 +81,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         flows = self.gateway.state.flows
         if flows.can_hide and not flows.may_show(flows.labels_of_result(self.entry.upstream, self.inputs.labels)):
             if self.call.config.is_transparent:
-                raise ToolError(WITHHELD)
+                raise ToolError(_WITHHELD)
             return Visibility.PATH_ONLY
         return Visibility.FULL if self.inputs.preview else Visibility.METADATA
 
@@ -122,7 +122,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         labels = flows.labels_of_result(self.entry.upstream, self.inputs.labels, result.ifc)
         if not flows.may_show(labels):
             if self.call.config.is_transparent:
-                raise ToolError(WITHHELD)
+                raise ToolError(_WITHHELD)
             return CallResult(await self._read(response, options.path_only()), labels, is_hidden=True)
         may_store = result.captured.value is None and options.rules.mode != "never"
         if may_store and not await self._reserve_share(result.members):

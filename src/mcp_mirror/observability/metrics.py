@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 CALL: Final = "tools/call"
 OTHER: Final = "(other)"
 """Replaces the names of tools over the limit."""
-OTHER_ERROR: Final = "_OTHER"
+_OTHER_ERROR: Final = "_OTHER"
 """Replaces the codes of errors over the limit, by the conventions for `error.type`."""
 _MAX_TOOLS: Final = 2_000
 """Names of tools that have time series: an upstream can list new names at any time."""
@@ -177,7 +177,7 @@ class Metrics(Collector):
         if (tool, error) in self._codes or len(self._codes) < _MAX_CODES:
             self._codes.add((tool, error))
             return error
-        return OTHER_ERROR
+        return _OTHER_ERROR
 
     def _histogram(
         self, name: str, documentation: str, labels: Sequence[str], buckets: Sequence[float] = _SECONDS

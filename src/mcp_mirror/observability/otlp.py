@@ -100,12 +100,12 @@ class MetricExport:
             self._due.wait()
             self._due.clear()
             is_last = self._is_closed
-            metrics = list(convert_metrics(self._metrics.registry.collect(), self._began, time.time_ns()))
+            metrics = list(_convert_metrics(self._metrics.registry.collect(), self._began, time.time_ns()))
             scopes = [sdk.ScopeMetrics(self._scope, metrics, "")]
             self._exporter.export(sdk.MetricsData([sdk.ResourceMetrics(self._resource, scopes, "")]))
 
 
-def convert_metrics(families: Iterable[Metric], began: int, now: int) -> Iterator[sdk.Metric]:
+def _convert_metrics(families: Iterable[Metric], began: int, now: int) -> Iterator[sdk.Metric]:
     """Yield metrics of Prometheus as metrics of OpenTelemetry, without those that have no time series yet.
 
     A metric without data points has no type in the protocol, so collectors report it as an error.

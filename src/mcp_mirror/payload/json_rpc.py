@@ -121,7 +121,7 @@ def open_message(frame: Buffer, max_depth: int = MAX_DEPTH) -> Message:
         WireError: The frame is not JSON, is nested too deep, or is not a JSON-RPC message object.
     """
     try:
-        check_encoding(frame)
+        _check_encoding(frame)
         text = bytes(frame) if len(frame) <= _SMALL else b""
         if text and text.count(b"[") + text.count(b"{") <= min(_SHALLOW, max_depth):  # as most messages
             return _DECODER.decode(frame)
@@ -177,7 +177,7 @@ def _find_hint(frame: Buffer, error: str) -> str:
     return ""
 
 
-def check_encoding(frame: Buffer) -> None:
+def _check_encoding(frame: Buffer) -> None:
     """Check that all of a frame is UTF-8; WireError if not. The parser checks only the few parts that it decodes."""
     if isinstance(frame, bytes) and frame.isascii():
         return

@@ -187,7 +187,7 @@ def _is_same(pin: Pin, definition: Definition) -> bool:
         return False
 
 
-def compare_instructions(lock: Lock, upstream: str, instructions: str | None) -> DefinitionChange | None:
+def _compare_instructions(lock: Lock, upstream: str, instructions: str | None) -> DefinitionChange | None:
     """The difference between an upstream's instructions and their pin; None if they are equal."""
     pinned = lock.upstreams.get(upstream)
     was = pinned.instructions if pinned else None
@@ -213,7 +213,7 @@ class Pins(msgspec.Struct, frozen=True):
 
     def check_instructions(self, policy: UpstreamPolicy, instructions: str | None) -> Finding | None:
         """The finding about an upstream's instructions; None if they match their pin or are not enforced."""
-        return self._build_finding(policy, lambda: compare_instructions(self.lock, policy.name, instructions))
+        return self._build_finding(policy, lambda: _compare_instructions(self.lock, policy.name, instructions))
 
     def _build_finding(self, policy: UpstreamPolicy, compare: Callable[[], DefinitionChange | None]) -> Finding | None:
         mode = self.find_mode(policy)
@@ -257,7 +257,7 @@ def compare_locks(was: Lock, now: Lock) -> tuple[DefinitionChange, ...]:
     found: list[DefinitionChange | None] = []
     for name in {**was.upstreams, **now.upstreams}:
         before, after = was.upstreams.get(name, _NO_TOOLS), now.upstreams.get(name, _NO_TOOLS)
-        found.append(compare_instructions(was, name, after.instructions))
+        found.append(_compare_instructions(was, name, after.instructions))
         found += [compare_tool(was, name, tool, pin.definition) for tool, pin in after.tools.items()]
         gone = before.tools.keys() - after.tools.keys()
         found += [

@@ -25,7 +25,7 @@ _SHORTEST_PART: Final = 8
 """Characters of the shortest part of a value that is redacted by itself, such as the token after `Bearer`."""
 _LEARNED: Final = 32
 """Number of learned secrets that are redacted, the latest ones."""
-MAX_QUOTED: Final = 1 << 18
+_MAX_QUOTED: Final = 1 << 18
 """Characters of a server's message that are passed on. A transport that shortens messages keeps more."""
 _OMITTED: Final = "\n...\n"
 SECRET_NAMES: Final = lazy_pattern(
@@ -73,7 +73,7 @@ class Redactor:
             return [self.clean_tree(part) for part in value]
         return {key: self.clean_tree(part) for key, part in value.items()} if isinstance(value, dict) else value
 
-    def quote(self, message: str, most: int = MAX_QUOTED) -> str:
+    def quote(self, message: str, most: int = _MAX_QUOTED) -> str:
         """Redact a server's message, and shorten it to its beginning and end if it has more than `most` characters."""
         if len(message) <= most:
             return self.clean(message)

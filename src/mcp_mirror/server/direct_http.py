@@ -82,7 +82,7 @@ class ResponseStream:
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification; see `RequestStream.notify`."""
-        await self._send_event(encode_message({"method": method, "params": dict(params)}))
+        await self._send_event(_encode_message({"method": method, "params": dict(params)}))
 
     async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         """Send a request; see `RequestStream.request`."""
@@ -92,7 +92,7 @@ class ResponseStream:
         future = session.client_responses[request_id] = asyncio.get_running_loop().create_future()
         try:
             message = {"id": request_id, "method": method, **({"params": dict(params)} if params else {})}
-            await self._send_event(encode_message(message))
+            await self._send_event(_encode_message(message))
             with anyio.fail_after(seconds):
                 response = await future
         except TimeoutError:
@@ -236,7 +236,7 @@ class DirectHttp:
         return False
 
 
-def encode_message(message: Mapping[str, Any]) -> bytes:
+def _encode_message(message: Mapping[str, Any]) -> bytes:
     """Return a JSON-RPC message as an event."""
     return _EVENT + json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + _EVENT_END
 

@@ -17,7 +17,7 @@ from mcp_mirror.server.probes import ProbeMiddleware, Readiness
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.settings.policies import ServerPolicy
 
-METRICS_PATH: Final = "/metrics"
+_METRICS_PATH: Final = "/metrics"
 
 
 class MetricsApp:
@@ -37,7 +37,7 @@ class MetricsApp:
     async def _answer(self, request: Request) -> Response:
         if refusal := self._addresses.refuse(request.scope):
             return refusal
-        if request.url.path != METRICS_PATH:
+        if request.url.path != _METRICS_PATH:
             return PlainTextResponse("Not Found", 404)
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("Method Not Allowed", 405, {"allow": "GET, HEAD"})
@@ -63,8 +63,8 @@ async def serve_metrics(
         MirrorError: The address is in use.
     """
     host, port = address
-    server = HttpServer(ProbeMiddleware(app, METRICS_PATH, readiness), traffic)
+    server = HttpServer(ProbeMiddleware(app, _METRICS_PATH, readiness), traffic)
     with listen(host, port, key="`server.metrics`") as listening:
         async with readiness.running():
-            announce(format_url(host, listening, METRICS_PATH))
+            announce(format_url(host, listening, _METRICS_PATH))
             await server.serve_until(anyio.Event(), listening)

@@ -16,8 +16,8 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.stores.base import Store
 from mcp_mirror.upstreams.registry import UpstreamRegistry
 
-LIVENESS_PATH: Final = "/healthz"
-READINESS_PATH: Final = "/readyz"
+_LIVENESS_PATH: Final = "/healthz"
+_READINESS_PATH: Final = "/readyz"
 _METHODS: Final = ("GET", "HEAD")
 STORE_TIMEOUT: Final = 2.0
 """Seconds that a probe or an export of metrics waits for the store."""
@@ -117,7 +117,7 @@ class ProbeMiddleware:
     def __init__(self, app: ASGIApp, path: str, readiness: Readiness) -> None:
         """Wrap an application; `path`, of the MCP endpoint, keeps its meaning."""
         self._app = app
-        self._paths = {LIVENESS_PATH, READINESS_PATH} - {path}
+        self._paths = {_LIVENESS_PATH, _READINESS_PATH} - {path}
         self._readiness = readiness
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,6 +125,6 @@ class ProbeMiddleware:
         if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] not in _METHODS:
             await self._app(scope, receive, send)
             return
-        is_good = scope["path"] == LIVENESS_PATH or await self._readiness.is_ready()
+        is_good = scope["path"] == _LIVENESS_PATH or await self._readiness.is_ready()
         text, status = ("ok", 200) if is_good else ("not ready", 503)
         await PlainTextResponse(text, status, {"cache-control": "no-store"})(scope, receive, send)

@@ -109,7 +109,7 @@ class MirrorServer:
         except BaseException as error:
             self.handlers.pending_payloads.discard(str(read_meta(ctx).get(MARK)))
             if isinstance(error, ValidationError):
-                raise MCPError(types.INVALID_PARAMS, explain_parameters(error)) from None
+                raise MCPError(types.INVALID_PARAMS, _explain_parameters(error)) from None
             raise
         result = self._stamp(ctx, result)
         # If results depend on scopes, a shared cache could give a principal the result of another.
@@ -215,7 +215,7 @@ class MirrorServer:
         return write_instructions(self.handlers.gateway, caller, self.policy.instructions or "")
 
 
-def explain_parameters(error: ValidationError) -> str:
+def _explain_parameters(error: ValidationError) -> str:
     """Return which parameters of a request are not those of the protocol, without their values."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     causes = "; ".join(

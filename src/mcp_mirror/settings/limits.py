@@ -13,7 +13,7 @@ MAX_DEPTH: Final = 700
 Python 3.12 on."""
 Depth = Annotated[int, Number(f"a number of levels from 1 to {MAX_DEPTH}", minimum=1, maximum=MAX_DEPTH)]
 
-DEFAULT_RATE: Final = 6000
+_DEFAULT_RATE: Final = 6000
 """Requests of one principal a minute if `auth` requires tokens and the file sets no rate."""
 
 
@@ -99,7 +99,7 @@ class TrafficPolicy(QueuePolicy, frozen=True):
 
     def rate(self, *, has_auth: bool) -> int:
         """Return the requests of one principal a minute; 0: no limit."""
-        default = DEFAULT_RATE if has_auth else 0
+        default = _DEFAULT_RATE if has_auth else 0
         return default if self.calls_per_minute is None else self.calls_per_minute
 
 

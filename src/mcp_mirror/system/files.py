@@ -86,7 +86,7 @@ def open_folder(folder: Path, own_names: Collection[str]) -> None:
             _revoke_access(folder, opened, mode, own_names)
         for entry in folder.iterdir():
             if _is_own(entry.name, own_names):
-                check_entry(entry)
+                _check_entry(entry)
     finally:
         os.close(opened)
 
@@ -119,7 +119,7 @@ def _is_own(name: str, own_names: Collection[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in own_names)
 
 
-def check_entry(path: Path) -> None:
+def _check_entry(path: Path) -> None:
     """Check a file or folder of the gateway, if it exists, and revoke the access of others.
 
     The entries of a folder are checked too if others could write to the folder.
@@ -143,7 +143,7 @@ def check_entry(path: Path) -> None:
         _logger.warning("%s was open to other users (mode %04o). Its mode is now %04o.", path, mode, mode & ~_OTHERS)
     if mode & _WRITABLE and stat.S_ISDIR(found.st_mode):
         for entry in path.iterdir():
-            check_entry(entry)
+            _check_entry(entry)
 
 
 def open_log(path: str) -> int:
@@ -244,7 +244,7 @@ def open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
-def claim_folder(folder: Path) -> int | None:
+def _claim_folder(folder: Path) -> int | None:
     """Lock a folder, so that `remove_unclaimed` of other processes does not remove it.
 
     Returns:
@@ -268,7 +268,7 @@ def create_claimed_folder(parent: Path | None, prefix: str) -> tuple[Path, int |
     Its name begins with `prefix`. `parent` will contain the folder; None: the folder of temporary files.
 
     Returns:
-        The folder, and what `claim_folder` returned for it.
+        The folder, and what `_claim_folder` returned for it.
 
     Raises:
         OSError: It cannot be created.
@@ -278,7 +278,7 @@ def create_claimed_folder(parent: Path | None, prefix: str) -> tuple[Path, int |
     while True:
         created = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         with suppress(FileNotFoundError):  # between the two steps, another process took it for an unclaimed one
-            claim = claim_folder(created)
+            claim = _claim_folder(created)
             if created.exists():
                 return created, claim
             if claim is not None:

@@ -70,7 +70,7 @@ _SHAPE: Final = bytes.maketrans(
     b"a" * 52 + b"0" * 10 + b"," * 32 + b"\n" * 2,
 )
 """The class of each byte of UTF-8 at joints between pieces."""
-JOINTS: Final = (
+_JOINTS: Final = (
     b"0 a", b"0 ,", b", a", b", ,", b", 0", b"a 0", b"a ,", b"\n a", b"\n ,", b",a", b"0a", b"a0", b",0", b"0,",
     b"  0", b"  ,",
 )  # fmt: skip
@@ -90,11 +90,11 @@ _WIDE_EDGE: Final = (
 
 
 def count_joints(text: str) -> list[int]:
-    """Count each of `JOINTS`, then single-token markup, such markup before other markup, and `_WIDE_EDGE`."""
+    """Count each of `_JOINTS`, then single-token markup, such markup before other markup, and `_WIDE_EDGE`."""
     shape = text.encode(errors="surrogatepass").translate(_SHAPE)
     tags = _TOKEN_MARKUP.findall(text) if "<" in text else []
     wide = 0 if text.isascii() else len(re.findall(_WIDE_EDGE, text))
-    return [*map(shape.count, JOINTS), len(tags), tags.count("<"), wide]
+    return [*map(shape.count, _JOINTS), len(tags), tags.count("<"), wide]
 
 
 def classify_piece(piece: str) -> str:

@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 INLINE_BYTES: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
-THREAD_BYTES: Final = 1 << 23
+_THREAD_BYTES: Final = 1 << 23
 """Bytes up to which a value is queried in a thread; a worker process queries larger ones."""
 _GRACE: Final = 1.0
 """Seconds that a worker process has after the deadline to return by itself."""
@@ -71,7 +71,7 @@ class QueryRunner:
         cost = len(blob) if cost is None else cost
         if cost <= INLINE_BYTES:
             return run_query(blob, query, seconds)
-        if cost <= THREAD_BYTES:
+        if cost <= _THREAD_BYTES:
             return await run_fairly(principal, run_query, blob, query, seconds)
         async with self.run_in_worker(blob, file, PickledQuery(query), seconds, principal) as answer:
             return await run_by_size(len(answer), pickle.loads, answer)

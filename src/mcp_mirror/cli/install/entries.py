@@ -21,8 +21,8 @@ from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.upstreams import is_sse_address
 from mcp_mirror.system.patterns import lazy_pattern
 
-HEADER_VARIABLE: Final = "MCP_MIRROR_HEADER_"
-URL_VARIABLE: Final = "MCP_MIRROR_URL"
+_HEADER_VARIABLE: Final = "MCP_MIRROR_HEADER_"
+_URL_VARIABLE: Final = "MCP_MIRROR_URL"
 _COMMANDS: Final = ("command", "cmd")
 ENVIRONMENTS: Final = ("env", "envs", "environment")
 _URLS: Final = ("url", "httpUrl", "serverUrl", "uri", "baseUrl")
@@ -335,12 +335,12 @@ def _find_remote_reason(
 def _wrap_remote(entry: Mapping[str, Any], server: RemoteServer, shape: EntryShape, words: list[str]) -> dict[str, Any]:
     parts = urlsplit(server.url)
     is_secret = bool(parts.query or parts.username)
-    secrets = {URL_VARIABLE: server.url} if is_secret else {}
-    words = [*words, "--url", f"${{{URL_VARIABLE}}}" if is_secret else server.url]
+    secrets = {_URL_VARIABLE: server.url} if is_secret else {}
+    words = [*words, "--url", f"${{{_URL_VARIABLE}}}" if is_secret else server.url]
     if server.is_sse or is_sse_address(server.url):
         words.append("--sse" if server.is_sse else "--no-sse")
     for number, (name, value) in enumerate(server.headers.items(), 1):
-        variable = f"{HEADER_VARIABLE}{number}"
+        variable = f"{_HEADER_VARIABLE}{number}"
         secrets[variable] = value
         words += ["--header-env", f"{name}={variable}"]
     for name, value in server.variables.items():
@@ -385,8 +385,8 @@ def _unwrap_remote(entry: Mapping[str, Any], options: Mapping[str, Any], shape: 
     env, url, is_sse = dict(entry.get(shape.env) or {}), options["url"], options["sse"]
     if not url:
         return {}
-    if url == f"${{{URL_VARIABLE}}}":
-        url = env.pop(URL_VARIABLE, url)
+    if url == f"${{{_URL_VARIABLE}}}":
+        url = env.pop(_URL_VARIABLE, url)
     named = (header.partition("=") for header in options["header_env"] or ())
     headers = {name: env.pop(variable, "") for name, _, variable in named}
     written = (header.partition(":") for header in options["header"] or ())

@@ -20,7 +20,7 @@ from mcp_mirror.cli.install.plans import Plan
 from mcp_mirror.cli.install.targets import Target
 from mcp_mirror.errors import ConfigError
 
-MEMORY_NAME: Final = "mcp-mirror"
+_MEMORY_NAME: Final = "mcp-mirror"
 """The name of the memory tools among a client's servers."""
 
 
@@ -118,13 +118,13 @@ def _add_memory(document: Document, target: Target, program: Sequence[str]) -> D
     shape, is_list = target.client.shape, isinstance(entries[0].at[-1], int)
     added: dict[str, Any] = {}
     if is_list or shape.has_enabled_entries:
-        added["name"] = MEMORY_NAME
+        added["name"] = _MEMORY_NAME
     if shape.has_enabled_entries:
         added["enabled"] = True
     if shape.is_type_required:
         added["type"] = shape.local_type
     added |= shape.write_command([*program, "memory"])
-    return document.edit([Add(block, MEMORY_NAME, added) for block in dict.fromkeys(blocks) if block not in present])
+    return document.edit([Add(block, _MEMORY_NAME, added) for block in dict.fromkeys(blocks) if block not in present])
 
 
 def _restore(target: Target, document: Document) -> Document:

@@ -25,7 +25,7 @@ from mcp_mirror.system.patterns import lazy_pattern
 
 MERGED: Final = ("claude-desktop", "cursor", "vscode", "windsurf")
 """The clients whose servers can be merged by name."""
-ENTRY: Final = "mirror"
+_ENTRY: Final = "mirror"
 """The gateway's name among a client's servers."""
 _BLOCKS: Final = ("mcpServers", "servers")
 """Keys of servers that a configuration of the gateway can have too."""
@@ -79,7 +79,7 @@ def plan_merging(target: Target, config: Path | None, environ: Mapping[str, str]
     is_other = has_file(path) and read_bytes(path) != text.encode()
     if is_other or path in map(resolve_path, (target.file, backup)):
         raise ConfigError(f"{path} exists already. Move it away, or name another file with --config.")
-    after = document.edit([Put((block,), {ENTRY: _build_entry(target, block, path, text)})])
+    after = document.edit([Put((block,), {_ENTRY: _build_entry(target, block, path, text)})])
     names = tuple(map(sanitize, servers))
     return Plan(target, document.data, after.data, document.data, names, (), GatewayFile(path, text, warnings))
 
@@ -97,8 +97,8 @@ def plan_unmerging(target: Target) -> Plan:
     if not isinstance(back, dict):  # `--merge` did not make this backup
         return plan_unwrapping(target)
     servers = dict(_read_servers(document, block, target))
-    gateway = servers.pop(ENTRY) if read_own_command(servers.get(ENTRY)).subcommand == "serve" else {}
-    is_all = not document.value or document.data == backup.edit([Put((block,), {ENTRY: gateway})]).data
+    gateway = servers.pop(_ENTRY) if read_own_command(servers.get(_ENTRY)).subcommand == "serve" else {}
+    is_all = not document.value or document.data == backup.edit([Put((block,), {_ENTRY: gateway})]).data
     restored = backup if is_all else _add_servers(document, backup, block, servers)
     named = find_config_option(read_words(gateway))
     path = Path(named) if named else _default_config(target)

@@ -26,14 +26,14 @@ def status(client: ClientArgument = None) -> None:
         print_note("No client with servers was found.")
     for target in targets:
         try:
-            lines = describe_target(target)
+            lines = _describe_target(target)
         except MirrorError as error:
             lines = [f"problem: {error}"]
         word = "" if target.word == str(target.file) else f" ({target.word})"
         print("\n  ".join((f"{target.client.title}{word}: {target.file}", *lines)))
 
 
-def describe_target(target: Target) -> list[str]:
+def _describe_target(target: Target) -> list[str]:
     """Return the lines about a file; ConfigError if it cannot be read."""
     entries = target.list_entries()
     wrapped = [entry for entry in entries if entry.is_wrapped]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp_mirror.observability.metrics import Metrics
     from mcp_mirror.observability.tracing import Tracing
 
-TOOL_ERROR: Final = "tool_error"
+_TOOL_ERROR: Final = "tool_error"
 """The class of errors in results, by the conventions for MCP."""
 
 UpstreamResponse = RawResponse | InputRequired
@@ -69,7 +69,7 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         metrics.inflight_calls -= 1
         metrics.record_call(
             name_tool(call),
-            classify_end(call, end),
+            _classify_end(call, end),
             end.milliseconds / 1000,
             (count_reply_bytes(end.reply), trace.sent or 0, trace.kept_out),
             (trace.reason or "").replace(" ", "_"),
@@ -88,7 +88,7 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         trace.span.set_attribute("mcp_mirror.tokens.kept_out", trace.kept_out)
         if trace.path:
             trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
-        tracing.end(trace.span, classify_end(call, end))
+        tracing.end(trace.span, _classify_end(call, end))
 
     async def send_request(
         self, call: Call, entry: CatalogEntry, request: UpstreamRequest, upstream: Upstream, channel: ClientChannel
@@ -106,9 +106,9 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         try:
             response = await upstream.request(request, channel, call.input_round)
             is_error = isinstance(response, Mapping) and response.get("isError") == b"true"
-            error = TOOL_ERROR if is_error else ""
+            error = _TOOL_ERROR if is_error else ""
         except Exception as failure:
-            error = classify_error(failure)
+            error = _classify_error(failure)
             raise
         finally:
             if self.metrics is not None:
@@ -118,18 +118,18 @@ class TelemetryStage(msgspec.Struct, frozen=True):
         return response
 
 
-def classify_end(call: Call, end: CallEnd) -> str:
+def _classify_end(call: Call, end: CallEnd) -> str:
     """Return the class of the error with which a call ended; empty for none."""
     if end.error is not None:
-        return classify_error(end.error)
+        return _classify_error(end.error)
     if end.outcome == CANCELLED:
         return CANCELLED
     if call.trace.reason is not None:
         return call.trace.reason.replace(" ", "_")
-    return TOOL_ERROR if end.reply.get("isError", b"false") != b"false" else ""
+    return _TOOL_ERROR if end.reply.get("isError", b"false") != b"false" else ""
 
 
-def classify_error(error: Exception) -> str:
+def _classify_error(error: Exception) -> str:
     """Return the class of an exception: the code of a JSON-RPC error, or a word."""
     if isinstance(error, RefusedError):
         return str(error.code)
