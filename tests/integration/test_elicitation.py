@@ -441,6 +441,17 @@ async def test_the_number_of_suspended_calls_is_limited(monkeypatch: pytest.Monk
         assert await suspended.resume(reply_to(required[1]), modern()) == DONE
 
 
+async def test_suspended_calls_of_one_principal_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_OF_PRINCIPAL", 2)
+    async with suspending() as suspended:
+        required = [await suspended.begin(modern(), requesting("?")[0]) for _ in range(2)]
+        with pytest.raises(UpstreamError, match="2 calls of this principal already wait for answers of users"):
+            await suspended.begin(modern(), requesting()[0])
+        assert await suspended.begin(modern("somebody else"), requesting()[0]) == DONE
+        for one in required:
+            assert await suspended.resume(reply_to(one), modern()) == DONE
+
+
 async def test_a_caller_that_disconnects_ends_its_suspended_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_mirror.upstreams.elicitation._MAX_SUSPENDED", 1)
     began, left = anyio.Event(), anyio.Event()

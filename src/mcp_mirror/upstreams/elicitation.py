@@ -41,7 +41,10 @@ _KEYS: Final = "keys"
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 0.25
 _MAX_SUSPENDED: Final = 1000
-"""Suspended calls of one upstream."""
+"""Suspended calls of one upstream, or of all scripts."""
+_MAX_OF_PRINCIPAL: Final = 250
+"""Those of one principal for which no request waits now, so that it leaves room for others: a call that has ended stays
+until its client fetches the outcome."""
 _NOT_CONFORMING: Final = "requests input in a form that does not conform to MCP"
 """The part of an error that follows the name of an upstream."""
 _MODERN: Final = "2026-07-28"
@@ -394,6 +397,10 @@ class SuspendedCalls:
         """
         if len(self._calls) >= _MAX_SUSPENDED:
             raise UpstreamError(f"{_MAX_SUSPENDED} calls already wait for answers of users. Try again later.")
+        own = (one for one in self._calls.values() if one.caller.namespace == channel.caller.namespace)
+        if sum(not one.is_waiting for one in own) >= _MAX_OF_PRINCIPAL:
+            reason = f"{_MAX_OF_PRINCIPAL} calls of this principal already wait for answers of users."
+            raise UpstreamError(f"{reason} Answer or cancel them, or try again later.")
         call = SuspendedCall(channel, self._timeout)
         try:
             self._tasks.start_soon(self._run, call, send)
