@@ -4,14 +4,17 @@ import asyncio
 import base64
 import logging
 import threading
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
+from typing import Any
 
 import anyio
 import pytest
 from clocks import Clock
 
 from mcp_mirror.payload.floods import BURST, RATE, Flood, OutageLog, RepeatedLog
-from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_size, run_by_values
+from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_parts, run_by_size, run_by_values
 
 
 def test_a_connection_within_the_rate_limit_stays_open() -> None:
@@ -160,25 +163,22 @@ async def test_work_on_texts_of_long_words_runs_beside_the_event_loop(text: byte
     assert await run_by_values((text,), threading.get_ident, principal="alice") != threading.get_ident()
 
 
-async def test_large_results_of_one_principal_leave_threads_to_others() -> None:
+@pytest.mark.parametrize(("run", "large"), [(run_by_values, (b"x" * INLINE_BYTES, b"x")), (run_by_parts, b'"' * 5000)])
+async def test_long_work_of_one_principal_leaves_threads_to_others(run: Callable[..., Any], large: Any) -> None:
     """Threads that compute take turns with the event loop, which many of them would keep from other clients."""
     begun, gate = list[int](), threading.Event()
-    large = (b"x" * INLINE_BYTES, b"x")
 
     def work() -> None:
         begun.append(1)
         gate.wait(30)
 
-    async def run() -> None:
-        await run_by_values(large, work, principal="mallory")
-
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
-            tasks.start_soon(run)
+            tasks.start_soon(partial(run, large, work, principal="mallory"))
         try:
             with anyio.fail_after(10):
                 for _ in range(5):
-                    assert await run_by_values(large, divmod, 7, 2, principal="alice") == (3, 1)
+                    assert await run(large, divmod, 7, 2, principal="alice") == (3, 1)
             assert len(begun) <= 3
         finally:
             gate.set()

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -31,6 +32,7 @@ from mcp_mirror.system import mapped_files
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls
 from mcp_mirror.system.mapped_files import map_file
+from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import FileSpan, Span
 from mcp_mirror.workers import frames
 from mcp_mirror.workers.frame_jobs import OpenedList
@@ -304,6 +306,30 @@ async def test_a_pointer_is_resolved_in_a_value_without_a_file(scanner: FrameSca
     assert isinstance(found, Span)
     assert blob[found.start : found.stop] == b"12"
     assert isinstance(await scanner.locate(blob, None, ("b",), "alice"), Miss)
+
+
+async def test_the_search_of_a_value_takes_turns_with_other_work(scanner: FrameScanner) -> None:
+    large, gate, found = (b"x" * 100_000,), threading.Event(), list[object]()
+
+    async def occupy() -> None:
+        await run_by_values(large, gate.wait, 30, principal="alice")
+
+    async def search() -> None:
+        found.append(await scanner.locate(b"[1,2]", None, (1,), "alice"))
+
+    async with anyio.create_task_group() as tasks:
+        try:
+            for _ in range(2):
+                tasks.start_soon(occupy)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(search)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(10):
+                assert await scanner.locate(b"[1,2]", None, (1,), "bob") == Span(3, 1)
+            assert found == []
+        finally:
+            gate.set()
+    assert found == [Span(3, 1)]
 
 
 @pytest.mark.parametrize("size", [10, 200_000])

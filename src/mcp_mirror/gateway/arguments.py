@@ -114,7 +114,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             pointers, values, sent = await self._substitute_as_meant()
         if not (faults := await self._find_faults(sent)):
             return sent
-        corrections = await run_by_parts(arguments, find_corrections, arguments, pointers, types_of)
+        corrections = await run_by_parts(
+            arguments, find_corrections, arguments, pointers, types_of, principal=self.call.namespace
+        )
         if corrections:
             replaced = tuple(sorted((*pointers, *corrections), key=lambda item: item.span.start))
             corrected = await self._substitute(replaced, values)
@@ -218,7 +220,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         cause = str(error).removesuffix(_CORRECT).rstrip()
         if container := await run_fairly(self.call.namespace, _find_refused_container, pointers, self.entry.schema):
             return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
-        refused = await run_by_parts(arguments, find_refused_text, arguments, pointers, types_of)
+        refused = await run_by_parts(
+            arguments, find_refused_text, arguments, pointers, types_of, principal=self.call.namespace
+        )
         if refused is None:
             return None
         advice = self._prepare_advice(refused.location, refused.wanted)

@@ -233,7 +233,9 @@ class Dispatcher:
             call.trace.path_slugs = known
             if not is_large:  # arguments in place of their JSON texts where these contain paths
                 given = call.arguments
-                opened = await run_by_parts(given, open_texts, given, known, types_at(entry.schema))
+                opened = await run_by_parts(
+                    given, open_texts, given, known, types_at(entry.schema), principal=call.namespace
+                )
                 call = call if opened is given else replace(call, arguments=opened)
             pointers, known = await self._scan(call, catalog, known)
             call.trace.path_slugs = known

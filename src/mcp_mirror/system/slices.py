@@ -114,11 +114,14 @@ def has_few_parts(text: Buffer) -> bool:
     return text.count(b'"') + 8 * (text.count(b"{") + text.count(b"[")) <= _INLINE_PARTS
 
 
-async def run_by_parts(text: Buffer, work: Callable[[*Args], T], *args: *Args) -> T:
-    """Return the result of work that visits each part of `text`, in a thread if that is too much for the event loop."""
+async def run_by_parts(text: Buffer, work: Callable[[*Args], T], *args: *Args, principal: str) -> T:
+    """Return the result of work that visits each part of `text`.
+
+    It runs in a thread if that is too much for the event loop. Principals share few such threads fairly.
+    """
     if len(text) <= INLINE_BYTES and has_few_parts(text):
         return work(*args)
-    return await anyio.to_thread.run_sync(work, *args)
+    return await run_fairly(principal, work, *args)
 
 
 async def run_by_values(

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 import anyio.lowlevel
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.conversion import Resolved
@@ -21,6 +20,7 @@ from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.mapped_files import map_file, map_span
 from mcp_mirror.system.slices import has_few_parts
 from mcp_mirror.types import Buffer, Draft, FileSpan, Location, Segments, Span
@@ -113,7 +113,7 @@ class FrameScanner:
         A worker process searches a large value, and one in a file.
         """
         if file is None and len(blob) <= _LOCATED:
-            return await anyio.to_thread.run_sync(locate, blob, tokens)
+            return await run_fairly(principal, locate, blob, tokens)
         with TransferFiles(self._spool) as files:
             return await files.run_with(
                 lambda placed: self._run(partial(locate_in, placed, tokens), principal), blob, file
