@@ -69,7 +69,9 @@ async def serve_http(
     check_address(host, config.auth, config.server)
     handover = ConnectionHandover(worker) if worker else None
     closing = anyio.Event()
-    app: ASGIApp = ShutdownMiddleware(_build_app(server, config, host), closing)
+    sdk_app = _build_sdk_app(server, host)
+    server.handlers.sessions.close = make_session_closer(sdk_app, server.policy.path)
+    app: ASGIApp = ShutdownMiddleware(_build_app(server, config, sdk_app), closing)
     app = ProbeMiddleware(app, config.server.path, readiness)
     outer = WorkerSessions(app, worker) if worker else app
     http_server = HttpServer(outer, config.limits.traffic, handover, server.rejected_requests.report)
@@ -93,26 +95,30 @@ async def _close_when_noticed(server: MirrorServer, readiness: Readiness, drain:
     closing.set()
 
 
-def _build_app(server: MirrorServer, config: Config, host: str) -> ASGIApp:
-    """Return the ASGI application of an address.
-
-    Its layers from the outside: CORS, the files of the dashboard, authentication, the dashboard's API, the endpoints of
-    upstreams, the MCP endpoint, and the SDK.
-    """
-    policy, handlers, rejected = server.policy, server.handlers, server.rejected_requests
-    addresses = AddressCheck(policy)
-    app = server.sdk_server.streamable_http_app(
-        streamable_http_path=policy.path,
+def _build_sdk_app(server: MirrorServer, host: str) -> ASGIApp:
+    """Return the SDK's ASGI application of an address, without the limits and checks that the gateway makes itself."""
+    return server.sdk_server.streamable_http_app(
+        streamable_http_path=server.policy.path,
         host=host,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # see `AddressCheck`
         max_request_body_size=server.spool.policy.max_envelope_bytes + 1,
         session_idle_timeout=None,  # see `Sessions`: the SDK does not see direct calls
     )
-    handlers.sessions.close = make_session_closer(app, policy.path)
-    inner: ASGIApp = EndpointRouter(McpEndpoint(app, server, addresses), policy.path)
+
+
+def _build_app(server: MirrorServer, config: Config, sdk_app: ASGIApp) -> ASGIApp:
+    """Return the ASGI application of an address.
+
+    Its layers from the outside: CORS, the files of the dashboard, authentication, the dashboard's API, the endpoints of
+    upstreams, the MCP endpoint, and the SDK.
+    """
+    policy, addresses = server.policy, AddressCheck(server.policy)
+    inner: ASGIApp = EndpointRouter(McpEndpoint(sdk_app, server, addresses), policy.path)
     if has_dashboard := is_served(config):
-        inner = route_api(inner, build_api(handlers.gateway, config), config.dashboard, addresses, policy.path)
-    outer = Gate(inner, lambda: server.auth, time.monotonic, rejected) if server.auth.is_required else inner
+        inner = route_api(inner, build_api(server.handlers.gateway, config), config.dashboard, addresses, policy.path)
+    outer = inner
+    if server.auth.is_required:
+        outer = Gate(inner, lambda: server.auth, time.monotonic, server.rejected_requests)
     if has_dashboard:
         outer = route_static(outer, addresses, policy.path, needs_token=server.auth.is_required)
     return _allow_origins(outer, policy.allowed_origins)
