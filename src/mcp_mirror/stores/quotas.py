@@ -118,16 +118,16 @@ class Eviction(msgspec.Struct):
     def _find_largest(self) -> str:
         """The namespace with the most bytes, or values if only their number is the limit, including the new value.
 
-        Among equals it is the owner of the new value, then the first in alphabetical order.
+        Among equals it is the owner of the new value, then the last in alphabetical order.
         """
         exceeds_bytes, own = self.total.bytes + self.size > self.policy.max_bytes, self.namespace
         kind, added = ("bytes", self.size) if exceeds_bytes else ("values", 1)
         ranks = (
-            (-getattr(used, kind) - added * (name == own), name != own, name)
+            (getattr(used, kind) + added * (name == own), name == own, name)
             for name, used in self.usage.items()
             if used.values
         )
-        return min(ranks)[-1]
+        return max(ranks)[-1]
 
 
 def refuse_oversized(size: int, policy: StorePolicy) -> None:

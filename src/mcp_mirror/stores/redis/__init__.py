@@ -1,1 +1,1 @@
-"""The Redis store: blobs in pieces, their records, shared by replicas."""
+"""The Redis store: `records` names the keys, `store.lua` changes several of them at once, and `store` calls it."""

@@ -159,15 +159,12 @@ local function find_free()
 end
 
 -- The namespace with the most `values` or `bytes`, including the `added` ones of the new value; among equals the owner
--- of the new value, then the first in alphabetical order; nil if all namespaces are empty.
+-- of the new value, then the last in alphabetical order; nil if all namespaces are empty.
 local function find_largest(kind, added)
-  local largest = call('ZRANGE', key(kind), 0, 1, 'REV', 'WITHSCORES')
-  local most = largest[largest[1] == arguments.owner and 4 or 2]
-  local amount = read_number('ZSCORE', key(kind), arguments.owner) + added
-  if call('ZSCORE', key('values'), arguments.owner) and amount >= tonumber(most or 0) then return arguments.owner end
-  for _, owner in ipairs(most and call('ZRANGE', key(kind), most, most, 'BYSCORE', 'LIMIT', 0, 2) or {}) do
-    if owner ~= arguments.owner then return owner end
-  end
+  local owner, largest = arguments.owner, call('ZRANGE', key(kind), 0, 1, 'REV', 'WITHSCORES')
+  local other = largest[1] == owner and 3 or 1
+  local own = call('ZSCORE', key('values'), owner) and read_number('ZSCORE', key(kind), owner) + added
+  return own and own >= tonumber(largest[other + 1] or 0) and owner or largest[other]
 end
 
 -- Make room for a new value. Returns the outcome, the number of evicted values, and the free bytes if it is `reserved`.

@@ -73,8 +73,6 @@ _STAGED: Final = 1800
 """Seconds after which the chunks of an unfinished put expire."""
 _OBJECT_PIECE: Final = 128 * SEALED_CHUNK
 """Bytes of an object that one request reads."""
-_UPLOAD_PIECE: Final = 1 << 20
-"""Bytes of a value that are encrypted and uploaded together."""
 _EXPIRED_PER_BATCH: Final = 32
 """Expired values that one call of the background task removes: others wait for it."""
 _PAGE: Final = 256
@@ -221,11 +219,11 @@ class RedisStore:
 
     async def _upload(self, value: StoredValue, blob: Segments, envelope: Envelope | None) -> None:
         """Write the bytes of a large value, which is not visible yet."""
+        chunks, number = stream_pieces(blob, CHUNK, value.size, envelope), 0
         if self._objects:
-            await self._objects.write(value.mark, stream_pieces(blob, _UPLOAD_PIECE, value.size, envelope))
+            await self._objects.write(value.mark, chunks)
             return
-        number = 0
-        async for chunk in stream_pieces(blob, CHUNK, value.size, envelope):
+        async for chunk in chunks:
             await self._redis.run([("SET", self._keys.blob(value, number), chunk, "EX", _STAGED)], is_large=True)
             number += 1
 
