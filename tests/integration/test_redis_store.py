@@ -485,9 +485,9 @@ async def test_evictions_and_expiry_are_those_of_the_store_in_memory(
             assert await use(store, *given) == await use(memory, *given)
 
 
-@pytest.mark.parametrize("pause", [0.0, 1.0])
+@pytest.mark.parametrize("together", [1, 3, 100])
 async def test_a_list_of_several_pages_is_complete_while_values_come_and_go(
-    pause: float, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    together: int, redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, call = 10, RedisConnection.call
     changes = iter(range(95, 0, -3))
@@ -506,12 +506,26 @@ async def test_a_list_of_several_pages_is_complete_while_values_come_and_go(
     monkeypatch.setattr("mcp_mirror.stores.redis.store._PAGE", page)
     async with opened(redis_server, tmp_path) as store:
         for number in range(100):
-            known = msgspec.structs.replace(descriptor(f"t-{number:02}", 3), created=now + pause * (number - 100))
+            known = msgspec.structs.replace(descriptor(f"t-{number:02}", 3), created=now + number // together - 100)
             await store.put("me", known, (b'"x"',))
         monkeypatch.setattr(RedisConnection, "call", call_and_change)
         listed = [one.base for one in await store.list("me")]
         assert len(listed) == len(set(listed))
         assert {f"t-{number:02}" for number in range(100)} - gone <= set(listed)
+
+
+async def test_pages_of_values_of_one_moment_are_as_long_as_requested(
+    redis_server: RedisProcess, tmp_path: Path
+) -> None:
+    known, after, read = descriptor("t-0", 3), None, list[str]()
+    async with opened(redis_server, tmp_path) as store:
+        for number in range(50):
+            await store.put("me", replace(known, base=f"t-{number:02}"), (b'"x"',))
+        while page := [one.base for one in await store.list("me", after=after, limit=7)]:
+            assert len(page) <= 7
+            read += page
+            after = page[-1]
+    assert sorted(read) == [f"t-{number:02}" for number in range(50)]
 
 
 async def test_a_page_of_values_with_large_records_is_bounded_in_bytes(
