@@ -113,11 +113,6 @@ class _Share(msgspec.Struct):
             if not listed:
                 del self.by_creation[slug]
 
-    def has_unexpired(self, now: float) -> bool:
-        if self.unordered_until > now:
-            return any(value.expires > now for value in self.values.values())
-        return next(reversed(self.values.values())).expires > now
-
     def sum_unexpired(self, now: float) -> SpaceUsage:
         """The values and bytes without expired values, counted from the end with fewer values."""
         by_use, expired, kept = self.values.values(), 0, 0
@@ -281,7 +276,8 @@ class MemoryStore:
 
     async def namespaces(self) -> frozenset[str]:
         now = self._clock()
-        return frozenset((*(name for name, share in self._shares.items() if share.has_unexpired(now)), *self._traffic))
+        kept = (name for name, share in self._shares.items() if share.sum_unexpired(now).values)
+        return frozenset((*kept, *self._traffic))
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
         if namespace is not None:
