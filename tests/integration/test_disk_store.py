@@ -408,6 +408,18 @@ async def test_an_index_locked_by_another_gateway_fails_writes_not_reads(
         assert await read(store, "t-2") == LARGE
 
 
+async def test_a_start_does_not_wait_for_a_change_by_another_gateway(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_mirror.stores.disk.index._LOCK_TIMEOUT", 50)
+    async with opened(folder, clock) as store:
+        await put(store, clock, BASE, LARGE)
+        with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with opened(folder, clock) as late:
+                assert await read(late, BASE) == LARGE
+
+
 @pytest.mark.slow
 async def test_reads_do_not_wait_for_values_that_wait_for_another_gateway(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
@@ -431,7 +443,7 @@ async def test_a_folder_locked_by_another_gateway_is_an_error(
 ) -> None:
     monkeypatch.setattr("mcp_mirror.stores.disk.process_dir._LOCK_TIMEOUT", 0.05)
     folder.mkdir(parents=True)
-    with lock_folder(folder), pytest.raises(StoreError, match="keeps it locked"):
+    with lock_folder(folder), pytest.raises(StoreError, match="Another gateway is still opening it: end that gateway"):
         await opened(folder, clock).__aenter__()
     async with opened(folder, clock) as store:
         await put(store, clock, BASE, LARGE)

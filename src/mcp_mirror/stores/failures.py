@@ -31,6 +31,7 @@ _MISPLACED: Final = (
 )
 _FAULTY: Final = "Its disk reports an error: check the system's log, or choose another folder (`store.path`)."
 _BUSY: Final = "Another gateway keeps it locked: call again later."
+_OPENING: Final = "Another gateway is still opening it: end that gateway if it hangs, and try again."
 _WITHOUT_LOCKS: Final = "Its file system has no locks: choose a folder on a local disk (`store.path`)."
 _DAMAGED: Final = (
     "Its disk failed at reading, or its index is damaged: restart the gateway, which checks the index and sets a "
@@ -51,7 +52,7 @@ _BY_ERRNO: Final = {
     **dict.fromkeys(NO_LOCKS, _WITHOUT_LOCKS),
     errno.EIO: _FAULTY,
     errno.EFBIG: _REFUSED,
-    errno.EAGAIN: _BUSY,
+    errno.EBUSY: _OPENING,
 }
 _BY_SQLITE: Final = {
     sqlite3.SQLITE_FULL: _FULL,

@@ -8,7 +8,8 @@ import errno
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
@@ -142,9 +143,9 @@ class Index:
             self._path, timeout=_LOCK_TIMEOUT / 1000, isolation_level=None, check_same_thread=False
         )
         try:
-            # The first two are only effective before the first table.
-            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            if not connection.execute("PRAGMA user_version").fetchone()[0]:  # only effective before the first table
+                connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA temp_store = MEMORY")  # the folder of temporary files may be full
             connection.execute("PRAGMA synchronous = FULL")
@@ -279,17 +280,24 @@ class Index:
 
         A file of the wrong size counts as missing: the machine stopped before the file was completely on the disk.
         """
-        with self._change() as change:
-            there = self._blobs.sizes()
-            known = {name_of(digest, start): (digest, size) for digest, start, size in change.execute(_BLOBS)}
-            lost = [(digest,) for name, (digest, size) in known.items() if there.get(name) != size]
-            gone = change.executemany("DELETE FROM entries WHERE digest = ?", lost).rowcount if lost else 0
-            for name in there.keys() - known.keys():
-                self._blobs.remove(name)
+        gone = 0
+        if any(self._compare_files(self._read_rows(_BLOBS, ()))):  # without the write lock, which others may keep
+            with self._change() as change:
+                lost, unknown = self._compare_files(change.execute(_BLOBS))
+                gone = change.executemany("DELETE FROM entries WHERE digest = ?", lost).rowcount if lost else 0
+                for name in unknown:
+                    self._blobs.remove(name)
         self._remove_doomed_files()
         with self.lock, suppress(sqlite3.Error):
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED})")  # `execute` frees only one page
         return gone
+
+    def _compare_files(self, rows: Iterable[tuple[str, int, int]]) -> tuple[list[tuple[str]], AbstractSet[str]]:
+        """The digests of blobs whose file is missing or has the wrong size, and the names of files without a blob."""
+        known = {name_of(digest, start): (digest, size) for digest, start, size in rows}
+        there = self._blobs.sizes()
+        lost = [(digest,) for name, (digest, size) in known.items() if there.get(name) != size]
+        return lost, there.keys() - known.keys()
 
     @property
     def _connection(self) -> sqlite3.Connection:

@@ -100,7 +100,7 @@ def _wait_for_lock(file: int) -> None:
             if error.errno in NO_LOCKS:
                 raise
             if time.monotonic() > until:
-                raise OSError(errno.EAGAIN, "another process is opening it") from None
+                raise OSError(errno.EBUSY, "another process is opening it") from None
         time.sleep(_PAUSE)
 
 
