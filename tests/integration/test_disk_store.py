@@ -514,6 +514,15 @@ async def test_a_file_in_the_place_of_a_folder_is_named_as_the_cause(name: str, 
         await opened(folder, clock).__aenter__()
 
 
+async def test_a_link_to_a_disk_that_is_not_mounted_is_named_as_the_cause(clock: Clock, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(StoreError, match=r"a link leads nowhere, as to a disk that is not mounted: correct that"):
+        await opened(tmp_path / "link" / "store", clock).__aenter__()
+    (tmp_path / "unmounted").mkdir(mode=0o700)
+    async with opened(tmp_path / "link" / "store", clock) as store:
+        await put(store, clock, BASE, LARGE)
+
+
 async def test_a_closed_store_raises_an_error(folder: Path, clock: Clock) -> None:
     async with opened(folder, clock) as store:
         pass

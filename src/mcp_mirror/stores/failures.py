@@ -26,8 +26,8 @@ _UNOPENED: Final = (
     "and that file handles are free (`ulimit -n`)."
 )
 _MISPLACED: Final = (
-    "A file is in the place of a folder, or a folder in that of a file: remove it, or choose another folder "
-    "(`store.path`)."
+    "A file is in the place of a folder, or a folder in that of a file, or a link leads nowhere, as to a disk that is "
+    "not mounted: correct that, or choose another folder (`store.path`)."
 )
 _FAULTY: Final = "Its disk reports an error: check the system's log, or choose another folder (`store.path`)."
 _BUSY: Final = "Another gateway keeps it locked: call again later."
