@@ -33,7 +33,46 @@ ARGUMENTS: dict[str, tuple[Any, Any]] = {
         {"type": "integer", "format": "int64"},
         wide({"type": "integer", "format": "int64"}),
     ),
-    "a list of types": ({"type": ["integer", "null"]}, wide({"type": ["integer", "null"]})),
+    "a list of types": (
+        {"type": ["null", "integer", "boolean", "number"], "description": "D", "minimum": 1},
+        {
+            "anyOf": [
+                {"type": "integer", "description": "D", "minimum": 1},
+                {"type": "boolean"},
+                {"type": "number"},
+                {"type": "null"},
+                TEXT,
+            ]
+        },
+    ),
+    "a list of types with objects": (
+        {"type": ["integer", "object"], "properties": {"x": {"type": "number"}}},
+        {
+            "anyOf": [
+                {"type": "object", "properties": {"x": wide({"type": "number"})}},
+                {"type": "integer"},
+                TEXT,
+            ]
+        },
+    ),
+    "a list of types with objects and arrays": (
+        {"type": ["object", "array"], "items": TEXT},
+        wide({"type": ["object", "array"], "items": TEXT}),
+    ),
+    "a list of one type": ({"type": ["integer"]}, wide({"type": "integer"})),
+    "a format of a text or null": (
+        {"type": ["string", "null"], "format": "uri"},
+        {"anyOf": [{"type": "string", "format": "uri"}, {"type": "null"}, TEXT]},
+    ),
+    "a list of types in an alternative": (
+        {"oneOf": [{"type": ["integer", "null"]}, POINT]},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}, INNER_POINT, TEXT]},
+    ),
+    "a list of types beside text": (
+        {"oneOf": [{"type": ["integer", "null"]}, TEXT]},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}, TEXT]},
+    ),
+    "an enumeration without a valid type": ({"type": [], "enum": [1]}, wide({"type": [], "enum": [1]})),
     "a list of types with text": ({"type": ["null", "string"]}, {"type": ["null", "string"]}),
     "an enumeration": (
         {"enum": ["a"], "title": "T", "default": "a"},

@@ -199,11 +199,27 @@ def _widen(schema: Any, depth: int) -> Any:
         is_reference = not inner.keys().isdisjoint(REFERENCES)
         annotations = {key: inner[key] for key in _ANNOTATIONS if key in inner} if is_reference else {}
         alternative = {key: value for key, value in inner.items() if key not in annotations} if annotations else inner
-        return annotations | {"anyOf": [alternative, _PATH]}
+        return annotations | {"anyOf": [*_split_types(alternative), _PATH]}
     alternatives = as_sequence(inner.get("anyOf"))
-    if not alternatives or any(_accepts_any_text(subschema) for subschema in alternatives):
+    if not alternatives:
         return inner
-    return inner | {"anyOf": [*alternatives, _PATH]}
+    split = [part for alternative in alternatives for part in _split_types(alternative)]
+    return inner | {"anyOf": split if any(map(_accepts_any_text, split)) else [*split, _PATH]}
+
+
+def _split_types(alternative: Any) -> list[Any]:
+    """An alternative for each type of a list of types: langchain-google-genai, for one, rejects a list below `anyOf`.
+
+    Only one alternative has the other keywords: copies of subschemas would double the schema at each level. So a list
+    with objects and arrays, which both have subschemas, stays.
+    """
+    kinds = as_mapping(alternative).get("type")
+    named = dict.fromkeys(read_types(kinds) if isinstance(kinds, list) else ())
+    if not named or {"object", "array"} <= named.keys():
+        return [alternative]
+    described = next((kind for kind in ("object", "array", *named) if kind in named and kind != "null"), "null")
+    others = sorted((kind for kind in named if kind != described), key="null".__eq__)
+    return [alternative | {"type": described}, *({"type": kind} for kind in others)]
 
 
 def _accepts_any_text(schema: Any) -> bool:
