@@ -366,6 +366,9 @@ async def test_an_address_for_messages_at_another_server_is_named_at_once(
 class OldUpstream(Upstream):
     """A server with the older transport: its answers are events of one stream, but for those to `odd`."""
 
+    address = "/mcp"
+    """Where it wants messages."""
+
     def __init__(self, odd: bytes) -> None:
         super().__init__(odd, GET=self.open)
         self.stream: asyncio.StreamWriter
@@ -374,7 +377,7 @@ class OldUpstream(Upstream):
     async def open(self, writer: asyncio.StreamWriter, _identity: Any) -> None:
         """Open the stream, until the test ends."""
         self.stream = writer
-        writer.write(head(EVENTS) + b"event: endpoint\ndata: /mcp\n\n")
+        writer.write(head(EVENTS) + f"event: endpoint\ndata: {self.address}\n\n".encode())
         await writer.drain()
         await self.ended.wait()
 
@@ -383,6 +386,16 @@ class OldUpstream(Upstream):
         if response:
             self.stream.write(b"data: " + response + b"\n\n")
         return whole(b"", status=202)
+
+
+async def test_the_address_for_messages_may_be_written_in_another_way(configured: Configured, run: Run) -> None:
+    upstream = OldUpstream(b"")
+    async with listening(upstream):
+        upstream.address = upstream.url.replace("http:", "HTTP:")
+        url = upstream.url.replace("//", "//user:word@")
+        checked = await run("check", "--config", str(configured({"old": {"url": url, "transport": "sse"}})))
+        upstream.ended.set()
+    assert checked.code == 0
 
 
 @pytest.mark.parametrize(
@@ -445,6 +458,24 @@ async def test_a_redirect_of_the_older_transport_is_named_at_once(
                 assert f"HTTP status {status} instead of MCP" in await client.text("odd_mirrored")
                 assert await client.text("hear_mirrored") == "hello"
         upstream.ended.set()
+
+
+async def test_a_server_that_does_not_answer_delays_no_cancellation(
+    configured: Configured, open_lines: OpenLines
+) -> None:
+    async def hang(_writer: asyncio.StreamWriter, _identity: Any) -> None:
+        await ended.wait()
+
+    ended, upstream = asyncio.Event(), Upstream(hang, **{"notifications/cancelled": hang})
+    async with listening(upstream):
+        policy = {"url": upstream.url, "overrides": {"odd": {"timeout": 0.5}}}
+        async with open_lines(configured({"bad": policy})) as client:
+            await client.greet()
+            for identity in (101, 102):
+                call = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": {"name": "odd_mirrored"}}
+                await client.send(json.dumps(call))
+            await until(lambda: upstream.seen["notifications/cancelled"] == 2)
+        ended.set()
 
 
 @pytest.mark.slow

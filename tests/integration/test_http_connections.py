@@ -543,6 +543,23 @@ async def test_a_certificate_that_is_not_accepted_is_named(
     assert cause in explained
 
 
+async def test_connections_share_the_authorities_until_they_reject_one(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    create = MagicMock(wraps=httpx2.create_ssl_context)
+    monkeypatch.setattr(httpx2, "create_ssl_context", create)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    for has_failed in (False, True):
+        for _ in range(2):
+            async with serving(JSON, context=context) as site:
+                assert await site.read() == b"hi"
+        assert create.call_count == 1 + has_failed
+        async with serving(context=context) as site:  # the certificate does not have this name
+            await explain_failure(site.kept, site.url.replace("127.0.0.1", "localhost"), httpx2.ConnectError)
+
+
 async def test_a_server_that_resets_the_connection_is_named() -> None:
     def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = writer.get_extra_info("socket")

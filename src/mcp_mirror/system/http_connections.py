@@ -6,6 +6,7 @@ request in one packet. h11 reads and writes the protocol.
 """
 
 import asyncio
+import os
 import select
 import socket
 import ssl
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import anyio
@@ -321,8 +323,6 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         self._connect_proxy = connect_proxy
         self._most = most
         self._seconds = seconds
-        self._context: ssl.SSLContext | None = None
-        """Created with the first TLS connection, which takes long."""
         self._idle: list[_HttpConnection] = []
         self._busy: set[_HttpConnection] = set()
 
@@ -404,7 +404,7 @@ class HttpConnections(httpx2.AsyncBaseTransport):
         scheme, host, port = origin
         if scheme not in DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol("only URLs with http:// and https:// are supported")
-        context = self._load_context() if scheme == "https" else None
+        context = _load_context() if scheme == "https" else None
         timeout = request.extensions.get("timeout", _NO_TIMEOUTS).get("connect")
         proxy = find_forward_proxy(request.url)
         with _limit(timeout, httpx2.ConnectTimeout):
@@ -415,20 +415,6 @@ class HttpConnections(httpx2.AsyncBaseTransport):
                 receiver = await self._start_tls(receiver, host, context)
             proxy = None  # it sees encrypted bytes only
         return _HttpConnection(origin, receiver, proxy)
-
-    def _load_context(self) -> ssl.SSLContext:
-        """Return the context of TLS connections.
-
-        Raises:
-            httpx2.ConnectError: `SSL_CERT_FILE` has no certificate.
-        """
-        if self._context is None:
-            try:
-                self._context = httpx2.create_ssl_context()
-            except OSError as error:  # also the errors of `ssl`
-                raise httpx2.ConnectError(NO_AUTHORITIES) from error
-            self._context.set_alpn_protocols(["http/1.1"])
-        return self._context
 
     async def _start_tls(self, plain: Receiver, host: str, context: ssl.SSLContext) -> Receiver:
         """Start TLS on a connection.
@@ -446,6 +432,8 @@ class HttpConnections(httpx2.AsyncBaseTransport):
             )
         except BaseException as error:
             plain.transport.abort()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                _create_context.cache_clear()  # the files of the authorities may change before the next attempt
             if isinstance(error, ConnectionError):
                 raise httpx2.RemoteProtocolError("the server closed the connection before TLS") from error
             if isinstance(error, OSError):  # also the errors of `ssl`
@@ -474,6 +462,26 @@ class _ResponseBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._connections.release(self._connection)
+
+
+def _load_context() -> ssl.SSLContext:
+    """Return the context of TLS connections.
+
+    Raises:
+        httpx2.ConnectError: `SSL_CERT_FILE` has no certificate.
+    """
+    try:
+        return _create_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    except OSError as error:  # also the errors of `ssl`
+        raise httpx2.ConnectError(NO_AUTHORITIES) from error
+
+
+@lru_cache(1)
+def _create_context(*_variables: str | None) -> ssl.SSLContext:
+    """Read the authorities that the environment names: tens of milliseconds, and a megabyte of memory."""
+    context = httpx2.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _origin_of(url: httpx2.URL) -> Origin:

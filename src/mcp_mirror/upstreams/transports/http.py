@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
 
 import anyio
 import httpx2
@@ -71,6 +70,7 @@ _LONGEST_OPEN_INTERVAL: Final = 4.0
 _UNREACHED: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
 _INITIALIZE: Final = "initialize"
 _INITIALIZED: Final = "notifications/initialized"
+_CANCELLED: Final = "notifications/cancelled"
 _SUBSCRIBE: Final = "subscriptions/listen"
 _NO_STORE: Final = {"cache-control": "no-store"}
 
@@ -134,8 +134,10 @@ class HttpStreams(RequestSink):
             self._bodies.expect(message.id, scope := anyio.CancelScope())
             headers = item.metadata.headers if isinstance(item.metadata, ClientMessageMetadata) else None
             self._tasks.start_soon(self._exchange_for_sdk, scope, message, self._encode(item), headers or {})
-        elif getattr(message, "method", "") == _INITIALIZED:  # the server must know it before the next request
+        elif (method := getattr(message, "method", "")) == _INITIALIZED:  # the server must know it before a request
             await self._post_message(item)
+        elif method == _CANCELLED:  # it does not wait for a server that does not answer
+            self._tasks.start_soon(self._post_message, item)
         else:
             await self._messages.send(item)
 
@@ -216,7 +218,7 @@ class StreamableHttp(HttpStreams):
             self._session.pop(VERSION_HEADER, None)
         elif headers and VERSION_HEADER in headers:
             self._session[VERSION_HEADER] = headers[VERSION_HEADER]
-        if method == "notifications/cancelled" and self._session.get(VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS:
+        if method == _CANCELLED and self._session.get(VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS:
             if params := getattr(message, "params", None):
                 self._bodies.cancel(params["requestId"])  # the end of its stream is the cancellation
             return
@@ -382,13 +384,14 @@ class LegacySse(HttpStreams):
 
     def _set_address(self, address: bytes) -> None:
         """Set the address for messages; an UpstreamError if it is at another server."""
+        url = self._http.url
         with suppress(ValueError, httpx2.InvalidURL):
-            target = urljoin(str(self._http.url), address.decode())
-            if urlsplit(target)[:2] == urlsplit(str(self._http.url))[:2]:
-                self._address = httpx2.URL(target)
+            target = url.join(address.decode())
+            if (target.scheme, target.host, target.port) == (url.scheme, url.host, url.port):
+                self._address = target
                 return
         raise UpstreamError(
-            f"{format_address(self._http.url)} wants messages at another address than `url`. Correct the public "
+            f"{format_address(url)} wants messages at another address than `url`. Correct the public "
             "address in the server's settings, or `url`."
         )
 
