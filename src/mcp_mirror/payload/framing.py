@@ -16,7 +16,6 @@ HEAD: Final = 1 << 16
 END: Final = 1 << 10
 """Bytes that are kept of the end of a discarded message, because many servers write the id last."""
 
-_LINE_END: Final = lazy_pattern(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = frozenset((b"event", b"id", b"retry"))
 """The fields of an event beside `data`."""
@@ -107,16 +106,17 @@ class EventReader(Generic[T]):
     def feed(self, data: bytes) -> list[ServerSentEvent[T]]:
         """Return the events that end in `data`."""
         events: list[ServerSentEvent[T]] = []
-        if self._after_return and data:
-            data, self._after_return = data.removeprefix(b"\n"), False
-        position = 0
-        while match := _LINE_END.search(data, position):
-            self._add(data[position : match.start()])
+        if self._after_return:
+            data = data.removeprefix(b"\n")
+        self._after_return = data.endswith(b"\r")
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *ended, rest = data.split(b"\n")
+        for line in ended:
+            self._add(line)
             if (event := self._end_line()) is not None:
                 events.append(event)
-            position = match.end()
-        self._after_return = data.endswith(b"\r")
-        self._add(data[position:])
+        self._add(rest)
         return events
 
     def _add(self, piece: bytes) -> None:
