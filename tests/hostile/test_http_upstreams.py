@@ -107,7 +107,7 @@ class Upstream:
             return whole(error(identity, "no such method"))
         if key == "tools/list":
             return whole(result(identity, {"tools": TOOLS}))
-        if key == "hear":
+        if key in ("hear", "odd"):
             return whole(text(identity, "hello"))
         return whole(b"", status=405 if key == "GET" else 202)
 
@@ -325,6 +325,20 @@ async def test_a_session_that_the_server_does_not_know_is_replaced(
         assert upstream.seen["odd"] == upstream.seen["initialize"] == 2
 
 
+async def test_a_session_of_the_older_transport_is_replaced(configured: Configured, open_lines: OpenLines) -> None:
+    async def forget(writer: asyncio.StreamWriter, _identity: Any) -> None:
+        writer.write(whole(b"Could not find session", "text/plain", 404))
+        upstream.answers["odd"] = b""
+
+    upstream = OldUpstream(forget)
+    async with listening(upstream):
+        async with open_lines(configured({"bad": {"url": upstream.url, "transport": "sse"}})) as client:
+            await client.greet()
+            assert await client.text("odd_mirrored") == "hello"
+            assert upstream.seen["odd"] == upstream.seen["initialize"] == 2
+        upstream.ended.set()
+
+
 @pytest.mark.parametrize("kind", UNKNOWN_SESSION)
 async def test_a_session_is_replaced_when_its_event_stream_ends_so(
     configured: Configured, open_lines: OpenLines, kind: str
@@ -369,7 +383,7 @@ class OldUpstream(Upstream):
     address = "/mcp"
     """Where it wants messages."""
 
-    def __init__(self, odd: bytes) -> None:
+    def __init__(self, odd: bytes | Answer = b"") -> None:
         super().__init__(odd, GET=self.open)
         self.stream: asyncio.StreamWriter
         self.ended = asyncio.Event()
@@ -389,7 +403,7 @@ class OldUpstream(Upstream):
 
 
 async def test_the_address_for_messages_may_be_written_in_another_way(configured: Configured, run: Run) -> None:
-    upstream = OldUpstream(b"")
+    upstream = OldUpstream()
     async with listening(upstream):
         upstream.address = upstream.url.replace("http:", "HTTP:")
         url = upstream.url.replace("//", "//user:word@")
@@ -408,7 +422,7 @@ async def test_the_address_for_messages_may_be_written_in_another_way(configured
 async def test_a_failed_handshake_of_the_older_transport_is_named_at_once(
     configured: Configured, run: Run, reason: str, *, is_refused: bool
 ) -> None:
-    upstream = OldUpstream(b"")
+    upstream = OldUpstream()
 
     async def fail(writer: asyncio.StreamWriter, _identity: Any) -> None:
         writer.write(whole(b"", status=500 if is_refused else 202))
@@ -423,7 +437,7 @@ async def test_a_failed_handshake_of_the_older_transport_is_named_at_once(
 
 
 async def test_the_older_transport_ends_the_handshake_before_a_request(configured: Configured, run: Run) -> None:
-    upstream, is_early = OldUpstream(b""), asyncio.Event()
+    upstream, is_early = OldUpstream(), asyncio.Event()
 
     async def end_handshake(writer: asyncio.StreamWriter, _identity: Any) -> None:
         with suppress(TimeoutError):

@@ -205,6 +205,23 @@ class HttpStreams(RequestSink):
         kind = FailureKind.REFUSED if self._bypass.find(identity) is None else FailureKind.ANSWERED
         await self._bodies.fail(identity, mark(kind, reason), code)
 
+    async def _read_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
+        """Return the error response in a session that the server may not know, as after its restart.
+
+        `identity` is the id of the request that it answers; None: a request for the event stream.
+        """
+        body = await read_beginning(response, MAX_ERROR_BYTES)
+        response.extensions["network_stream"].abort()  # as `close` does
+        # A response to this very request, which the server may have executed:
+        is_answer = identity is not None and recover_id(body) == identity
+        names_session = _UNKNOWN_SESSION[response.status_code].search(body) is not None
+        is_unknown = names_session and not is_answer
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            is_unknown = names_session or not is_answer
+        if is_unknown:
+            self._bypass.report_unknown_session(identity)
+        return replace_body(response, content=body, request=response.request)
+
 
 class StreamableHttp(HttpStreams):
     """Streamable HTTP: the response to a request has its answer."""
@@ -242,23 +259,6 @@ class StreamableHttp(HttpStreams):
                 await self._bodies.read_json(response, identity)
             finally:
                 await close(response)
-
-    async def _read_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
-        """Return the error response in a session that the server may not know, as after its restart.
-
-        `identity` is the id of the request that it answers; None: a request for the event stream.
-        """
-        body = await read_beginning(response, MAX_ERROR_BYTES)
-        response.extensions["network_stream"].abort()  # as `close` does
-        # A response to this very request, which the server may have executed:
-        is_answer = identity is not None and recover_id(body) == identity
-        names_session = _UNKNOWN_SESSION[response.status_code].search(body) is not None
-        is_unknown = names_session and not is_answer
-        if response.status_code == httpx2.codes.NOT_FOUND:
-            is_unknown = names_session or not is_answer
-        if is_unknown:
-            self._bypass.report_unknown_session(identity)
-        return replace_body(response, content=body, request=response.request)
 
     async def _take_events(self, response: httpx2.Response, identity: RequestId) -> None:
         """Take the response to a request from an event stream, which is resumed if it ends too early."""
@@ -398,8 +398,10 @@ class LegacySse(HttpStreams):
     async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
         if response.is_success:
             await discard(response)
-        else:
-            await self._refuse(response, identity)
+            return
+        if response.status_code in _UNKNOWN_SESSION and self._bypass.find(identity):  # not the handshake
+            response = await self._read_refusal(response, identity)
+        await self._refuse(response, identity)
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:
