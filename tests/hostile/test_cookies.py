@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.send_header("set-cookie", f"{caller or f'handshake_{next(self.server.numbers)}'}=1; Path=/")
-        self.send_header("set-cookie", f"second_{caller}=1; Path=/; HttpOnly")
+        self.send_header("set-cookie", f"second_{caller}=caf\xe9; Path=/; HttpOnly")
         self.send_header("x-name", "caf\xe9")
         for _ in range(self.server.more):
             self.send_header("set-cookie", f"more_{next(self.server.numbers)}=1; Path=/")

@@ -74,13 +74,14 @@ class HttpRequests:
         if body is not None:
             all_headers["content-type"] = JSON
             all_headers["content-length"] = str(sum(map(len, body)))
-        encoded = httpx2.Headers(all_headers, encoding="utf-8")  # servers choose the ids of sessions and events
+        encoded = httpx2.Headers(all_headers, encoding="utf-8")  # servers choose ids and cookies
         limit = self.timeout
         extensions = {"timeout": {"connect": _CONNECT_TIMEOUT, "read": None, "write": limit, "pool": limit}}
         for _ in range(_MAX_REDIRECTS):
             request = httpx2.Request(
                 method, target, headers=encoded, stream=_RequestBody(body or ()), extensions=extensions
             )
+            request.headers.encoding = "utf-8"
             if self._cookies:
                 self._cookies.set_cookie_header(request)
             try:
