@@ -663,6 +663,14 @@ async def test_a_script_that_takes_an_object_for_its_rows_learns_where_they_are(
     assert reply.value == 3
 
 
+async def test_the_rows_of_a_wrapped_object_are_named_with_all_keys(mirror: Mirror) -> None:
+    page = {"data": {"all orders": {"total": 200, "nodes": ORDERS[:200]}}, "errors": []}
+    reply = await mirror.run("page['nodes']", {"page": page})
+    rows = 'page["data"]["all orders"]["nodes"]'
+    assert f": its rows are {rows}.\n" in reply.text
+    assert (await mirror.run(f"len({rows})", {"page": page})).value == 200
+
+
 @pytest.mark.parametrize(
     "text", [json.dumps({"rows": [{"a": 1}, {"a": 2}]}), '\n {"rows": [{"a": 1}, {"a": 2}], "name": "\\u00e9\\""}\n']
 )

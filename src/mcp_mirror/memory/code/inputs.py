@@ -13,6 +13,7 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json, read_container, read_json_container
+from mcp_mirror.core.main_parts import find_table, read_levels
 from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
 from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, measure_heading, read_edges
@@ -218,18 +219,13 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
 
 
 def _locate_rows(name: str, blob: Buffer, members: Sequence[Member]) -> str:
-    """A clause about the member of an object that is an array of objects, or else a text of JSON; empty without one."""
-    if rows := next((member.key for member in members if _has_objects(blob, member.span)), None):
-        return f": its rows are {name}[{json.dumps(rows)}]"
+    """A clause about the rows of an object, which others may wrap, or else about a text of JSON; empty without one."""
+    if table := find_table(blob, read_levels(blob, members)):
+        return f": its rows are {name}{''.join(f'[{json.dumps(key)}]' for key in table.keys)}"
     if (text := next((member.key for member in members if _is_json_text(blob, member.span)), None)) is None:
         return ""
     value = f"{name}[{json.dumps(text)}]"
     return f"; {value} is text: after `import json`, its JSON is json.loads({value})"
-
-
-def _has_objects(blob: Buffer, span: Span) -> bool:
-    first = next(items(blob, span), None) if kind_at(blob, span.start) == "array" else None
-    return first is not None and kind_at(blob, first.start) == "object"
 
 
 def _is_json_text(blob: Buffer, span: Span) -> bool:
