@@ -71,6 +71,19 @@ def test_headings_have_the_numbers_of_their_lines() -> None:
     assert (found.first, found.counted) == ("", "Markdown with 4 headings")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Report\n\n# 1. Water\n\nwords\n\n# 2. Air\n\nwords\n# 3. Soil\n\nwords\n",
+        "<!-- Slide 1 -->\n# 1. Water\n- words\n\n<!-- Slide 2 -->\n# 2. Air\n\n<!-- Slide 3 -->\n# 3. Soil\n",
+    ],
+)
+def test_headings_of_one_level_are_no_comments_if_they_stand_apart(text: str) -> None:
+    lines = [line.partition("# ")[2] for line in lines_of(text, "Markdown")]
+    assert lines == ["1. Water", "2. Air", "3. Soil"]
+    assert outline(text.replace("\n\n", "\n").replace("-->", ""), "Markdown") is None
+
+
 BOLD = (
     "**Exploration: previews**\n\nFound 5 symbols.\n\n**Source code**\n\n> Words.\n\n"
     "**`src/a.py`** \u2014 take(calls)\n\n```python\n\n**not** a heading\n```\n\n"

@@ -106,6 +106,8 @@ _MARKDOWN: Final = (
     lazy_pattern(r"\[[^\[\]\n]+\]\([^)\s]{1,500}\)|\*\*[^*\n]+\*\*"),
     lazy_pattern(r"^\|.*\|[ \t\r]*\n\|[-: |]+\|[ \t\r]*$", re.MULTILINE),
 )
+_TITLES: Final = lazy_pattern(r"(?:\A|\n\n)#{1,6} \S[^\n]*(?=\n\n)|-->\n#{1,6} \S")
+"""A heading between empty lines, or below a comment, as the title of a slide."""
 _COMMENT_LINES: Final = lazy_pattern(r"^#(?!#)[^\n]*\n(?=#(?!#))", re.MULTILINE)
 """A line that begins as a heading of the first level, before another one: comments, as those of YAML."""
 _CODE: Final = lazy_pattern(
@@ -456,7 +458,8 @@ def _are_numbered_lines(rows: Sequence[Sequence[str]]) -> bool:
 def _is_markdown(head: str, lines: Sequence[str]) -> bool:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
-    is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings > 0)
+    has_titles = len(_TITLES.findall(head)) >= _MIN_COLUMNS
+    is_marked = has_titles or signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings > 0)
     are_comments = 2 * len(_COMMENT_LINES.findall(head)) > headings
     return is_marked and not are_comments and not _is_code(head, lines) and not _is_yaml(lines)
 

@@ -245,11 +245,21 @@ def _find_definitions(text: str) -> Iterator[_Part]:
 def _outline_headings(text: str, start: int, pattern: re.Pattern[str] = _HEADING) -> TextOutline | None:
     """Outline Markdown by the headings from a character on."""
     headings = list(_find_headings(text, start, pattern))
-    are_comments = all(heading.level == 1 for heading in headings)  # such as those of YAML
+    apart = sum(_is_apart(text, heading.position) for heading in headings)
+    are_comments = all(heading.level == 1 for heading in headings) and 2 * apart < len(
+        headings
+    )  # such as those of YAML
     if are_comments or len(headings) < _MIN_PARTS:
         return None
     first = "" if "\n" not in text[: headings[0].position] else text.partition("\n")[0]
     return TextOutline("heading", f"{MARKDOWN} with", _list_lines(text, headings), first)
+
+
+def _is_apart(text: str, position: int) -> bool:
+    """Whether a heading is between two empty lines, or below a comment, as the title of a slide."""
+    above, end = text[max(position - 4, 0) : position], text.find("\n", position)
+    is_paragraph = above in ("", "\n") or above.endswith("\n\n")
+    return above.endswith("-->\n") or (is_paragraph and (end < 0 or text.startswith("\n\n", end)))
 
 
 def _find_headings(text: str, start: int, pattern: re.Pattern[str]) -> Iterator[_Part]:
