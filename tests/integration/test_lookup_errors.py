@@ -310,6 +310,26 @@ async def test_an_error_for_a_path_in_an_indexed_array_is_that_of_a_search(token
     assert "JMESPath" not in errors[1]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "advice"),
+    [
+        (("nodes", "0", "a b"), f'"data". Pass a whole path, such as "{GRID}/data/all~1/nodes/0/a b".'),
+        (("data", "nodes"), f'Its keys are "all~1". Pass a whole path, such as "{GRID}/data/all~1/nodes".'),
+        (("data", "all/", "rows"), f'such as "{GRID}/data/all~1/nodes".'),
+        (("a b",), f'such as "{GRID}/data".'),
+    ],
+)
+async def test_the_error_of_a_key_within_wrapping_objects_names_its_path(tokens: tuple[str, ...], advice: str) -> None:
+    store = await memory_of([])
+    blob = msgspec.json.encode({"data": {"all/": {"nodes": [{"a b": "word " * 9}] * 20}}, "errors": []})
+    described = msgspec.structs.replace(descriptor(GRID), size=len(blob), members=members(blob, trim(blob)))
+    await store.put("me", described, (blob,))
+    nowhere: Any = None
+    with pytest.raises(ToolError) as caught:
+        await look_up(store, nowhere, "me", MemoryPath(GRID, tokens))
+    assert str(caught.value).endswith(advice)
+
+
 KEYS = {f"key {at}": at for at in range(15)}
 
 

@@ -8,6 +8,8 @@ from typing import Final
 from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.amounts import format_time
 from mcp_mirror.core.embedded_json import describe_embedded_data
+from mcp_mirror.core.main_parts import read_levels
+from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.similar_names import (
     MAX_COMPARED_CHARACTERS,
     MAX_NEAREST,
@@ -31,7 +33,7 @@ from mcp_mirror.paths import (
     slug_of_near_miss,
     unescape_token,
 )
-from mcp_mirror.payload.json_spans import INDEX, Miss, trim
+from mcp_mirror.payload.json_spans import INDEX, Miss, kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
@@ -62,6 +64,8 @@ _SLICE: Final = lazy_pattern(r"-?\d*:-?\d*|-\d+")
 """A range of items, or an item from the end, as Python writes them."""
 _SELECTION: Final = lazy_pattern(r"\.?(?P<items>\[(?:\*|-?\d*:-?\d*|-\d+)\])(?P<rest>(?:\.\w+|\[\d+\])*)")
 """The same in brackets, and keys or indices of the items, which are a valid JMESPath expression."""
+_MAX_SEARCHED_BYTES: Final = 1 << 20
+"""The largest object in whose members a key is searched."""
 _DELETED: Final = "It was deleted or has expired, or the path is not exact. "
 """Stores keep no record of a deleted value."""
 _MISCOPIED: Final = 0.8
@@ -142,19 +146,20 @@ def deleted_error(path: MemoryPath) -> ToolError:
 
 
 def missing_key_error(
-    path: MemoryPath, described: Descriptor, depth: int, miss: Miss, text: Buffer, content: ErrorContent
+    path: MemoryPath, described: Descriptor, depth: int, miss: Miss, value: Buffer, content: ErrorContent
 ) -> ToolError:
     """Return the error of a key that does not exist. Logs do not get the keys that the value has.
 
     `described` is the whole value; if the model may not see parts of it, positions stand for keys. `depth` is the
-    number of tokens before the key, and `miss` the object or array without it. `text` is the JSON string of a
-    text without the key, or in an embedded resource without it; empty: unknown.
+    number of tokens before the key, and `miss` the object or array without it. `value` is what has no such key; empty:
+    unknown.
     """
     if not content.include_keys:
         return _build_refusal(f'"{path}" does not exist. The flow policy hides the keys of the value from the model.')
     here = str(MemoryPath(path.base, path.tokens[:depth]))
     token = str(MemoryPath("", path.tokens[depth : depth + 1]))[1:]
     below = path.tokens[depth:]
+    text = _read_literal(value) if value else b""
     if described.preview and text and (data := describe_embedded_data(text, trim(text))):
         use = "Use the path itself."
         if content.advise_query:
@@ -162,8 +167,10 @@ def missing_key_error(
             use = f"Query the path itself: the JMESPath expression {part} finds this part."
         advice = f"It is {data.description}. {use}"
     elif miss.kind == "object":
-        wanted = unescape_token(token)
-        advice = _list_keys(miss, wanted, here) if described.preview else _list_positions(miss, "hidden")
+        above = _find_wrapped(value, unescape_token(token))
+        nearest = str(MemoryPath(path.base, (*path.tokens[:depth], *above, *below))) if above else None
+        listed = described.preview
+        advice = _list_keys(miss, unescape_token(token), here, nearest) if listed else _list_positions(miss, "hidden")
     elif miss.kind == "array":
         advice = f"It is an array whose items are 0 to {miss.length - 1}." if miss.length else "It is an empty array."
         if miss.length and content.advise_query and (expression := _write_projection(below)):
@@ -263,15 +270,32 @@ def _write_projection(tokens: Location) -> str:
     return f"{items}{'.' if rest and not rest.startswith('[') else ''}{rest}"
 
 
-def _list_keys(miss: Miss, wanted: str, here: str) -> str:
-    """List the keys, the most similar one first, and the path of this one: models paste the keys as they are."""
+def _read_literal(value: Buffer) -> Buffer:
+    """The JSON string of a text, or of the text in an embedded resource; empty for any other value."""
+    span = find_embedded_text(value) or trim(value)
+    return memoryview(value)[span.start : span.stop] if kind_at(value, span.start) == "text" else b""
+
+
+def _find_wrapped(value: Buffer, key: str) -> tuple[str, ...]:
+    """The location of the object with a key within the objects that wrap it; empty without one."""
+    if not value or len(value) > _MAX_SEARCHED_BYTES:
+        return ()
+    levels = read_levels(value, members(value, trim(value)))
+    return next((level.keys for level in levels if any(member.key == key for member in level.members)), ())
+
+
+def _list_keys(miss: Miss, wanted: str, here: str, nearest: str | None) -> str:
+    """List the keys, the most similar one first, and a path: models paste the keys as they are.
+
+    The path is `nearest`, or else that of the first key.
+    """
     if not miss.keys:
         return _list_positions(miss, "too long to be listed")
     keys = [escape_token(key) for key in sort_by_similarity(wanted, miss.keys)[:_MAX_LISTED_KEYS]]
     listed = ", ".join(as_json_string(key, _KEY_BYTES) for key in keys)
     more = f" and {miss.length - _MAX_LISTED_KEYS:,} more" if miss.length > _MAX_LISTED_KEYS else ""
-    nearest = as_json_string(f"{here}/{keys[0]}", _SUGGESTION_BYTES)
-    return f"Its keys are {listed}{more}. Pass a whole path, such as {nearest}."
+    shown = as_json_string(nearest or f"{here}/{keys[0]}", _SUGGESTION_BYTES)
+    return f"Its keys are {listed}{more}. Pass a whole path, such as {shown}."
 
 
 def _list_positions(miss: Miss, reason: str) -> str:

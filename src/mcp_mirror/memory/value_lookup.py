@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 import anyio.to_thread
 
 from mcp_mirror.core.conversion import Resolved
-from mcp_mirror.core.media import find_embedded_text, has_content
+from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
 from mcp_mirror.memory.lookup_errors import ErrorContent, deleted_error, expired_error, missing_key_error, quote_path
 from mcp_mirror.paths import MemoryPath, read_steps
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
-from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space, trim
+from mcp_mirror.payload.json_spans import INDEX, Miss, item, kind_at, locate, skip_space
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import INLINE_BYTES
@@ -87,8 +87,8 @@ async def look_up_described(
     meant = _read_as_meant(path, depth, span)
     if meant != path:
         return await look_up_described(store, scanner, namespace, meant, described, content)
-    text = await run_fairly(namespace, _read_literal, blob) if not span.depth else b""
-    raise await run_fairly(namespace, missing_key_error, path, described, depth, span, text, content)
+    value = b"" if span.depth else blob
+    raise await run_fairly(namespace, missing_key_error, path, described, depth, span, value, content)
 
 
 class _Start(NamedTuple):
@@ -109,12 +109,6 @@ def _find_start(described: Descriptor, path: MemoryPath) -> _Start:
             if position < len(described.members):
                 return _Start(described.members[position].span, path.tokens[1:])
     return _Start(None, path.tokens)
-
-
-def _read_literal(blob: Buffer) -> Buffer:
-    """The JSON string of a text, or of the text in an embedded resource; empty for any other value."""
-    span = find_embedded_text(blob) or trim(blob)
-    return memoryview(blob)[span.start : span.stop] if kind_at(blob, span.start) == "text" else b""
 
 
 async def _look_up_indexed(
