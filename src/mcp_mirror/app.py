@@ -23,7 +23,7 @@ from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.errors import StoreError
 from mcp_mirror.gateway.call import Stage
-from mcp_mirror.gateway.contents import SLUGS
+from mcp_mirror.gateway.contents import CONTENT_SLUGS
 from mcp_mirror.gateway.dispatch import Dispatcher
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.pipeline import StateBuilder
@@ -233,7 +233,7 @@ async def open_application(
         gateway = build_gateway(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, gateway, signals, is_stdio=awaits_client)
         builder = StateBuilder(shared, Dispatcher(gateway, shared.telemetry), tuple(stages))
-        catalog = Catalog({}, SLUGS | OWN_SLUGS | await resources.store.slugs())
+        catalog = Catalog({}, CONTENT_SLUGS | OWN_SLUGS | await resources.store.slugs())
         is_isolated = config.auth.is_required and not awaits_client
         gateway.state = builder.build(config, pins, catalog, is_isolated=is_isolated)
         handlers = build_handlers(gateway, shared.limiter, sessions, resources.tasks)

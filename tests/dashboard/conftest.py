@@ -15,7 +15,7 @@ from tests.dashboard.samples import NOW, open_disk
 from tests.end_to_end.conftest import configured, raw, run
 
 from mcp_mirror.dashboard.api import DashboardApi
-from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
+from mcp_mirror.dashboard.services import VIEWER_KEY, DashboardServices, Viewer
 from mcp_mirror.observability.audit import Audit, AuditRecord
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import Flows
@@ -72,7 +72,7 @@ class Page:
         api = DashboardApi(self.services)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            await api({**scope, KEY: self.viewer}, receive, send)
+            await api({**scope, VIEWER_KEY: self.viewer}, receive, send)
 
         async with httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1:1", timeout=60

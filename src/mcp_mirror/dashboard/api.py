@@ -1,7 +1,7 @@
 """The HTTP API of the page, below `/api/`: JSON, images and downloads.
 
-The application expects the viewer of each request in its scope; see `services.KEY`. It answers only requests of the
-page itself: other origins are rejected, and changes need a header that no form can send.
+The application expects the viewer of each request in its scope; see `services.VIEWER_KEY`. It answers only requests of
+the page itself: other origins are rejected, and changes need a header that no form can send.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from mcp_mirror.dashboard.savings import (
     find_price,
     merge_prices,
 )
-from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer, describe_principal
+from mcp_mirror.dashboard.services import VIEWER_KEY, DashboardServices, Viewer, describe_principal
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS
 from mcp_mirror.dashboard.values import ForbiddenError, ValueFilter, Values
 from mcp_mirror.errors import MirrorError, ToolError
@@ -36,7 +36,7 @@ from mcp_mirror.memory.tools.lookup import read_path
 from mcp_mirror.observability.lineage import read_lineage
 from mcp_mirror.stores.event_log import DAY
 
-PREFIX: Final = "/api/"
+API_PREFIX: Final = "/api/"
 CHANGE_HEADER: Final = "x-mcp-mirror"
 """The header of requests that change something. A page of another origin cannot send it without a preflight."""
 ALL: Final = "*"
@@ -105,7 +105,7 @@ class DashboardApi(msgspec.Struct):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        viewer: Viewer = scope[KEY]
+        viewer: Viewer = scope[VIEWER_KEY]
         if self._open[viewer.namespace] >= _MAX_OPEN:
             await refuse(429, "Too many requests of this page are open. Try again in a moment.")(scope, receive, send)
             return
@@ -119,7 +119,7 @@ class DashboardApi(msgspec.Struct):
                 del self._open[viewer.namespace]
 
     async def _answer(self, request: Request, viewer: Viewer) -> Response:
-        endpoint = _ENDPOINTS.get((request.method, request.url.path.removeprefix(PREFIX)))
+        endpoint = _ENDPOINTS.get((request.method, request.url.path.removeprefix(API_PREFIX)))
         if refusal := _check_request(request):
             return refusal
         if endpoint is None:

@@ -16,7 +16,7 @@ from mcp_mirror.stores.base import Store
 from mcp_mirror.workers.frames import FrameScanner
 from mcp_mirror.workers.queries import QueryRunner
 
-KEY: Final = "mcp_mirror.viewer"
+VIEWER_KEY: Final = "mcp_mirror.viewer"
 """The entry of an ASGI scope with the viewer of the request."""
 
 

@@ -22,7 +22,7 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 }
 """Headers of all answers of the dashboard."""
 
-PREFIX: Final = "/dashboard/"
+STATIC_PREFIX: Final = "/dashboard/"
 """The path of all static files but the page itself."""
 
 _TYPES: Final[Mapping[str, str]] = {
@@ -42,7 +42,7 @@ def read_static() -> Mapping[str, tuple[str, bytes, str]]:
         if ending in _TYPES:
             content = file.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-            path = "/" if file.name == "index.html" else f"{PREFIX}{file.name}"
+            path = "/" if file.name == "index.html" else f"{STATIC_PREFIX}{file.name}"
             found[path] = (_TYPES[ending], content, tag)
     return found
 

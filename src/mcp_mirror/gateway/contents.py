@@ -28,7 +28,7 @@ from mcp_mirror.types import Buffer, Provenance, Segments
 
 _logger = logging.getLogger(__name__)
 
-SLUGS: Final = frozenset({"resource", "prompt"})
+CONTENT_SLUGS: Final = frozenset({"resource", "prompt"})
 """The slugs with which paths of captured contents begin."""
 
 Members = Mapping[str, Buffer | Segments]

@@ -14,7 +14,7 @@ from mcp_mirror.callers import OWN
 from mcp_mirror.core.catalog import Catalog, CatalogEntry, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
 from mcp_mirror.gateway.call import RuntimeState
-from mcp_mirror.gateway.contents import SLUGS
+from mcp_mirror.gateway.contents import CONTENT_SLUGS
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.gateway.tool_search import search_tools
@@ -178,7 +178,7 @@ class ChangeNotifier:
     def _swap_catalog(self, owner: str | None, rebuilt: _RebuiltCatalog) -> None:
         """Replace the state by one with this catalog."""
         # Values of tools that are gone can still be read, so their slugs stay.
-        slugs = rebuilt.catalog.slugs | self._find_served(owner).slugs | SLUGS | OWN_SLUGS
+        slugs = rebuilt.catalog.slugs | self._find_served(owner).slugs | CONTENT_SLUGS | OWN_SLUGS
         catalog = replace(rebuilt.catalog, slugs=slugs)
         if owner is None:
             self._gateway.state = msgspec.structs.replace(self._state, catalog=catalog)

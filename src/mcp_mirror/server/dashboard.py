@@ -10,19 +10,18 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_mirror.callers import LOCAL
-from mcp_mirror.dashboard.api import CHANGE_HEADER, PREFIX, DashboardApi, refuse, respond
-from mcp_mirror.dashboard.services import KEY, DashboardServices, Viewer
-from mcp_mirror.dashboard.static_files import PREFIX as STATIC
-from mcp_mirror.dashboard.static_files import serve_static
+from mcp_mirror.dashboard.api import API_PREFIX, CHANGE_HEADER, DashboardApi, refuse, respond
+from mcp_mirror.dashboard.services import VIEWER_KEY, DashboardServices, Viewer
+from mcp_mirror.dashboard.static_files import STATIC_PREFIX, serve_static
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.hosts import AddressCheck
 from mcp_mirror.settings.policies import Config, DashboardPolicy
 
-_SESSION: Final = f"{PREFIX}login"
+_LOGIN_PATH: Final = f"{API_PREFIX}login"
 """The path at which the page exchanges the one-time token of a link."""
 _NEXT_STEP: Final = "Run `mcp-mirror dashboard` again and open the link that it prints."
-_PATHS: Final = ("/", PREFIX, STATIC)
+_PATHS: Final = ("/", API_PREFIX, STATIC_PREFIX)
 
 
 def is_served(config: Config) -> bool:
@@ -73,9 +72,9 @@ def route_api(app: ASGIApp, api: ASGIApp, policy: DashboardPolicy, addresses: Ad
         scopes, wanted = read_scopes(scope), policy.operator_scopes
         is_operator = bool(wanted) and scopes is not None and scopes.issuperset(wanted)
         viewer = Viewer(read_namespace(scope), is_operator, is_operator and policy.operators_read_values)
-        await api({**scope, KEY: viewer}, receive, send)
+        await api({**scope, VIEWER_KEY: viewer}, receive, send)
 
-    return _route_part(app, serve, lambda below: below.startswith(PREFIX), addresses, path)
+    return _route_part(app, serve, lambda below: below.startswith(API_PREFIX), addresses, path)
 
 
 def route_static(app: ASGIApp, addresses: AddressCheck, path: str, *, needs_token: bool) -> ASGIApp:
@@ -84,7 +83,7 @@ def route_static(app: ASGIApp, addresses: AddressCheck, path: str, *, needs_toke
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         await serve_static(Request(scope), needs_token=needs_token)(scope, receive, send)
 
-    return _route_part(app, serve, lambda below: below == "/" or below.startswith(STATIC), addresses, path)
+    return _route_part(app, serve, lambda below: below == "/" or below.startswith(STATIC_PREFIX), addresses, path)
 
 
 @dataclass(slots=True)
@@ -118,16 +117,16 @@ class LocalDashboard:
         if refusal := self.addresses.refuse(scope):
             return refusal
         request = Request(scope)
-        if not request.url.path.startswith(PREFIX):
+        if not request.url.path.startswith(API_PREFIX):
             return serve_static(request)
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             token = ""
-        if request.url.path == _SESSION:
+        if request.url.path == _LOGIN_PATH:
             return self._exchange(request, token)
         if not _is_among(token, self._sessions):
             return refuse(401, f"This page has no valid session. {_NEXT_STEP}")
-        scope[KEY] = Viewer(LOCAL, is_operator=True, reads_others=True, reads_hidden=True)
+        scope[VIEWER_KEY] = Viewer(LOCAL, is_operator=True, reads_others=True, reads_hidden=True)
         return self.api
 
     def _exchange(self, request: Request, token: str) -> ASGIApp:

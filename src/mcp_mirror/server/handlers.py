@@ -39,7 +39,7 @@ from mcp_mirror.server.announcements import Announcements
 from mcp_mirror.server.client_channel import RequestChannel, SdkStream
 from mcp_mirror.server.client_errors import build_error_data
 from mcp_mirror.server.envelopes import AcceptedEnvelopes
-from mcp_mirror.server.memory_view import TOOL, VIEW, add_overview, add_view, build_content
+from mcp_mirror.server.memory_view import LIST_TOOL, VIEW_RESOURCE, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, Sessions
@@ -198,7 +198,7 @@ class Handlers(msgspec.Struct):
             if isinstance(rejection, InboundLadderRejection):
                 raise MCPError(rejection.code, rejection.message, rejection.data)
         reply = await self.gateway.state.answer(call)
-        if call.name == TOOL and caller.shows_views and TOOL in call.own_tools:
+        if call.name == LIST_TOOL and caller.shows_views and LIST_TOOL in call.own_tools:
             return await add_overview(self.gateway, caller.namespace, reply)
         return reply
 
@@ -217,8 +217,8 @@ class Handlers(msgspec.Struct):
         if self.gateway.has_resources(caller):
             if cursor is None:
                 items.append((msgspec.json.encode(STATUS),))
-                if caller.shows_views and TOOL in self.gateway.state.own_tools_for(caller):
-                    items.append((msgspec.json.encode(VIEW),))
+                if caller.shows_views and LIST_TOOL in self.gateway.state.own_tools_for(caller):
+                    items.append((msgspec.json.encode(VIEW_RESOURCE),))
             values, next_cursor = await self._list_values(caller.namespace, cursor)
             items += [(value,) for value in values]
             if next_cursor:

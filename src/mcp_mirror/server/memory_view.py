@@ -21,14 +21,14 @@ from mcp_mirror.stores.event_log import DAY
 
 _logger = logging.getLogger(__name__)
 
-TOOL: Final = "memory_list"
+LIST_TOOL: Final = "memory_list"
 """The tool with the view."""
 VIEW_TYPE: Final = "text/html;profile=mcp-app"
 """The media type of views (MCP Apps, 2026-01-26)."""
 OVERVIEW: Final = "mcp-mirror/memory"
 """The member of `_meta` with the data: a JSON text."""
 
-VIEW: Final[Mapping[str, Any]] = {
+VIEW_RESOURCE: Final[Mapping[str, Any]] = {
     "uri": VIEW_URI,
     "name": "memory",
     "title": "Memory",
@@ -48,7 +48,7 @@ _MAX_BYTES: Final = 48_000
 
 def add_view(advert: dict[str, Any]) -> dict[str, Any]:
     """Return the definition of `memory_list` with its view; other definitions unchanged."""
-    if advert["name"] != TOOL:
+    if advert["name"] != LIST_TOOL:
         return advert
     return {**advert, "_meta": {**advert.get("_meta", {}), **_UI}}
 
