@@ -5,8 +5,6 @@ from contextlib import suppress
 from operator import indexOf, itemgetter
 from typing import Final, NamedTuple
 
-import anyio.to_thread
-
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.media import has_content
 from mcp_mirror.core.parsed_result import find_unwrapped_key
@@ -133,7 +131,7 @@ async def _look_up_indexed(
     part = await store.read(namespace, path.base, Span(array.span.start + offset, stop - offset), described)
     if part is None:
         return None
-    span = await anyio.to_thread.run_sync(_locate_below, part, index - array.indices[nearest], tuple(below))
+    span = await run_fairly(namespace, _locate_below, part, index - array.indices[nearest], tuple(below))
     return None if isinstance(span, Miss) else _build_found_value(path, described, part, span)
 
 
@@ -180,7 +178,7 @@ async def _find_file(store: Store, namespace: str, base: str, start: _Start, blo
     """
     is_costly = len(blob) > _WORKER_BYTES
     if INLINE_BYTES < len(blob) <= _WORKER_BYTES and kind_at(blob, skip_space(blob, 0)) != "text":
-        is_costly = await anyio.to_thread.run_sync(has_more_values, blob, MAX_VALUES)
+        is_costly = await run_fairly(namespace, has_more_values, blob, MAX_VALUES)
     whole = await store.file_of(namespace, base) if is_costly else None
     offset = start.span.start if start.span else 0
     return FileSpan(whole.path, Span(whole.span.start + offset, len(blob))) if whole else None

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-import anyio.to_thread
 import msgspec
 
 from mcp_mirror.core.capture import CaptureRules, capture
@@ -15,6 +14,7 @@ from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice, parse_path, parse_wrapped_path
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
+from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Descriptor, Draft, Provenance
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -116,7 +116,7 @@ class ValueWriter(msgspec.Struct, frozen=True):
         for base, blob in blobs.items():
             if isinstance(await self.store.describe(namespace, base), Descriptor):
                 continue
-            captured = await anyio.to_thread.run_sync(capture, {"structuredContent": blob}, _STORE_ALL, estimate)
+            captured = await run_fairly(namespace, capture, {"structuredContent": blob}, _STORE_ALL, estimate)
             if captured.value is None:
                 raise StoreError("null cannot be stored. Store another value.")
             described = msgspec.structs.replace(
