@@ -224,7 +224,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(
         "\n".join((*table_of((*rows, total)), *(say_definitions(*one) for one in definitions), *lines))
     )
-    if "EVERYDAY_WRITE_DOCS" in os.environ and not terminalreporter.getreports("failed"):
+    if os.environ.get("EVERYDAY_WRITE_DOCS") and not terminalreporter.getreports("failed"):
         _write_docs(total, len(rows), lines)
 
 
