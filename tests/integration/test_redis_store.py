@@ -1206,7 +1206,7 @@ async def test_out_of_memory_what_is_kept_is_read_and_can_be_deleted(own_redis: 
         for base in (bases := [f"t-{number}" for number in range(1, 6)]):
             await put(store, base, base.encode() * MIB)
         # Less than five values, and more than three with a buffer of a fourth, which the server frees at some time.
-        own_redis.run("CONFIG", "SET", "maxmemory", without_values + 29 * MIB // 2)
+        own_redis.run("CONFIG", "SET", "maxmemory", without_values + 59 * MIB // 4)
         assert "out of memory" in (await refused(put(store, "t-9")))[0]
         assert isinstance(await store.describe("me", "t-1"), Descriptor)
         assert bytes(await store.read("me", "t-1") or b"") == b"t-1" * MIB
