@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from removed_files import wait_until_empty, wait_until_gone
 
-from mcp_mirror.errors import StoreError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
@@ -262,17 +261,6 @@ async def test_the_memory_store_keeps_only_the_value_of_a_large_message(tmp_path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
-async def test_a_value_whose_file_is_gone_is_a_store_error(tmp_path: Path) -> None:
-    message = tmp_path / "message"
-    message.write_bytes(b"1" * LARGE)
-    async with open_memory_store(tmp_path / "store") as store:
-        await put_part(store, message, Span(0, LARGE))
-        for path in (tmp_path / "store").iterdir():
-            path.unlink()
-        with pytest.raises(StoreError):
-            await store.read("me", BASE)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
 @pytest.mark.parametrize("limit", [LARGE, LARGE + 9])
 def test_an_unfinished_or_overlong_message_is_freed_in_a_thread(
