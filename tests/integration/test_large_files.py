@@ -287,3 +287,17 @@ def test_a_file_is_not_mapped_where_a_mapped_file_cannot_be_removed(
     unlink_large(path)
     wait_until_gone(path)
     assert bytes(view[-3:]) == b"xxx"
+
+
+async def test_a_value_whose_file_a_cleaner_removed_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    message = tmp_path / "message"
+    message.write_bytes(b'"' + b"x" * 100_000 + b'"')
+    async with open_memory_store(tmp_path / "files") as store:
+        for _ in range(2):
+            await put_part(store, message, Span(0, 100_002))
+            (file,) = (tmp_path / "files").iterdir()
+            file.unlink()
+            assert await store.read("me", BASE) is None
+            assert await store.describe("me", BASE) is None
+            assert (await store.totals()).values == 0
+    assert caplog.text.count("Exclude the folder from the cleaner, or set `store.kind: disk`.") == 1

@@ -1,5 +1,6 @@
 """The memory store: values in this process's memory, large ones in files, lost at its end."""
 
+import logging
 import os
 import secrets
 import time
@@ -38,6 +39,8 @@ from mcp_mirror.system.files import write_all
 from mcp_mirror.system.mapped_files import map_span, unlink_large
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
+
+_logger = logging.getLogger(__name__)
 
 _WORTH_A_VIEW: Final = 0.75
 """Share of a message that a value must have to be kept as a view of the message, or as a link to its file."""
@@ -185,6 +188,7 @@ class MemoryStore:
         self._traffic: dict[str, Traffic] = {}
         self._bytes = 0
         self._evicted = 0
+        self._has_warned = False
         self._sweeper = ExpirySweeper(self._remove_expired)
 
     async def __aenter__(self) -> Self:
@@ -231,8 +235,22 @@ class MemoryStore:
         if value is None:
             return None
         with as_store_errors():
-            blob = map_span(value.content)
+            try:
+                blob = map_span(value.content)
+            except FileNotFoundError:
+                self._remove((namespace, base))
+                self._warn_of_removed_files()
+                return None
         return memoryview(blob)[span.start : span.stop] if span else blob
+
+    def _warn_of_removed_files(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "Files of stored values were removed from %s, as cleaners of temporary files do, and these values are "
+                "lost. Exclude the folder from the cleaner, or set `store.kind: disk`.",
+                self._folder(),
+            )
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         value = self._use((namespace, base))
