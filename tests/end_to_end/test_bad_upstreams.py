@@ -208,7 +208,7 @@ async def test_servers_without_session_affinity_are_reported_with_the_remedy(
 ) -> None:
     async with listening("raw_http.py", "--forgetful") as port:
         ended = await run("check", "--config", str(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})))
-    assert "did not know the gateway's session during tools/list" in ended.err
+    assert "did not know the gateway's session at the end of the handshake. If `url`" in ended.err
     assert "their load balancer must send each session to the server that opened it" in ended.err
 
 

@@ -36,6 +36,7 @@ from mcp_mirror.upstreams.transports.http_requests import (
     discard,
 )
 from mcp_mirror.upstreams.transports.network_errors import (
+    SESSION_AFFINITY,
     AuthorizationError,
     FailureKind,
     explain_failed_connection,
@@ -134,12 +135,29 @@ class HttpStreams(RequestSink):
             self._bodies.expect(message.id, scope := anyio.CancelScope())
             headers = item.metadata.headers if isinstance(item.metadata, ClientMessageMetadata) else None
             self._tasks.start_soon(self._exchange_for_sdk, scope, message, self._encode(item), headers or {})
-        elif (method := getattr(message, "method", "")) == _INITIALIZED:  # the server must know it before a request
-            await self._post_message(item)
+        elif (method := getattr(message, "method", "")) == _INITIALIZED:
+            await self._end_handshake(item)
         elif method == _CANCELLED:  # it does not wait for a server that does not answer
             self._tasks.start_soon(self._post_message, item)
         else:
             await self._messages.send(item)
+
+    async def _end_handshake(self, item: SessionMessage) -> None:
+        """Send the notification that the server must know before the first request.
+
+        Raises:
+            UpstreamError: The server does not know the session, as behind a load balancer.
+        """
+        with suppress(httpx2.TransportError), anyio.move_on_after(self._http.timeout):
+            response = await self._post(self._encode(item), {})
+            has_session = SESSION_HEADER in self._session or self._address is not None
+            signs = _UNKNOWN_SESSION.get(response.status_code) if has_session else None
+            if signs is None:
+                await discard(response)
+            elif signs.search(await read_beginning(response, MAX_ERROR_BYTES)):
+                raise UpstreamError(
+                    f"It did not know the gateway's session at the end of the handshake. {SESSION_AFFINITY}."
+                )
 
     async def _exchange_for_sdk(
         self, scope: anyio.CancelScope, message: types.JSONRPCRequest, body: Segments, headers: Mapping[str, str]

@@ -87,10 +87,10 @@ _STATUS_ADVICE: Final = {
     504: "A proxy in front of it waited too long for the server's response: raise that proxy's timeout",
 }
 """What to try, by HTTP status."""
-LOST_SESSION: Final = (
-    "try again. If `url` leads to several servers, their load balancer must send each session to the server that "
-    "opened it"
+SESSION_AFFINITY: Final = (
+    "If `url` leads to several servers, their load balancer must send each session to the server that opened it"
 )
+LOST_SESSION: Final = f"try again. {SESSION_AFFINITY}"
 """What to try if the server does not know the gateway's session."""
 CUT_STREAM: Final = ". If it does so after the same time, raise the timeout of the proxy in front of it"
 """What to try if an event stream ends without the response."""
