@@ -13,7 +13,8 @@ import anyio
 import pytest
 from clocks import Clock
 
-from mcp_mirror.payload.floods import BURST, RATE, Flood, OutageLog, RepeatedLog
+from mcp_mirror.payload.floods import BURST, RATE, Flood
+from mcp_mirror.system.limited_logs import OutageLog, RepeatedLog
 from mcp_mirror.system.slices import INLINE_BYTES, Pacer, run_by_parts, run_by_size, run_by_values
 
 

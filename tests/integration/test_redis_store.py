@@ -1011,7 +1011,7 @@ async def test_a_server_near_its_memory_limit_is_logged_once(
             assert await back(store, f"t-small-{number}") < RETURN
         [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
         assert line.startswith("The store's Redis server is out of memory. ")
-        monkeypatch.setattr("mcp_mirror.payload.floods._INTERVAL", 0.0)
+        monkeypatch.setattr("mcp_mirror.system.limited_logs._INTERVAL", 0.0)
         await put(store, "t-last")
         assert caplog.messages[-1] == "The store's Redis server is used again."
 

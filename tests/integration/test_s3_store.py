@@ -497,7 +497,7 @@ async def test_an_object_store_that_refuses_some_requests_is_logged_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mcp_mirror.payload.floods._INTERVAL", 3600.0)  # after that, lines are logged again
+    monkeypatch.setattr("mcp_mirror.system.limited_logs._INTERVAL", 3600.0)  # after that, lines are logged again
     async with opened(redis_server, bucket, tmp_path) as store:
         await put(store, "t-1")
         [name] = bucket.names()

@@ -18,11 +18,11 @@ from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions
 from mcp_mirror.errors import RefusalReason, StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import array_of, contiguous, object_of, open_array, open_object
 from mcp_mirror.security.flows import Flows, format_labels
 from mcp_mirror.settings.labels import MODEL, Labels
 from mcp_mirror.settings.policies import MirrorPolicy, WirePolicy
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import Pacer, run_by_size, run_by_values
 from mcp_mirror.types import Buffer, Provenance, Segments
 

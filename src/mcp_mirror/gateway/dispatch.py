@@ -35,10 +35,10 @@ from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer, Descriptor, Segments

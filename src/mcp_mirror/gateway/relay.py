@@ -32,10 +32,10 @@ from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.contents import Members
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import SpooledFrame, discard_after
 from mcp_mirror.system.event_loop import expect_growth
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.content_filter import filter_content

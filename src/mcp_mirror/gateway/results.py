@@ -31,11 +31,11 @@ from mcp_mirror.gateway.arguments import CallInputs
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.paths import NewBases
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import MirrorPolicy
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import run_by_size, run_by_values
 from mcp_mirror.tokens import expected_estimator, upper_estimator
 from mcp_mirror.types import Buffer, Provenance

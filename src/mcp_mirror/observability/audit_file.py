@@ -24,10 +24,10 @@ from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.audit import AuditRecord, format_record
 from mcp_mirror.observability.logging import create_path_hasher
-from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.files import UnsafePathError, open_log
+from mcp_mirror.system.limited_logs import OutageLog
 
 _logger = logging.getLogger(__name__)
 

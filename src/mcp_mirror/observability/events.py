@@ -18,9 +18,9 @@ import msgspec
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import StoreError
 from mcp_mirror.observability.argument_shapes import describe_arguments, describe_size, explain_unused_paths
-from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.settings.policies import EventsPolicy
 from mcp_mirror.stores.event_log import HOUR, EventLog, SumKey, Sums
+from mcp_mirror.system.limited_logs import OutageLog
 
 _logger = logging.getLogger(__name__)
 

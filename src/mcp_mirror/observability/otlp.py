@@ -35,8 +35,8 @@ from mcp_mirror.observability.logging import OWN_LOGGER, SafeFormatter
 from mcp_mirror.observability.metrics import Metrics
 from mcp_mirror.observability.signals import Signals
 from mcp_mirror.observability.tracing import Tracing
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.system.limited_logs import RepeatedLog
 
 _logger = logging.getLogger(__name__)
 

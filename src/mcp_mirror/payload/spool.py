@@ -20,12 +20,12 @@ from typing import Final, Self
 
 import msgspec
 
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import END, HEAD, DiscardedFrame
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values
 from mcp_mirror.payload.json_rpc import RequestId, begins_response, recover_first_id, recover_id, recover_last_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.files import BINARY, create_claimed_folder, open_folder, remove_unclaimed, write_all
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.mapped_files import map_file, unlink_large
 from mcp_mirror.types import Buffer
 

@@ -32,7 +32,6 @@ from mcp_mirror.gateway.stages.reporting import UNWRITTEN
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.resources import TEMPLATE, list_values, read_value
 from mcp_mirror.observability.audit import AuditRecord, Event
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.announcements import Announcements
@@ -44,6 +43,7 @@ from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
 from mcp_mirror.server.sessions import STDIO, Sessions
 from mcp_mirror.server.status_resource import STATUS, build_status
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer, Segments
 from mcp_mirror.upstreams.elicitation import InputRound

@@ -17,8 +17,8 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.payload.floods import OutageLog
 from mcp_mirror.stores.base import ObjectMissingError
+from mcp_mirror.system.limited_logs import OutageLog
 from mcp_mirror.types import Buffer, Span
 
 _logger = logging.getLogger(__name__)

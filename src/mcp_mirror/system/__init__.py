@@ -1,1 +1,1 @@
-"""The operating system: file handles, private files, child processes, the event loop."""
+"""The operating system and the process: file handles, private files, child processes, the event loop, log lines."""

@@ -7,7 +7,7 @@ do not read leave room for the messages to others, and many of them together tak
 import logging
 from typing import Final
 
-from mcp_mirror.payload.floods import RepeatedLog
+from mcp_mirror.system.limited_logs import RepeatedLog
 
 REQUEST_COPIES: Final = 2
 """How often a request that waits for its answer is in memory: as the server sent it, and as the client received it."""

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from mcp_mirror.core.result_processing import RejectedFrame
 from mcp_mirror.core.tool_inspection import InspectedTool
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, LocalEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.shared_timer import SharedTimer
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog

@@ -18,9 +18,9 @@ from mcp.shared.dispatcher import as_request_id
 
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.errors import summarize_traceback
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, ClientBacklog
 from mcp_mirror.upstreams.content_filter import is_filtered

@@ -20,11 +20,11 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF
 from mcp_mirror.errors import BusyError, RefusedError, summarize_traceback
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.security.rate_limits import Limit, TokenBucket, explain_too_many_requests
 from mcp_mirror.settings.limits import UpstreamBounds
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, REQUEST_COPIES, ClientBacklog
 from mcp_mirror.upstreams.content_filter import filter_content

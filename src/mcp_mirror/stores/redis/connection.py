@@ -25,7 +25,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from mcp_mirror.errors import StoreError, walk_causes
-from mcp_mirror.payload.floods import OutageLog
+from mcp_mirror.system.limited_logs import OutageLog
 from mcp_mirror.types import Buffer
 
 _logger = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import WireError
 from mcp_mirror.payload.content_encodings import decode_body
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.framing import EventReader, ServerSentEvent
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.upstreams.transports.network_errors import (
     AuthorizationError,
     FailureKind,

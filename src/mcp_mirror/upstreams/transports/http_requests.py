@@ -6,6 +6,7 @@ They do not pass `httpx2.AsyncClient`, which costs as much CPU as all other work
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from typing import Final
 
 import anyio
@@ -105,7 +106,7 @@ def _build_common_headers(endpoint: HttpEndpoint, url: httpx2.URL) -> dict[str, 
         "host": url.netloc.decode("ascii"),
         "accept": f"{JSON}, {EVENTS}",
         "connection": "keep-alive",
-        "user-agent": f"python-httpx2/{httpx2.__version__}",
+        "user-agent": f"mcp-mirror/{version('mcp-mirror')}",
         "accept-encoding": "identity",
         **{name.lower(): value for name, value in endpoint.headers.items() if name.lower() != "accept"},
     }

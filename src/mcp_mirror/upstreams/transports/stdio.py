@@ -14,12 +14,12 @@ import msgspec
 from mcp.shared.message import SessionMessage
 
 from mcp_mirror.errors import WireError
-from mcp_mirror.payload.floods import RepeatedLog
 from mcp_mirror.payload.json_rpc import find_begun_response, find_response
 from mcp_mirror.payload.pipes import LineSink, LineSource, MessageStream
 from mcp_mirror.payload.spool import Frame, Spool, frame_id, is_json_rpc, skip_text
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.child_watchdog import ChildWatchdog
+from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.child_process import PIPE_GONE, Child, keep_errors, launch
 from mcp_mirror.upstreams.transports.network_errors import classify_unread_frame, mark
