@@ -458,8 +458,9 @@ def _are_numbered_lines(rows: Sequence[Sequence[str]]) -> bool:
 def _is_markdown(head: str, lines: Sequence[str]) -> bool:
     signs = sum(pattern.search(head) is not None for pattern in _MARKDOWN)
     headings = len(_MARKDOWN[0].findall(head))
-    has_titles = len(_TITLES.findall(head)) >= _MIN_COLUMNS
-    is_marked = has_titles or signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings > 0)
+    is_marked = signs >= _MIN_LINES or (signs >= _MIN_COLUMNS and headings > 0)
+    if not is_marked and headings >= _MIN_COLUMNS:
+        is_marked = len(_TITLES.findall(head)) >= _MIN_COLUMNS
     are_comments = 2 * len(_COMMENT_LINES.findall(head)) > headings
     return is_marked and not are_comments and not _is_code(head, lines) and not _is_yaml(lines)
 

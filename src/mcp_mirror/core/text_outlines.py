@@ -245,14 +245,17 @@ def _find_definitions(text: str) -> Iterator[_Part]:
 def _outline_headings(text: str, start: int, pattern: re.Pattern[str] = _HEADING) -> TextOutline | None:
     """Outline Markdown by the headings from a character on."""
     headings = list(_find_headings(text, start, pattern))
-    apart = sum(_is_apart(text, heading.position) for heading in headings)
-    are_comments = all(heading.level == 1 for heading in headings) and 2 * apart < len(
-        headings
-    )  # such as those of YAML
-    if are_comments or len(headings) < _MIN_PARTS:
+    if len(headings) < _MIN_PARTS or _are_comments(text, headings):
         return None
     first = "" if "\n" not in text[: headings[0].position] else text.partition("\n")[0]
     return TextOutline("heading", f"{MARKDOWN} with", _list_lines(text, headings), first)
+
+
+def _are_comments(text: str, headings: Sequence[_Part]) -> bool:
+    """Whether the headings are comments, such as those of YAML: all of one level, and less than half of them apart."""
+    if any(heading.level > 1 for heading in headings):
+        return False
+    return 2 * sum(_is_apart(text, heading.position) for heading in headings) < len(headings)
 
 
 def _is_apart(text: str, position: int) -> bool:
