@@ -871,6 +871,7 @@ async def test_a_script_without_a_value_says_how_to_return_one(mirror: Mirror) -
         ("n: int = 4", 4),
         ("users = await tools.list_users()", USERS),
         ("'''a\nb'''\nn = 5;", 5),
+        (r"x = '\d'", r"\d"),  # Python warns of the escape
     ],
 )
 async def test_a_script_that_ends_with_an_assignment_returns_its_value(

@@ -4,6 +4,8 @@ import ast
 import json
 import keyword
 import re
+import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -27,6 +29,8 @@ _RECEIVER: Final = "_tools"
 """The first parameter of the methods: an argument of a tool may have the name `self`."""
 _NAME: Final = lazy_pattern(r"\w+")
 _FILE: Final = lazy_pattern(rf"{FOLDER}/\w+")
+_parsing: Final = threading.Lock()
+"""Held while warnings of Python's parser, such as those of escapes, are ignored: threads share this setting."""
 _MAX_LITERALS: Final = 30
 """Values of an enumeration that a stub names."""
 
@@ -60,7 +64,8 @@ def return_assigned(code: str) -> str:
     if "print" in find_names(code):
         return code
     try:
-        last = next(reversed(ast.parse(code).body), None)
+        with _parsing, warnings.catch_warnings(action="ignore"):
+            last = next(reversed(ast.parse(code).body), None)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the sandbox reports it
         return code
     match last:
