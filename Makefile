@@ -312,9 +312,13 @@ PURE  := errors types callers paths library/tool_formats $(addprefix observabili
          $(addprefix settings/,policies upstreams store labels access limits declarations) \
          $(addprefix payload/,json_rpc json_bounds framing json_spans json_strings scans) \
          $(addprefix security/,flows pins sanitize) \
-         $(addprefix core/,__init__ accepted_types amounts argument_faults budgets capture captured catalog content_comparison conversion drafts embedded_json fault_search main_parts listed_members media merged_lists naming \
-           notice notice_keys number_tables outlines parsed_result pipe_tables preview python_literals repeated_texts replies resolve result_processing schema schema_references schema_repair similar_names text_edges text_format text_outlines tool_index \
-           tool_inspection validation validation_cost value_sizes) \
+         $(addprefix core/,__init__ amounts budgets catalog conversion merged_lists naming replies resolve \
+           similar_names tool_index value_sizes) \
+         $(addprefix core/schemas/,__init__ accepted_types argument_faults fault_search listed_members references repair tool_inspection \
+           twin_schemas validation validation_cost) \
+         $(addprefix core/texts/,__init__ edges embedded_json formats number_tables outlines pipe_tables python_literals) \
+         $(addprefix core/results/,__init__ capture captured content_comparison drafts main_parts media notice notice_keys \
+           outlines parsed_result preview processing repeated_texts) \
          $(addprefix tokens/,__init__ lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs ledger pruning) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \

@@ -32,7 +32,7 @@ from mcp_mirror.observability.audit_file import AuditFile
 from mcp_mirror.observability.signals import NO_SIGNALS, ReloadStatus, Signals
 from mcp_mirror.security.pins import Pins
 from mcp_mirror.server.change_notifier import ChangeNotifier
-from mcp_mirror.server.handover import Worker
+from mcp_mirror.server.http.handover import Worker
 from mcp_mirror.server.server import MirrorServer
 from mcp_mirror.settings.access import AuthPolicy
 from mcp_mirror.settings.limits import PrincipalLimits
@@ -42,7 +42,7 @@ from mcp_mirror.upstreams.registry import UpstreamRegistry
 from mcp_mirror.upstreams.upstream import ChangeListeners
 
 if TYPE_CHECKING:
-    from mcp_mirror.server.probes import Readiness
+    from mcp_mirror.server.http.probes import Readiness
 
 _STARTUP_SECTIONS: Final = ("store", "server", "audit", "events", "dashboard")
 """Sections of the configuration that a reload does not apply."""
@@ -169,7 +169,7 @@ class Application(msgspec.Struct, frozen=True):
         Raises:
             MirrorError: The address is in use, or other machines can reach it without a token.
         """
-        from mcp_mirror.server.http_server import serve_http  # noqa: PLC0415  # not on stdio
+        from mcp_mirror.server.http.server import serve_http  # noqa: PLC0415  # not on stdio
 
         readiness = self._build_readiness(shutdown)
         await serve_http(self.server, self.config, (host, port), announce, readiness, worker)
@@ -185,7 +185,7 @@ class Application(msgspec.Struct, frozen=True):
         """
         if self.config.server.metrics is None or self.signals.metrics is None:
             return
-        from mcp_mirror.server.metrics_endpoint import MetricsApp, serve_metrics  # noqa: PLC0415  # only if configured
+        from mcp_mirror.server.http.metrics_endpoint import MetricsApp, serve_metrics  # noqa: PLC0415  # only if configured
 
         host, _, port = self.config.server.metrics.rpartition(":")
         address = (host.strip("[]"), int(port) + number if int(port) else 0)
@@ -195,7 +195,7 @@ class Application(msgspec.Struct, frozen=True):
 
     def _build_readiness(self, shutdown: anyio.Event) -> "Readiness":
         """Return the probes of one address. A shutdown waits for what probes any of them."""
-        from mcp_mirror.server.probes import Readiness  # noqa: PLC0415  # not on stdio
+        from mcp_mirror.server.http.probes import Readiness  # noqa: PLC0415  # not on stdio
 
         readiness = Readiness(self.gateway.writer.store, self.upstreams, shutdown, self.probed_addresses)
         self.probed_addresses.append(readiness)

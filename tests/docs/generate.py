@@ -132,7 +132,8 @@ _STYLE: Final = """\
 def layers() -> list[list[str]]:
     """Return the packages of each layer of the import-linter contract, top first."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    [contract] = [one for one in project["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+    contracts = project["tool"]["importlinter"]["contracts"]
+    [contract] = [one for one in contracts if one.get("containers") == ["mcp_mirror"]]
     return [[name.strip("() ") for name in layer.replace(":", "|").split("|")] for layer in contract["layers"]]
 
 

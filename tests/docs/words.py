@@ -77,7 +77,7 @@ class Exemption(NamedTuple):
 
 EXEMPTIONS: Final = (
     Exemption("*", r"This path stands for", "the wording of notices, which models were measured with"),
-    Exemption("src/mcp_mirror/core/notice.py", r"This path .* stands for", "the wording of notices"),
+    Exemption("src/mcp_mirror/core/results/notice.py", r"This path .* stands for", "the wording of notices"),
     Exemption("src/mcp_mirror/memory/tools/table.py", r"a memory path, to the letter", "the description of a tool"),
     Exemption("src/mcp_mirror/paths.py", r"stands for ", "a pattern of notices"),
     Exemption("docs/evaluation/wording.md", r"`[^`]*`", "quotes notices and prompts as they were measured"),

@@ -282,7 +282,7 @@ async def test_the_log_reports_a_shutdown_and_the_requests_that_it_cancels(
     assert re.search(
         r" info mcp_mirror\.\S+: Shutting down within [0-9.]+ s \(`server\.drain`\), with 1 open request\.\n", log
     )
-    assert ("warning mcp_mirror.server.http_server: The shutdown cancels 1 open request.\n" in log) is not ends
+    assert ("warning mcp_mirror.server.http.server: The shutdown cancels 1 open request.\n" in log) is not ends
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])

@@ -12,7 +12,7 @@ from tests.everyday.conftest import Gateway, NewPlace, Record, Row
 from tests.everyday.servers import INSTALLED, Place, Server
 from tests.real.conftest import Connection
 
-from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS
+from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("everyday")]
 

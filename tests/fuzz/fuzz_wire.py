@@ -13,9 +13,9 @@ import atheris
 with atheris.instrument_imports():
     from memory_collector import MemoryCollector
 
-    from mcp_mirror.core.capture import CaptureRules
     from mcp_mirror.core.resolve import find_pointers
-    from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_frame
+    from mcp_mirror.core.results.capture import CaptureRules
+    from mcp_mirror.core.results.processing import ProcessedResult, ProcessingOptions, process_frame
     from mcp_mirror.errors import WireError
     from mcp_mirror.paths import FixedBases
     from mcp_mirror.payload.framing import EventReader, LineReader

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.server.hosts import AddressCheck
+from mcp_mirror.server.http.hosts import AddressCheck
 from mcp_mirror.settings.policies import ServerPolicy
 
 POLICY = ServerPolicy(

@@ -29,7 +29,7 @@ from tests.hostile.raw_connections import HeldConnection, Holder, holding
 from tests.hostile.sessions import resident_bytes
 from tests.load import slowness
 
-from mcp_mirror.server.http_server import listen
+from mcp_mirror.server.http.server import listen
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Serve

@@ -16,7 +16,7 @@ from redis_process import free_port
 
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport
 from mcp_mirror.system.forward_proxies import find_forward_proxy
-from mcp_mirror.upstreams.oauth_failures import explain_failure
+from mcp_mirror.upstreams.oauth.failures import explain_failure
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
 
 BOUND = 20

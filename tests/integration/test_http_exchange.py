@@ -20,11 +20,11 @@ from clocks import PassTime
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from mcp_mirror.server.connection_limits import Connections
-from mcp_mirror.server.connections import LimitedProtocol, find_connection
-from mcp_mirror.server.event_streams import EventStreams
-from mcp_mirror.server.http_exchange import cut_event, send_body, send_chunks
-from mcp_mirror.server.http_parser import RequestParser
+from mcp_mirror.server.http.connection_limits import Connections
+from mcp_mirror.server.http.connections import LimitedProtocol, find_connection
+from mcp_mirror.server.http.event_streams import EventStreams
+from mcp_mirror.server.http.exchange import cut_event, send_body, send_chunks
+from mcp_mirror.server.http.parser import RequestParser
 from mcp_mirror.settings.limits import TrafficPolicy
 
 BOUND = 30.0

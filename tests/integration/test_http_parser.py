@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_mirror.server.http_parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
+from mcp_mirror.server.http.parser import HeadTooLargeError, InvalidRequestError, RequestHead, RequestParser
 
 MOST: Final = 400
 """Bytes of a head."""

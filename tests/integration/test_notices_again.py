@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.result_processing import ProcessingOptions, process_result
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.processing import ProcessingOptions, process_result
 from mcp_mirror.dashboard.previews import rebuild_notice
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.settings.policies import MirrorPolicy

@@ -13,8 +13,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from mcp_mirror.errors import StoreError
-from mcp_mirror.server.graceful_shutdown import ShutdownMiddleware
-from mcp_mirror.server.probes import ProbeMiddleware, Readiness
+from mcp_mirror.server.http.graceful_shutdown import ShutdownMiddleware
+from mcp_mirror.server.http.probes import ProbeMiddleware, Readiness
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 

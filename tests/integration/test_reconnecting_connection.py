@@ -20,7 +20,7 @@ import pytest
 from samples import sample
 from tests.load import slowness
 
-from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.rate_limits import UpstreamLimiter

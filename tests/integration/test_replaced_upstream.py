@@ -10,7 +10,7 @@ import mcp_types as types
 import pytest
 
 from mcp_mirror.callers import Caller, NullChannel
-from mcp_mirror.core.tool_inspection import InspectedTool
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import WirePolicy

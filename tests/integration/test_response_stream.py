@@ -10,8 +10,8 @@ from starlette.types import Message, Send
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.server.client_channel import Session
-from mcp_mirror.server.direct_http import ResponseStream
 from mcp_mirror.server.direct_path import Sender
+from mcp_mirror.server.http.direct import ResponseStream
 from mcp_mirror.system.shared_timer import SharedTimer
 
 RESULT = (b'{"content":\n', b"[]}")

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.result_processing import ProcessingOptions
+from mcp_mirror.core.results.capture import CaptureRules, capture
+from mcp_mirror.core.results.processing import ProcessingOptions
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory import resources
 from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS

@@ -23,7 +23,7 @@ import pytest
 from tests.load import measure_pause, slowness
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.rate_limits import UpstreamLimiter

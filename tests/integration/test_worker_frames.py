@@ -20,9 +20,9 @@ from refused_processes import refuse_processes
 from removed_files import wait_until_empty
 from worker_texts import FatalText
 
-from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.conversion import Resolved
-from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.processing import ProcessedResult, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.paths import FixedBases, MemoryPath
 from mcp_mirror.payload.json_spans import Miss

@@ -17,7 +17,7 @@ from refused_processes import refuse_processes
 from tests.hostile.schemas import blocks, doubling, page, tool
 
 from mcp_mirror.core.catalog import CatalogRules, build_catalog
-from mcp_mirror.core.validation import SchemaCheck
+from mcp_mirror.core.schemas.validation import SchemaCheck
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy
@@ -30,7 +30,7 @@ from mcp_mirror.workers.schemas import SchemaWorkers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mcp_mirror.core.tool_inspection import InspectedTool
+    from mcp_mirror.core.schemas.tool_inspection import InspectedTool
 
 
 POLICY = UpstreamPolicy("up", StdioEndpoint("x"), deny=("denied",), bounds=UpstreamBounds(max_tools=100))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_mirror.errors import RefusalReason, ToolError, UpstreamError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
 from mcp_mirror.security.sanitize import PathHasher
-from mcp_mirror.server.rejected_requests import RejectedRequests
+from mcp_mirror.server.http.rejected_requests import RejectedRequests
 from mcp_mirror.settings.policies import AuditPolicy
 
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"

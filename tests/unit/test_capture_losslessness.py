@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.captured import Captured
-from mcp_mirror.core.parsed_result import PARTS
+from mcp_mirror.core.results.capture import CaptureRules, capture
+from mcp_mirror.core.results.captured import Captured
+from mcp_mirror.core.results.parsed_result import PARTS
 from mcp_mirror.types import Buffer, Draft
 
 VALUES = st.recursive(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.captured import Captured, ErrorExcerpt
-from mcp_mirror.core.parsed_result import PARTS, find_unwrapped_key
+from mcp_mirror.core.results.capture import CaptureRules, capture
+from mcp_mirror.core.results.captured import Captured, ErrorExcerpt
+from mcp_mirror.core.results.parsed_result import PARTS, find_unwrapped_key
 from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.types import Buffer
 

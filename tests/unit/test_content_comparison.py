@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.content_comparison import (
+from mcp_mirror.core.results.content_comparison import (
     BLOCKS,
     COMPARED_BYTES,
     DIFFERS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from samples import at_most
 
-from mcp_mirror.core.result_processing import read_ifc
+from mcp_mirror.core.results.processing import read_ifc
 from mcp_mirror.security.flows import (
     DEFAULT_ZONE,
     Flows,

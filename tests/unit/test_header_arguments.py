@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.catalog import CatalogEntry
-from mcp_mirror.core.tool_inspection import InspectedTool
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool
 from mcp_mirror.gateway.arguments import select_header_arguments
 
 RULES = CaptureRules("auto", 2_500, 2_500, is_wrapped=False)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.hostile.schemas import page
 
-from mcp_mirror.core.listed_members import make_properties_readable
-from mcp_mirror.core.tool_inspection import (
+from mcp_mirror.core.schemas.listed_members import make_properties_readable
+from mcp_mirror.core.schemas.tool_inspection import (
     InspectedTool,
     inspect_definition,
     inspect_tool,

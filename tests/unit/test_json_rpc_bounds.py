@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.resolve import find_pointers
-from mcp_mirror.core.result_processing import read_ifc
+from mcp_mirror.core.results.processing import read_ifc
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.payload.json_bounds import (
     MAX_VALUES,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.resolve import check_pointer_count, find_pointers
-from mcp_mirror.core.result_processing import ProcessingOptions, process_frame
-from mcp_mirror.core.tool_inspection import find_excess
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.processing import ProcessingOptions, process_frame
+from mcp_mirror.core.schemas.tool_inspection import find_excess
 from mcp_mirror.errors import BusyError, ToolError, WireError
 from mcp_mirror.paths import TEXT_USE, FixedBases
 from mcp_mirror.payload.json_bounds import check_envelope, is_deeper

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.media import find_embedded_text, find_media, has_content, locate_content, read_media
-from mcp_mirror.core.preview import describe_media
+from mcp_mirror.core.results.media import find_embedded_text, find_media, has_content, locate_content, read_media
+from mcp_mirror.core.results.preview import describe_media
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1280, 720) + b"\x08\x02\x00\x00\x00"
 GIF = b"GIF89a" + struct.pack("<HH", 320, 200) + b"\x00" * 8

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from preview_samples import CANARY, RESULTS
 
-from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.catalog import CatalogRules, build_catalog
 from mcp_mirror.core.replies import MAX_ERROR_BYTES, build_error_reply
-from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.processing import ProcessedResult, ProcessingOptions, process_result
 from mcp_mirror.paths import FixedBases, MemoryPath, parse_path, position_token
 from mcp_mirror.payload.json_spans import Miss, locate
 from mcp_mirror.security.sanitize import sanitize_ends, sanitize_lines

@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.amounts import format_bytes, format_time
-from mcp_mirror.core.captured import Captured, ErrorExcerpt, MediaPart
-from mcp_mirror.core.notice import write_notice
-from mcp_mirror.core.notice_keys import NoticeInput
+from mcp_mirror.core.results.captured import Captured, ErrorExcerpt, MediaPart
+from mcp_mirror.core.results.notice import write_notice
+from mcp_mirror.core.results.notice_keys import NoticeInput
 from mcp_mirror.paths import FixedBases, MemoryPath, find_notice_bases, is_whole_notice, new_base, read_notice_path
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string

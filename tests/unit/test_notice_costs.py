@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from mcp_mirror.core.captured import Captured
-from mcp_mirror.core.notice import write_notice
-from mcp_mirror.core.notice_keys import NoticeInput
-from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, TokenBudget, preview_value
+from mcp_mirror.core.results.captured import Captured
+from mcp_mirror.core.results.notice import write_notice
+from mcp_mirror.core.results.notice_keys import NoticeInput
+from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, TokenBudget, preview_value
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mcp_mirror.core.naming import fit_name
-from mcp_mirror.core.schema import admit_paths, build_twin
-from mcp_mirror.core.schema_references import Schema
+from mcp_mirror.core.schemas.references import Schema
+from mcp_mirror.core.schemas.twin_schemas import admit_paths, build_twin
 from mcp_mirror.memory.tools.table import TOOLS
 
 Rule = Callable[[Schema], bool]

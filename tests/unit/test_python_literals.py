@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.python_literals import count_rows, has_nan, translate_first_rows, translate_python_literal
+from mcp_mirror.core.texts.python_literals import count_rows, has_nan, translate_first_rows, translate_python_literal
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)

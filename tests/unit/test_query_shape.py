@@ -9,7 +9,7 @@ import jmespath
 import msgspec
 import pytest
 
-from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
+from mcp_mirror.core.texts.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.missing_keys import explain_nothing
 from mcp_mirror.query.select import explain_text, select

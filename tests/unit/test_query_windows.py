@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.outlines import join_lines
+from mcp_mirror.core.results.outlines import join_lines
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import trim
 from mcp_mirror.query.indexes import index_text

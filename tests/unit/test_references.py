@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema import admit_paths
-from mcp_mirror.core.schema_references import References, Schema, settle, without
+from mcp_mirror.core.schemas.references import References, Schema, settle, without
+from mcp_mirror.core.schemas.twin_schemas import admit_paths
 
 PATH = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f/raw_grid"
 NUMBER = {"type": "integer"}

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from computing import least_seconds
 
-from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.captured import Captured
-from mcp_mirror.core.content_comparison import COMPARED_BYTES
-from mcp_mirror.core.repeated_texts import OtherTexts, find_other_texts
+from mcp_mirror.core.results.capture import CaptureRules, capture
+from mcp_mirror.core.results.captured import Captured
+from mcp_mirror.core.results.content_comparison import COMPARED_BYTES
+from mcp_mirror.core.results.repeated_texts import OtherTexts, find_other_texts
 
 ROWS = [{"id": number, "name": f"row {number}"} for number in range(20)]
 VALUE = {"items": ROWS, "total": 20.0}

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from mcp_mirror.core.captured import Captured
 from mcp_mirror.core.replies import (
     ToolResult,
     append_text,
@@ -18,7 +17,8 @@ from mcp_mirror.core.replies import (
     encode_text_block,
     read_texts,
 )
-from mcp_mirror.core.result_processing import ProcessedResult
+from mcp_mirror.core.results.captured import Captured
+from mcp_mirror.core.results.processing import ProcessedResult
 from mcp_mirror.types import Draft, TextSize
 
 IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.captured import Captured, ErrorExcerpt
-from mcp_mirror.core.notice import write_notice
-from mcp_mirror.core.notice_keys import NoticeInput
 from mcp_mirror.core.resolve import EscapedPath, Pointer, explain_strings, find_embedded_bases, find_pointers
+from mcp_mirror.core.results.captured import Captured, ErrorExcerpt
+from mcp_mirror.core.results.notice import write_notice
+from mcp_mirror.core.results.notice_keys import NoticeInput
 from mcp_mirror.paths import FixedBases, MemoryPath, parse_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.parsed_result import PARTS
 from mcp_mirror.core.replies import build_reply
-from mcp_mirror.core.result_processing import (
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.parsed_result import PARTS
+from mcp_mirror.core.results.processing import (
     MAX_INDEXED_KEYS,
     ProcessedResult,
     ProcessingOptions,

@@ -24,8 +24,8 @@ from PIL import Image as Pillow
 from pydantic import BaseModel, Field
 from pydantic_core import core_schema
 
-from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.media import detect_media_type
+from mcp_mirror.core.results.capture import CaptureRules, capture
+from mcp_mirror.core.results.media import detect_media_type
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.results import (
     convert_failure,

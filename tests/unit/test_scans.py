@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import sample
 
-from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.result_processing import (
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.processing import (
     ProcessedResult,
     ProcessingOptions,
     process_frame,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.accepted_types import types_along, types_at
-from mcp_mirror.core.schema import find_header_locations
-from mcp_mirror.core.schema_references import Schema
-from mcp_mirror.core.validation import SchemaCheck, verify_schema
+from mcp_mirror.core.schemas.accepted_types import types_along, types_at
+from mcp_mirror.core.schemas.references import Schema
+from mcp_mirror.core.schemas.twin_schemas import find_header_locations
+from mcp_mirror.core.schemas.validation import SchemaCheck, verify_schema
 from mcp_mirror.types import Location
 
 SCHEMA: Schema = {

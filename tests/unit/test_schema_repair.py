@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schema_repair import repair_schema
-from mcp_mirror.core.tool_inspection import inspect_tool
+from mcp_mirror.core.schemas.repair import repair_schema
+from mcp_mirror.core.schemas.tool_inspection import inspect_tool
 from mcp_mirror.settings.limits import UpstreamBounds
 
 TEXT = {"type": "string"}

@@ -5,9 +5,7 @@ import re
 
 import pytest
 
-from mcp_mirror.core.number_tables import find_number_table
-from mcp_mirror.core.pipe_tables import find_aligned_table, find_pipe_table, find_record_table
-from mcp_mirror.core.text_format import (
+from mcp_mirror.core.texts.formats import (
     Edges,
     find_delimiter,
     find_format,
@@ -17,6 +15,8 @@ from mcp_mirror.core.text_format import (
     measure_heading,
     read_edges,
 )
+from mcp_mirror.core.texts.number_tables import find_number_table
+from mcp_mirror.core.texts.pipe_tables import find_aligned_table, find_pipe_table, find_record_table
 from mcp_mirror.types import Span
 
 LOG = "".join(f"{n:05} {'ERROR disk' if n % 3 else 'info ok'} request took {n} ms\n" for n in range(50))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mcp_mirror.core.text_outlines import TextOutline, outline_text
+from mcp_mirror.core.texts.outlines import TextOutline, outline_text
 from mcp_mirror.types import Span
 
 HUNK = "@@ -1,3 +1,3 @@ def f():\n a\n-b\n--- c\n+++ d\n+e\n+f\n"

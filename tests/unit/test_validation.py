@@ -10,8 +10,8 @@ import pytest
 from computing import least_seconds
 from tests.hostile.schemas import blocks, doubling, levels, page
 
-from mcp_mirror.core.validation import MAX_WORK, SchemaCheck
-from mcp_mirror.core.validation_cost import Cost, estimate_cost
+from mcp_mirror.core.schemas.validation import MAX_WORK, SchemaCheck
+from mcp_mirror.core.schemas.validation_cost import Cost, estimate_cost
 
 
 def nested(depth: int, value: Any) -> Any:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.main_parts import find_table, read_levels
-from mcp_mirror.core.outlines import outline_value
-from mcp_mirror.core.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_part, preview_value
+from mcp_mirror.core.results.main_parts import find_table, read_levels
+from mcp_mirror.core.results.outlines import outline_value
+from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_part, preview_value
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.types import Buffer, Kind
 

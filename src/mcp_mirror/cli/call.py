@@ -16,8 +16,8 @@ from mcp_mirror.cli.check import explain_all_down
 from mcp_mirror.cli.console import can_show_progress, describe_progress, open_console, print_problems, show_progress
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load, mute_upstream_warnings, print_note, run_until_signal
-from mcp_mirror.core.accepted_types import types_at
-from mcp_mirror.core.schema_references import Schema
+from mcp_mirror.core.schemas.accepted_types import types_at
+from mcp_mirror.core.schemas.references import Schema
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, read_reply
 from mcp_mirror.gateway.call import Call

@@ -24,9 +24,9 @@ from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.audit_file import open_audit_file
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.flows import build_flows
-from mcp_mirror.server.dashboard import LocalDashboard
-from mcp_mirror.server.hosts import AddressCheck
-from mcp_mirror.server.http_server import HttpServer, format_url, listen
+from mcp_mirror.server.http.dashboard import LocalDashboard
+from mcp_mirror.server.http.hosts import AddressCheck
+from mcp_mirror.server.http.server import HttpServer, format_url, listen
 from mcp_mirror.settings.policies import Config, ServerPolicy
 from mcp_mirror.stores.opening import open_persistent_store
 from mcp_mirror.system.child_watchdog import ChildWatchdog

@@ -32,11 +32,11 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
-from mcp_mirror.server.http_server import HttpServer, format_url, listen
+from mcp_mirror.server.http.server import HttpServer, format_url, listen
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
-from mcp_mirror.upstreams.oauth import Authorizer
-from mcp_mirror.upstreams.oauth_failures import read_error_code
-from mcp_mirror.upstreams.oauth_providers import BrowserSignIn
+from mcp_mirror.upstreams.oauth.failures import read_error_code
+from mcp_mirror.upstreams.oauth.providers import BrowserSignIn
+from mcp_mirror.upstreams.oauth.tokens import Authorizer
 from mcp_mirror.upstreams.transports.network_errors import AuthorizationError, explain_failed_connection
 
 _HOST: Final = "127.0.0.1"
@@ -50,7 +50,7 @@ _ELSEWHERE: Final = (
     f"A browser on another machine ends at an address on {_HOST} that does not open there. Copy this address, and open "
     "it on this machine: curl 'ADDRESS'"
 )
-_LOGGERS: Final = ("mcp.client.auth", "mcp_mirror.upstreams.oauth")
+_LOGGERS: Final = ("mcp.client.auth", "mcp_mirror.upstreams.oauth.tokens")
 """They log each failure that the command prints."""
 
 _VERSION: Final = HANDSHAKE_PROTOCOL_VERSIONS[-1]

@@ -59,7 +59,7 @@ def serve(
 
 def _serve_workers(serving: Serving, count: int) -> None:
     """Serve in several processes."""
-    from mcp_mirror.server.http_server import listen  # noqa: PLC0415  # not on stdio
+    from mcp_mirror.server.http.server import listen  # noqa: PLC0415  # not on stdio
 
     def run_worker(start: WorkerStart) -> int:
         try:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from mcp_mirror.cli.run import INTERRUPTED, MISCONFIGURED
 from mcp_mirror.errors import MirrorError
-from mcp_mirror.server.handover import Worker
+from mcp_mirror.server.http.handover import Worker
 from mcp_mirror.settings.policies import Config
 
 _MAX_WORKERS: Final = 256

@@ -13,14 +13,14 @@ import msgspec
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.core.amounts import quote_name
-from mcp_mirror.core.capture import CaptureRules
-from mcp_mirror.core.listed_members import make_properties_readable
 from mcp_mirror.core.naming import NO_NAMES, NameAllocator, Origin
-from mcp_mirror.core.parsed_result import WRAPPER
-from mcp_mirror.core.schema import EXECUTION, build_twin
-from mcp_mirror.core.schema_references import Schema
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.parsed_result import WRAPPER
+from mcp_mirror.core.schemas.listed_members import make_properties_readable
+from mcp_mirror.core.schemas.references import Schema
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool, inspect_tool
+from mcp_mirror.core.schemas.twin_schemas import EXECUTION, build_twin
 from mcp_mirror.core.tool_index import IndexedTool, ToolIndex, build_index
-from mcp_mirror.core.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.paths import tool_slug
 from mcp_mirror.security.pins import NO_PINS, Finding, Pins
 from mcp_mirror.settings.policies import MirrorPolicy, TokenProvider

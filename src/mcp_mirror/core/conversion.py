@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import quote_name
-from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
-from mcp_mirror.core.media import find_embedded_text, locate_content
+from mcp_mirror.core.results.media import find_embedded_text, locate_content
+from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_strings import text_start

@@ -11,7 +11,7 @@ import mcp_types as types
 import msgspec
 from pydantic import BaseModel
 
-from mcp_mirror.core.listed_members import (
+from mcp_mirror.core.schemas.listed_members import (
     find_invalid_members,
     may_have_unreadable_members,
     remove_unreadable_members,

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.captured import Captured
-from mcp_mirror.core.result_processing import ProcessedResult
+from mcp_mirror.core.results.captured import Captured
+from mcp_mirror.core.results.processing import ProcessedResult
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens
 from mcp_mirror.paths import SCHEME
 from mcp_mirror.payload.json_rpc import array_of, contiguous, open_array, open_object

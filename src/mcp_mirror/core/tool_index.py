@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_mirror.core.accepted_types import types_at
-from mcp_mirror.core.schema import remove_hint
-from mcp_mirror.core.schema_references import Schema, as_mapping, read_required
+from mcp_mirror.core.schemas.accepted_types import types_at
+from mcp_mirror.core.schemas.references import Schema, as_mapping, read_required
+from mcp_mirror.core.schemas.twin_schemas import remove_hint
 from mcp_mirror.security.sanitize import cut, sanitize
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import Steps

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_mirror.core.captured import Captured
-from mcp_mirror.core.media import Media, detect_media_type
-from mcp_mirror.core.notice import write_notice
-from mcp_mirror.core.notice_keys import NoticeInput
+from mcp_mirror.core.results.captured import Captured
+from mcp_mirror.core.results.media import Media, detect_media_type
+from mcp_mirror.core.results.notice import write_notice
+from mcp_mirror.core.results.notice_keys import NoticeInput
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import FixedBases, escape_token

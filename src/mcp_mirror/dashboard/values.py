@@ -13,8 +13,8 @@ import anyio.to_thread
 import msgspec
 
 from mcp_mirror.callers import split_namespace
-from mcp_mirror.core.media import read_media
-from mcp_mirror.core.preview import describe_media
+from mcp_mirror.core.results.media import read_media
+from mcp_mirror.core.results.preview import describe_media
 from mcp_mirror.dashboard.previews import MAX_ROWS, PartQuery, peek_raster_type, rebuild_notice
 from mcp_mirror.dashboard.services import DashboardServices, Viewer
 from mcp_mirror.errors import FlowError, MirrorError, RefusalReason, ToolError

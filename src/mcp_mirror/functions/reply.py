@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_mirror.core.main_parts import MAX_FIELD_NAME
+from mcp_mirror.core.results.main_parts import MAX_FIELD_NAME
 from mcp_mirror.payload.json_rpc import contiguous, open_object
 from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.types import Buffer, Segments

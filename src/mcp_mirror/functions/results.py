@@ -19,8 +19,8 @@ from mcp.server.mcpserver import Audio, Image
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from mcp_mirror.core.media import detect_media_type
-from mcp_mirror.core.parsed_result import WRAPPER
+from mcp_mirror.core.results.media import detect_media_type
+from mcp_mirror.core.results.parsed_result import WRAPPER
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.dataframes import EncodedData, convert_scalar, find_form, is_scalar, write_data
 from mcp_mirror.functions.reply import SCHEMA

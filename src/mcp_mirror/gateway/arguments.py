@@ -10,8 +10,6 @@ from typing import Any, Final
 import anyio.lowlevel
 import msgspec
 
-from mcp_mirror.core.accepted_types import types_along, types_at
-from mcp_mirror.core.argument_faults import ArgumentFault
 from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
 from mcp_mirror.core.resolve import (
@@ -26,7 +24,9 @@ from mcp_mirror.core.resolve import (
     substitute_pointers,
     unwrap_pointer,
 )
-from mcp_mirror.core.schema_references import Schema
+from mcp_mirror.core.schemas.accepted_types import types_along, types_at
+from mcp_mirror.core.schemas.argument_faults import ArgumentFault
+from mcp_mirror.core.schemas.references import Schema
 from mcp_mirror.errors import ArgumentsError, StoreError, ToolError
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.gateway import Gateway

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import msgspec
 
-from mcp_mirror.core.capture import CaptureRules
 from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.core.replies import encode_text_block
-from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, process_result, read_ifc
+from mcp_mirror.core.results.capture import CaptureRules
+from mcp_mirror.core.results.processing import ProcessedResult, ProcessingOptions, process_result, read_ifc
 from mcp_mirror.errors import RefusalReason, StoreError, ToolError
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import NewBases

@@ -11,12 +11,12 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.core.accepted_types import types_at
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, append_text, build_content_reply, count_reply_bytes
 from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, find_embedded_bases, open_texts
-from mcp_mirror.core.result_processing import Visibility
+from mcp_mirror.core.results.processing import Visibility
+from mcp_mirror.core.schemas.accepted_types import types_at
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
 from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
 from mcp_mirror.gateway.call import Call, answer_errors

@@ -27,7 +27,7 @@ from mcp_mirror.core.merged_lists import (
     build_scheme,
     merge_lists,
 )
-from mcp_mirror.core.result_processing import RejectedFrame
+from mcp_mirror.core.results.processing import RejectedFrame
 from mcp_mirror.errors import RefusedError, UpstreamError, WireError
 from mcp_mirror.gateway.contents import Members
 from mcp_mirror.gateway.gateway import Gateway

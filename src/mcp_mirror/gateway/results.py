@@ -18,7 +18,7 @@ from mcp_mirror.core.replies import (
     count_hidden_tokens,
     count_result_tokens,
 )
-from mcp_mirror.core.result_processing import (
+from mcp_mirror.core.results.processing import (
     QUOTED_BYTES,
     ProcessedResult,
     ProcessingOptions,

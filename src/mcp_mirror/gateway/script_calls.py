@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.core.capture import CaptureRules, capture
 from mcp_mirror.core.catalog import is_read_only
 from mcp_mirror.core.replies import ToolResult, build_error_reply, read_texts
+from mcp_mirror.core.results.capture import CaptureRules, capture
 from mcp_mirror.errors import DENIED_BY_USER, MirrorError, RefusalReason, RefusedError, ToolError
 from mcp_mirror.gateway.call import Call, ScriptOrigin
 from mcp_mirror.gateway.gateway import Gateway

@@ -20,8 +20,8 @@ import msgspec
 from mcp_mirror.app import Application
 from mcp_mirror.callers import LOCAL, OWN_NAME, Caller, NullChannel
 from mcp_mirror.config.loading import GivenStore, GivenUpstreams, read_given
-from mcp_mirror.core.media import locate_content
 from mcp_mirror.core.replies import ToolResult
+from mcp_mirror.core.results.media import locate_content
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
 from mcp_mirror.functions.results import encode_media, write_cut_texts, write_json

@@ -7,9 +7,8 @@ from typing import Final
 
 from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.amounts import format_time
-from mcp_mirror.core.embedded_json import describe_embedded_data
-from mcp_mirror.core.main_parts import read_levels
-from mcp_mirror.core.media import find_embedded_text
+from mcp_mirror.core.results.main_parts import read_levels
+from mcp_mirror.core.results.media import find_embedded_text
 from mcp_mirror.core.similar_names import (
     MAX_COMPARED_CHARACTERS,
     MAX_NEAREST,
@@ -17,6 +16,7 @@ from mcp_mirror.core.similar_names import (
     measure_similarity,
     sort_by_similarity,
 )
+from mcp_mirror.core.texts.embedded_json import describe_embedded_data
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.paths import (
     MAX_NOTICE,

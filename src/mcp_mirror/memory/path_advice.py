@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.conversion import Resolved, coerce, fits
-from mcp_mirror.core.embedded_json import find_embedded_json
-from mcp_mirror.core.media import find_embedded_text
-from mcp_mirror.core.text_format import find_format, has_columns, read_edges
+from mcp_mirror.core.results.media import find_embedded_text
+from mcp_mirror.core.texts.embedded_json import find_embedded_json
+from mcp_mirror.core.texts.formats import find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.memory.value_writer import ValueWriter

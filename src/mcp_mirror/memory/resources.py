@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.media import locate_content
+from mcp_mirror.core.results.media import locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import encode_json_string, find_value
 from mcp_mirror.memory.tools.tool import Memory

@@ -6,8 +6,8 @@ from operator import indexOf, itemgetter
 from typing import Final, NamedTuple
 
 from mcp_mirror.core.conversion import Resolved
-from mcp_mirror.core.media import has_content
-from mcp_mirror.core.parsed_result import find_unwrapped_key
+from mcp_mirror.core.results.media import has_content
+from mcp_mirror.core.results.parsed_result import find_unwrapped_key
 from mcp_mirror.memory.lookup_errors import ErrorContent, deleted_error, expired_error, missing_key_error, quote_path
 from mcp_mirror.paths import MemoryPath, read_steps
 from mcp_mirror.payload.json_bounds import MAX_VALUES, has_more_values

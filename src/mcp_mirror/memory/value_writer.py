@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.capture import CaptureRules, capture
-from mcp_mirror.core.captured import Captured
-from mcp_mirror.core.result_processing import ProcessingOptions, bound_index, bound_other_members
+from mcp_mirror.core.results.capture import CaptureRules, capture
+from mcp_mirror.core.results.captured import Captured
+from mcp_mirror.core.results.processing import ProcessingOptions, bound_index, bound_other_members
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
 from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice, parse_path, parse_wrapped_path

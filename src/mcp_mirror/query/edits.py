@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.content_comparison import parse_exact
+from mcp_mirror.core.results.content_comparison import parse_exact
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members, trim

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from jmespath.functions import Functions
 
-from mcp_mirror.core.embedded_json import read_json_container
-from mcp_mirror.core.main_parts import find_column_names
+from mcp_mirror.core.results.main_parts import find_column_names
 from mcp_mirror.core.similar_names import find_nearest
+from mcp_mirror.core.texts.embedded_json import read_json_container
 from mcp_mirror.paths import MemoryPath, unescape_token
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.main_parts import find_column_names, sample_records
-from mcp_mirror.core.outlines import sample_items
+from mcp_mirror.core.results.main_parts import find_column_names, sample_records
+from mcp_mirror.core.results.outlines import sample_items
 from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, skip_space, trim, value_stop
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Member, Span

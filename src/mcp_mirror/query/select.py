@@ -9,7 +9,7 @@ import msgspec
 from jmespath.exceptions import ArityError, JMESPathError, JMESPathTypeError, ParseError, UnknownFunctionError
 from jmespath.functions import Functions
 
-from mcp_mirror.core.text_format import JSON_LINES, find_format, has_columns, read_edges
+from mcp_mirror.core.texts.formats import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.core.outlines import outline_value
+from mcp_mirror.core.results.outlines import outline_value
 from mcp_mirror.core.value_sizes import count_bytes
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members

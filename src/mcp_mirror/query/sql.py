@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import shorten
-from mcp_mirror.core.python_literals import replace_nan
+from mcp_mirror.core.texts.python_literals import replace_nan
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name

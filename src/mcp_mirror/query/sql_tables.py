@@ -17,12 +17,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_count, shorten
-from mcp_mirror.core.embedded_json import find_embedded_json, read_json_container
-from mcp_mirror.core.media import locate_content
-from mcp_mirror.core.number_tables import MAX_CHARACTERS
-from mcp_mirror.core.pipe_tables import find_pipe_table, find_record_table
-from mcp_mirror.core.python_literals import is_python_literal, replace_nan
-from mcp_mirror.core.text_format import (
+from mcp_mirror.core.results.media import locate_content
+from mcp_mirror.core.texts.embedded_json import find_embedded_json, read_json_container
+from mcp_mirror.core.texts.formats import (
     FOOTER,
     JSON_LINES,
     Edges,
@@ -33,6 +30,9 @@ from mcp_mirror.core.text_format import (
     has_false_columns,
     measure_heading,
 )
+from mcp_mirror.core.texts.number_tables import MAX_CHARACTERS
+from mcp_mirror.core.texts.pipe_tables import find_pipe_table, find_record_table
+from mcp_mirror.core.texts.python_literals import is_python_literal, replace_nan
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.core.media import find_embedded_text
+from mcp_mirror.core.results.media import find_embedded_text
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import decode_escapes, json_parts

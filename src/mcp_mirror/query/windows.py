@@ -10,10 +10,10 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.core.embedded_json import describe_embedded_data
-from mcp_mirror.core.media import find_base64, read_media
-from mcp_mirror.core.outlines import MAX_COUNTED_BYTES, join_lines, outline_value
-from mcp_mirror.core.preview import describe_media
+from mcp_mirror.core.results.media import find_base64, read_media
+from mcp_mirror.core.results.outlines import MAX_COUNTED_BYTES, join_lines, outline_value
+from mcp_mirror.core.results.preview import describe_media
+from mcp_mirror.core.texts.embedded_json import describe_embedded_data
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim

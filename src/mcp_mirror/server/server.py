@@ -22,8 +22,8 @@ from mcp_mirror.security.redaction import encode_secret
 from mcp_mirror.server.client_channel import LateSession, Session
 from mcp_mirror.server.direct_path import DirectPath
 from mcp_mirror.server.handlers import Handlers
+from mcp_mirror.server.http.rejected_requests import RejectedRequests
 from mcp_mirror.server.instructions import write_instructions
-from mcp_mirror.server.rejected_requests import RejectedRequests
 from mcp_mirror.server.request_context import UNSUPPORTED_EXTENSIONS, Context, read_caller, read_meta
 from mcp_mirror.server.sessions import STDIO
 from mcp_mirror.server.stdio import open_stdio_streams

@@ -16,8 +16,8 @@ from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.observability.metrics import Metrics, Samples, State
 from mcp_mirror.observability.signals import ReloadStatus
 from mcp_mirror.security.rate_limits import PrincipalLimiter
-from mcp_mirror.server.probes import STORE_TIMEOUT
-from mcp_mirror.server.rejected_requests import RejectedRequests
+from mcp_mirror.server.http.probes import STORE_TIMEOUT
+from mcp_mirror.server.http.rejected_requests import RejectedRequests
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.event_loop import find_stalls

@@ -8,8 +8,8 @@ import mcp_types as types
 import msgspec
 from msgspec.structs import replace
 
-from mcp_mirror.core.result_processing import RejectedFrame
-from mcp_mirror.core.tool_inspection import InspectedTool
+from mcp_mirror.core.results.processing import RejectedFrame
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool
 from mcp_mirror.payload.spool import Spool, SpooledFrame
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
@@ -25,7 +25,7 @@ from mcp_mirror.upstreams.transports.stdio import StdioTransport
 from mcp_mirror.workers.frame_jobs import OpenedList
 
 if TYPE_CHECKING:
-    from mcp_mirror.upstreams.oauth import Authorizer
+    from mcp_mirror.upstreams.oauth.tokens import Authorizer
     from mcp_mirror.upstreams.transports.cookies import AcceptCookies
     from mcp_mirror.upstreams.transports.http import HttpTransport
 

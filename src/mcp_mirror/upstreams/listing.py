@@ -17,7 +17,7 @@ import msgspec
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
-from mcp_mirror.core.tool_inspection import InspectedTool
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.security.redaction import Redactor
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy

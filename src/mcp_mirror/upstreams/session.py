@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from mcp_mirror.callers import ClientChannel
-from mcp_mirror.core.result_processing import RejectedFrame
+from mcp_mirror.core.results.processing import RejectedFrame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_items
 from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy

@@ -82,7 +82,7 @@ class ServerUpstream:
         """
         redactor, authorizer = Redactor(policy.endpoint), None
         if isinstance(policy.endpoint, HttpEndpoint) and policy.endpoint.oauth:
-            from mcp_mirror.upstreams.oauth import Authorizer  # noqa: PLC0415  # takes long to import
+            from mcp_mirror.upstreams.oauth.tokens import Authorizer  # noqa: PLC0415  # takes long to import
 
             authorizer = Authorizer(policy.name, policy.endpoint, redactor)
         self.policy: UpstreamPolicy = policy

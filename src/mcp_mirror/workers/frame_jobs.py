@@ -10,7 +10,7 @@ import msgspec
 
 from mcp_mirror.core.conversion import Resolved, convert
 from mcp_mirror.core.resolve import EscapedPath, Pointer, check_pointer_count, find_pointers
-from mcp_mirror.core.result_processing import (
+from mcp_mirror.core.results.processing import (
     ProcessedResult,
     ProcessingOptions,
     RejectedFrame,

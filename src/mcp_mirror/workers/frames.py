@@ -12,7 +12,7 @@ import msgspec
 
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.resolve import EscapedPath, Pointer
-from mcp_mirror.core.result_processing import ProcessedResult, ProcessingOptions, RejectedFrame
+from mcp_mirror.core.results.processing import ProcessedResult, ProcessingOptions, RejectedFrame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.paths import cut_for_candidates, has_candidates
 from mcp_mirror.payload.json_rpc import Lifted

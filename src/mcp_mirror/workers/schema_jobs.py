@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mcp_mirror.core.argument_faults import ArgumentFault
-from mcp_mirror.core.schema_references import Schema
-from mcp_mirror.core.validation import SchemaCheck, verify_schema
+from mcp_mirror.core.schemas.argument_faults import ArgumentFault
+from mcp_mirror.core.schemas.references import Schema
+from mcp_mirror.core.schemas.validation import SchemaCheck, verify_schema
 from mcp_mirror.settings.limits import UpstreamBounds
 
 if TYPE_CHECKING:
-    from mcp_mirror.core.tool_inspection import InspectedTool
+    from mcp_mirror.core.schemas.tool_inspection import InspectedTool
 
 _COMPILED: Final = 64
 """Compiled schemas in the cache of one worker process."""
@@ -30,7 +30,7 @@ def read_tool(text: bytes) -> dict[str, Any]:
 
 def inspect_text(text: bytes, bounds: UpstreamBounds) -> "InspectedTool":
     """Inspect a tool without verifying its schema. The first call of a process comes after `prepare_inspection`."""
-    from mcp_mirror.core.tool_inspection import inspect_definition  # noqa: PLC0415  # see `prepare_inspection`
+    from mcp_mirror.core.schemas.tool_inspection import inspect_definition  # noqa: PLC0415  # see `prepare_inspection`
 
     return inspect_definition(read_tool(text), bounds)
 
@@ -50,7 +50,7 @@ def prepare() -> None:
 
 def prepare_inspection() -> None:
     """Import in the worker process what only inspections use: the types of MCP take longer than all other imports."""
-    import mcp_mirror.core.tool_inspection  # noqa: F401, PLC0415  # see above
+    import mcp_mirror.core.schemas.tool_inspection  # noqa: F401, PLC0415  # see above
 
 
 class NotCompiled:

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from mcp_mirror.core.argument_faults import ArgumentFault
-from mcp_mirror.core.tool_inspection import InspectedTool, inspect_definition, reject_schema, verify_if_cheap
-from mcp_mirror.core.validation import MAX_WORK
+from mcp_mirror.core.schemas.argument_faults import ArgumentFault
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool, inspect_definition, reject_schema, verify_if_cheap
+from mcp_mirror.core.schemas.validation import MAX_WORK
 from mcp_mirror.settings.upstreams import UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly

@@ -12,11 +12,16 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
-from mcp_mirror.core.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json, read_container, read_json_container
-from mcp_mirror.core.main_parts import find_table, read_levels
-from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
-from mcp_mirror.core.text_format import JSON_LINES, find_delimiter, find_format, measure_heading, read_edges
+from mcp_mirror.core.results.main_parts import find_table, read_levels
+from mcp_mirror.core.results.media import find_embedded_text
+from mcp_mirror.core.texts.embedded_json import (
+    MAX_SEARCHED_BYTES,
+    find_embedded_json,
+    read_container,
+    read_json_container,
+)
+from mcp_mirror.core.texts.formats import JSON_LINES, find_delimiter, find_format, measure_heading, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.tools.tool import ToolInput

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from mcp_mirror.core.schema_references import read_required
+from mcp_mirror.core.schemas.references import read_required
 from mcp_mirror.memory.code.mistakes import TOOLS_CLASS
 from mcp_mirror.memory.code.sandbox import CALL, FOLDER
 from mcp_mirror.memory.code.scripts import ScriptTool

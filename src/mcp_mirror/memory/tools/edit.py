@@ -5,10 +5,10 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.capture import PASS_THROUGH_TOKENS
-from mcp_mirror.core.embedded_json import read_json_container
-from mcp_mirror.core.media import find_embedded_text
 from mcp_mirror.core.resolve import Pointer, measure_substitution, substitute_pointers
+from mcp_mirror.core.results.capture import PASS_THROUGH_TOKENS
+from mcp_mirror.core.results.media import find_embedded_text
+from mcp_mirror.core.texts.embedded_json import read_json_container
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.tools.lookup import find_argument, find_value, query_value
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply

@@ -11,7 +11,7 @@ from typing import Final
 import anyio.to_thread
 import msgspec
 
-from mcp_mirror.core.media import locate_content
+from mcp_mirror.core.results.media import locate_content
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.lookup_errors import quote_path
 from mcp_mirror.memory.tools.lookup import find_argument

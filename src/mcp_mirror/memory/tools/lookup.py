@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.capture import MAX_MEDIA_BYTES
-from mcp_mirror.core.media import Media, find_base64, read_media
+from mcp_mirror.core.results.capture import MAX_MEDIA_BYTES
+from mcp_mirror.core.results.media import Media, find_base64, read_media
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.lookup_errors import ErrorContent

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.embedded_json import find_embedded_json
+from mcp_mirror.core.texts.embedded_json import find_embedded_json
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.tools.lookup import find_argument

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.callers import OWN_NAME
-from mcp_mirror.core.capture import PASS_THROUGH_TOKENS, CaptureRules
-from mcp_mirror.core.result_processing import QUOTED_BYTES, ProcessingOptions, RejectedFrame, process_frame
+from mcp_mirror.core.results.capture import PASS_THROUGH_TOKENS, CaptureRules
+from mcp_mirror.core.results.processing import QUOTED_BYTES, ProcessingOptions, RejectedFrame, process_frame
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import StoreError, ToolError, WireError
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content

@@ -26,8 +26,8 @@ from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.auth.keys import Issuers, KeysUnavailableError
 from mcp_mirror.server.auth.principals import Principal, build_scope_entries, find_principal
 from mcp_mirror.server.auth.proofs import ALGORITHMS, ProofVerifier
-from mcp_mirror.server.graceful_shutdown import ListenStream, is_listen_request
-from mcp_mirror.server.rejected_requests import RejectedRequests
+from mcp_mirror.server.http.graceful_shutdown import ListenStream, is_listen_request
+from mcp_mirror.server.http.rejected_requests import RejectedRequests
 from mcp_mirror.settings.access import AuthPolicy, is_loopback
 from mcp_mirror.settings.policies import ServerPolicy
 

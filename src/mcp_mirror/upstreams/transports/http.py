@@ -22,7 +22,7 @@ from mcp_mirror.security.ssrf_guard import AddressPolicy, SSRFGuardTransport
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Segments
-from mcp_mirror.upstreams.oauth import Authorizer
+from mcp_mirror.upstreams.oauth.tokens import Authorizer
 from mcp_mirror.upstreams.transports.cookies import AcceptCookies
 from mcp_mirror.upstreams.transports.http_bodies import BodyReader, StreamPosition, mark_failure
 from mcp_mirror.upstreams.transports.http_requests import (

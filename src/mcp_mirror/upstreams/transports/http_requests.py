@@ -16,7 +16,7 @@ from mcp_mirror.payload.content_encodings import MAX_ERROR_BYTES, read_beginning
 from mcp_mirror.payload.json_rpc import chunks_of
 from mcp_mirror.settings.upstreams import HttpEndpoint
 from mcp_mirror.types import Segments
-from mcp_mirror.upstreams.oauth import Authorizer, send_authorized
+from mcp_mirror.upstreams.oauth.tokens import Authorizer, send_authorized
 from mcp_mirror.upstreams.transports.cookies import AcceptCookies, create_cookies, keep_cookies
 from mcp_mirror.upstreams.transports.network_errors import find_followed
 

@@ -1,0 +1,1 @@
+"""Schemas of tools: the definitions of twins, and the validation of arguments with its errors."""

@@ -1,0 +1,266 @@
+"""Direct requests over Streamable HTTP, and their responses; see `direct_path`.
+
+A response is JSON, or an event stream from the first message before the result on. A 2025-11-25 client that disconnects
+does not cancel its request; a 2026-07-28 client does.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import count
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.requests import Request
+from starlette.types import Scope, Send
+
+from mcp_mirror.payload.json_rpc import RequestId
+from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
+from mcp_mirror.server.client_channel import (
+    ClientResponse,
+    SdkStream,
+    Session,
+    read_client_result,
+    refused_error,
+    timeout_error,
+)
+from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
+from mcp_mirror.server.http.connections import find_connection
+from mcp_mirror.server.http.exchange import BODY_FOLLOWS, cut_event, send_body, send_chunks
+from mcp_mirror.server.http.graceful_shutdown import set_request_id
+from mcp_mirror.server.request_context import HttpRequest
+from mcp_mirror.server.sessions import Sessions
+from mcp_mirror.system.shared_timer import SharedTimer
+from mcp_mirror.types import Buffer, Segments
+
+_SESSION_HEADER: Final = "mcp-session-id"
+_JSON: Final = "application/json"
+_REQUEST_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
+_PING_INTERVAL: Final = 15.0
+"""Seconds of silence after which the response becomes an event stream with comments, so that proxies keep it open."""
+_LAST_WRITE: Final = 5.0
+"""Seconds that the cancellation of a request to the client may take."""
+_ID_PREFIX: Final = "direct-"
+"""The beginning of the ids of requests to clients; the SDK's ids are numbers."""
+_OK: Final = 200
+_STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"connection", b"keep-alive"),
+    (b"x-accel-buffering", b"no"),
+)
+_EVENT: Final = b"event: message\r\ndata: "
+_EVENT_END: Final = b"\r\n\r\n"
+_PING: Final = b": ping\r\n\r\n"
+
+_ids: Final = count(1)
+
+
+class ResponseStream:
+    """The response to one direct call: JSON, or an event stream from the first message before the outcome on."""
+
+    def __init__(self, send: Send, sender: Sender, session_id: str | None, silence: SharedTimer) -> None:
+        """Begin a response; the timer `silence` runs out for each one that was silent for the interval of pings."""
+        self._send = send
+        self._sender = sender
+        self._silence = silence
+        self._headers = () if session_id is None else ((b"mcp-session-id", session_id.encode("latin-1")),)
+        self._is_stream = False
+        """The head of an event stream was sent."""
+        self._is_closed = False
+        """Nothing more is sent: the outcome was, or the call has ended without one."""
+        self._lock: anyio.Lock | None = None
+        """Keeps the order of events; None before the first one."""
+        self._ping: asyncio.Task[None] | None = None
+        silence.start(self, self._start_ping)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification; see `RequestStream.notify`."""
+        await self._send_event(_encode_message({"method": method, "params": dict(params)}))
+
+    async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """Send a request; see `RequestStream.request`."""
+        if (session := self._sender.session) is None:
+            raise refused_error(NoBackChannelError(method))
+        request_id = f"{_ID_PREFIX}{next(_ids)}"
+        future = session.client_responses[request_id] = asyncio.get_running_loop().create_future()
+        try:
+            message = {"id": request_id, "method": method, **({"params": dict(params)} if params else {})}
+            await self._send_event(_encode_message(message))
+            with anyio.fail_after(seconds):
+                response = await future
+        except TimeoutError:
+            await self._cancel_request(session, request_id, f"timed out after {seconds}s")
+            raise timeout_error(seconds) from None
+        except anyio.get_cancelled_exc_class():
+            await self._cancel_request(session, request_id, "caller cancelled")
+            raise
+        finally:
+            del session.client_responses[request_id]
+        if isinstance(response, types.JSONRPCError):
+            raise refused_error(MCPError.from_error_data(response.error))
+        return read_client_result(method, self._sender.protocol_version, response.result)
+
+    async def _cancel_request(self, session: Session, request_id: str, reason: str) -> None:
+        """Cancel a request to the client, after the outcome of the call on the stream of the session."""
+        stream = SdkStream(session.server_session, None) if self._is_closed else self
+        with anyio.move_on_after(_LAST_WRITE, shield=True):
+            await stream.notify(CANCELLED, {"requestId": request_id, "reason": reason})
+
+    async def send_outcome(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
+        """Send the result or the error of the call, and end the response."""
+        message = write_response(request_id, outcome, has_nulls=not self._sender.caller.is_stateless)
+        if self._lock is not None:
+            async with self._lock:  # an event may be about to begin the stream
+                if self._is_stream:
+                    self.close()
+                    await send_chunks(self._send, cut_event(_EVENT, message, _EVENT_END))
+                    return
+        self.close()
+        status = _OK
+        if self._sender.caller.is_stateless and isinstance(outcome, types.ErrorData):
+            status = ERROR_CODE_HTTP_STATUS.get(outcome.code, _OK)
+        length = str(sum(map(len, message))).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length), *self._headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers, BODY_FOLLOWS: True})
+        await send_body(self._send, message)
+
+    async def end(self) -> None:
+        """End the response of a call without an outcome, with an event stream."""
+        self._lock = self._lock or anyio.Lock()
+        async with self._lock:
+            await self._start_stream()
+            self.close()
+            await send_body(self._send, ())
+
+    def close(self) -> None:
+        """Send no more messages."""
+        self._is_closed = True
+        self._silence.cancel(self)
+
+    async def _start_stream(self) -> None:
+        if not self._is_stream:
+            headers = [*_STREAM_HEADERS, *self._headers]
+            await self._send({"type": "http.response.start", "status": _OK, "headers": headers})
+            self._is_stream = True
+
+    async def _send_event(self, event: bytes) -> None:
+        """Send an event at once, so that a cancelled call leaves no part of one; send nothing after the outcome."""
+        self._lock = self._lock or anyio.Lock()
+        async with self._lock:
+            if not self._is_closed:
+                await self._start_stream()
+                await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    def _start_ping(self) -> None:
+        if self._ping is None or self._ping.done():  # else the client does not read
+            self._ping = asyncio.get_running_loop().create_task(self._send_event(_PING))
+        self._silence.start(self, self._start_ping)
+
+
+class DirectHttp:
+    """Answers direct requests over HTTP."""
+
+    def __init__(self, direct_path: DirectPath, sessions: Sessions) -> None:
+        self._direct_path = direct_path
+        self.sessions = sessions
+        self._silence = SharedTimer(_PING_INTERVAL)
+
+    async def answer(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
+        """Answer a POST request if it is a direct one; return False, with nothing sent, if the SDK must handle it."""
+        opened = self._direct_path.open_request(body)
+        if opened is None or not _is_acceptable(opened, request):
+            return False
+        sender = self._direct_path.find_sender(opened, request)
+        if sender is None or self.sessions.is_anonymous(request.namespace):
+            return False
+        set_request_id(request.scope, opened.id)
+        session_id = request.headers.get(_SESSION_HEADER) if sender.session else None
+        response = ResponseStream(send, sender, session_id, self._silence)
+        try:
+            outcome = await self._run(opened, sender, response, request.scope)
+            if outcome is not None:
+                await response.send_outcome(opened.id, outcome)
+            elif sender.session is None:  # the client has disconnected: no one reads a response
+                return True
+            elif self.sessions.find(request.session_key) is sender.session:  # the client has cancelled the request
+                await response.send_outcome(opened.id, _REQUEST_CANCELLED)
+            else:  # the session has ended
+                await response.end()
+        finally:
+            response.close()
+        return True
+
+    async def _run(
+        self, opened: DirectRequest, sender: Sender, response: ResponseStream, scope: Scope
+    ) -> Segments | types.ErrorData | None:
+        """Return the outcome of a request; None without one, because the client or the end of its session cancelled it.
+
+        A 2026-07-28 client cancels its request when it disconnects.
+        """
+        session = sender.session
+        cancel = session.direct_requests.open(opened.id) if session else RequestScope()
+        connection = find_connection(scope) if session is None else None
+        if connection:
+            connection.watch_disconnect(cancel.cancel)
+        outcome: Segments | types.ErrorData | None = None
+        try:
+            with cancel:
+                outcome = await self._direct_path.answer(opened, sender, response)
+        finally:
+            if connection:
+                connection.watch_disconnect(None)
+            if session:
+                session.direct_requests.close(opened.id, cancel)
+        return None if cancel.cancel_called else outcome
+
+    def apply(self, message: types.JSONRPCMessage, request: HttpRequest) -> bool:
+        """Apply a message, without its payload, to the direct requests of its session.
+
+        Return whether it was the response to a request for one of them. The SDK must handle all other messages.
+        """
+        session = self.sessions.find(request.session_key)
+        if session is None or not session.direct_requests:
+            return False
+        session.direct_requests.apply(message)
+        if isinstance(message, ClientResponse) and (future := session.client_responses.get(message.id)) is not None:
+            if not future.done():
+                future.set_result(message)
+            return True
+        return False
+
+
+def _encode_message(message: Mapping[str, Any]) -> bytes:
+    """Return a JSON-RPC message as an event."""
+    return _EVENT + json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + _EVENT_END
+
+
+def _is_acceptable(opened: DirectRequest, request: HttpRequest) -> bool:
+    """Whether the SDK would accept the headers of a request."""
+    headers = request.headers
+    if len(headers) < len(request.scope["headers"]) or not _accepts_both(headers.get("accept", "")):
+        return False
+    if headers["content-type"].partition(";")[0].strip() != _JSON:
+        return False
+    version = headers.get("mcp-protocol-version")
+    if not opened.envelope:
+        return version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
+    # The SDK has accepted the envelope before; what is left to compare are the headers.
+    return (
+        version == opened.meta.get(types.PROTOCOL_VERSION_META_KEY)
+        and headers.get("mcp-method") == opened.method
+        and (opened.method != TOOL_CALL or decode_header_value(headers.get("mcp-name")) == opened.name)
+    )
+
+
+@lru_cache(32)
+def _accepts_both(accept: str) -> bool:
+    """Whether an `Accept` header admits JSON and event streams."""
+    request = Request({"type": "http", "headers": [(b"accept", accept.encode("latin-1"))]})
+    return all(check_accept_headers(request))

@@ -1,0 +1,1 @@
+"""OAuth for upstreams: tokens, where they are kept, and the servers that issue them."""
