@@ -12,18 +12,20 @@ from mcp_mirror.errors import RefusalReason, ToolError, UpstreamError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.server.http.rejected_requests import RejectedRequests
+from mcp_mirror.settings.labels import Labels
 from mcp_mirror.settings.policies import AuditPolicy
 
+LABELS = Labels(frozenset({"crm"}), "untrusted", "public")
 BASE = "report-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
 SHORT = PathHasher(b"k" * 32)
 TIME = "2026-01-02T03:04:05.678Z"
 
 
 def test_a_trace_takes_over_the_result_of_another_call() -> None:
-    begun = CallTrace(path="p-1", labels={"a": "b"}, detail={"script": "x"}, hidden_tokens=3, upstream="crm")
+    begun = CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, hidden_tokens=3, upstream="crm")
     trace = CallTrace(sent=5)
     trace.take_result(begun)
-    assert trace == CallTrace(path="p-1", labels={"a": "b"}, detail={"script": "x"}, hidden_tokens=3, sent=5)
+    assert trace == CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, hidden_tokens=3, sent=5)
 
 
 def test_a_trace_notes_each_input_and_each_producer_once() -> None:

@@ -132,13 +132,13 @@ class ResultProcessor(msgspec.Struct, frozen=True):
     async def store(self, options: ProcessingOptions, processed: CallResult) -> None:
         """Store what the processing captured, and note it in the call's trace."""
         call, captured, trace = self.call, processed.result.captured, self.call.trace
-        trace.labels = format_labels(processed.labels)
+        trace.labels = processed.labels
         if captured.value is not None:
             digest = (await run_by_size(len(call.arguments), hashlib.sha256, call.arguments)).hexdigest()
             paths = tuple(sorted({str(value.path) for value in self.inputs.values.values()}))
             provenance = Provenance(self.entry.upstream, self.entry.tool, digest, paths, trace.traceparent)
             writer = self.gateway.writer
-            await writer.store_result(call.namespace, provenance, options, captured, trace.labels)
+            await writer.store_result(call.namespace, provenance, options, captured, format_labels(processed.labels))
             writer.notices.add(call.namespace, processed.result.notice)
             trace.path = options.bases.value
         trace.other_members = captured.other_members

@@ -150,12 +150,11 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         """
         if call.script is None or not call.trace.upstream:
             return None
-        flows, noted = self.gateway.state.flows, call.trace.labels
-        if not noted:
-            given = flows.join(call.script.labels, call.trace.input_labels or flows.lowest)
-            return flows.labels_of_result(call.trace.upstream, given)
-        own = Labels(frozenset(noted["sources"].split(",")), noted["integrity"], noted["confidentiality"])
-        return flows.join(own, call.script.labels)
+        flows, trace = self.gateway.state.flows, call.trace
+        if trace.labels is not None:
+            return flows.join(trace.labels, call.script.labels)
+        given = flows.join(call.script.labels, trace.input_labels or flows.lowest)
+        return flows.labels_of_result(trace.upstream, given)
 
 
 async def _read_value(call: Call, reply: ToolResult) -> Buffer:

@@ -118,8 +118,8 @@ class CallTrace:
     """The slugs by which memory paths in the arguments were searched; None if they were not searched."""
     other_members: bytes = b"{}"
     """The members of the stored result beside its value, a JSON object."""
-    labels: Mapping[str, Any] = field(default_factory=dict)
-    """The flow labels of the result."""
+    labels: Labels | None = None
+    """The flow labels of the result; None before they are known."""
     input_labels: Labels | None = None
     """The joined flow labels of the stored values that the arguments name; None before they are known."""
     reason: RefusalReason | None = None

@@ -14,6 +14,7 @@ from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord, CallTrace
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
 from mcp_mirror.observability.logging import log_members
+from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.system.slices import run_by_values
 from mcp_mirror.types import Buffer
@@ -94,7 +95,7 @@ def _record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditR
         tool=name_tool(call),
         outcome=reason or outcome,
         path=call.trace.path,
-        labels=call.trace.labels,
+        labels=format_labels(call.trace.labels) if call.trace.labels else {},
         upstream=_find_upstream(call),
         correlation=call.id,
         detail=call.trace.detail,

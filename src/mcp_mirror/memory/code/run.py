@@ -38,7 +38,6 @@ from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
 from mcp_mirror.paths import SHOWN_END
-from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.policies import CodePolicy, ScriptAccess
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_size
@@ -78,7 +77,7 @@ async def run(call: ToolInput) -> Content:
             "inputs": " ".join(inputs.paths),
             "calls": str(progress.calls),
         }
-        memory.trace.labels = format_labels(progress.labels)
+        memory.trace.labels = progress.labels
     memory.trace.returned = None if outcome.failure else outcome.value
     memory.trace.printed = progress.text
     is_rejected = outcome.failure is not None and outcome.failure.kind == TYPE_CHECK  # before it ran

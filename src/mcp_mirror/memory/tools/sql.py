@@ -20,7 +20,6 @@ from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_hidden, show
 from mcp_mirror.memory.tools.tool import Arguments, Content, MemoryTool, ToolInput, build_answer_content
 from mcp_mirror.query.sql import SqlFailure
-from mcp_mirror.security.flows import format_labels
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
@@ -126,7 +125,7 @@ async def _query_tables(call: ToolInput, given: bytes | None) -> Content:
         "sql": hashlib.sha256(sql.encode("utf-8", "replace")).hexdigest(),
         "inputs": " ".join(inputs.paths),
     }
-    memory.trace.labels = format_labels(inputs.labels)
+    memory.trace.labels = inputs.labels
     sql_call = SqlCall(sql, inputs.inputs, call.namespace, memory.tools.timeout, memory.tools.query_bytes)
     async with memory.sql.run(sql_call, memory.spool) as answer:
         is_shown = memory.flows.may_show(inputs.labels)
