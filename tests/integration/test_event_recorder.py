@@ -10,9 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
-from mcp_mirror.core.replies import build_error_reply
-from mcp_mirror.errors import RefusalReason, StoreError
-from mcp_mirror.gateway.call import Call
+from mcp_mirror.errors import RefusalReason, StoreError, ToolError
+from mcp_mirror.gateway.call import Call, reply_to_error
 from mcp_mirror.gateway.stages.reporting import ReportStage
 from mcp_mirror.observability.audit import NO_AUDIT
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall, read_calls
@@ -243,10 +242,20 @@ async def test_the_stage_records_what_the_call_became(log: FickleLog) -> None:
     assert (event.path, event.inputs, event.arguments) == (PATH, ("other-1",), '{"a":null}')
 
 
+async def test_the_stage_records_a_refusal_in_the_words_for_logs(log: FickleLog) -> None:
+    async def refuse(call: Call) -> Any:
+        call.trace.upstream = "raw"
+        error = ToolError("No key. Its keys are x.", RefusalReason.UNKNOWN_PATH)
+        return reply_to_error(call, error.with_log_message("No key."))
+
+    await recorded(log, call_of(), refuse)
+    [(_, event)] = await read_calls(log, LOCAL, limit=9)
+    assert (event.reason, event.why) == ("unknown path", (("", "", "No key."),))
+
+
 async def test_the_stage_records_refusals_errors_and_cancellations(log: FickleLog) -> None:
     async def refuse(call: Call) -> Any:
-        call.trace.reason = RefusalReason.BUSY
-        return build_error_reply("It is busy. Wait.")
+        return reply_to_error(call, ToolError("It is busy. Wait.", RefusalReason.BUSY))
 
     async def fail(_call: Call) -> Any:
         raise StoreError("It is away.")

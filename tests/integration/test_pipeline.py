@@ -204,7 +204,7 @@ async def test_a_record_has_the_outcome_and_no_name_of_an_unknown_tool() -> None
     stage = ReportStage(Audit(sink), None, PathHasher(b"key"), lambda: 1.0)
 
     async def refuse(call: Call) -> Any:
-        call.trace.reason = RefusalReason.UNKNOWN_TOOL
+        call.trace.refusal = ToolError("No.", RefusalReason.UNKNOWN_TOOL)
         return OK
 
     async def called(call: Call) -> Any:

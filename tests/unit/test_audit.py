@@ -8,7 +8,6 @@ from computing import least_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.errors import RefusalReason, ToolError, UpstreamError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.server.http.rejected_requests import RejectedRequests
@@ -37,14 +36,6 @@ def test_a_trace_notes_each_input_and_each_producer_once() -> None:
     other = CallTrace()
     other.take_result(trace)
     assert (other.inputs, other.producers) == (trace.inputs, trace.producers)
-
-
-def test_a_trace_notes_why_a_call_was_refused_in_the_words_for_logs() -> None:
-    trace = CallTrace()
-    trace.note_refusal(UpstreamError("The upstream is down."))
-    assert (trace.reason, trace.refusal) == (None, "")
-    trace.note_refusal(ToolError("No key. Its keys are x.", RefusalReason.UNKNOWN_PATH).with_log_message("No key."))
-    assert (trace.reason, trace.refusal) == (RefusalReason.UNKNOWN_PATH, "No key.")
 
 
 def line(record: AuditRecord) -> str:

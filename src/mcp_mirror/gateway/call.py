@@ -168,7 +168,8 @@ async def answer_errors(call: Call, call_next: Next) -> ToolResult:
 
 def reply_to_error(call: Call, error: MirrorError) -> ToolResult:
     """Return the reply of a call that failed, a tool error, and note in the call's trace why it was refused."""
-    call.trace.note_refusal(error)
+    if error.reason:
+        call.trace.refusal = error
     drop_tracebacks(error)
     return build_error_reply(str(error))
 

@@ -122,10 +122,8 @@ class CallTrace:
     """The flow labels of the result; None before they are known."""
     input_labels: Labels | None = None
     """The joined flow labels of the stored values that the arguments name; None before they are known."""
-    reason: RefusalReason | None = None
-    """Why the call was refused; None if it was not."""
-    refusal: str = ""
-    """The message of the refusal for logs; empty: that of the reply."""
+    refusal: MirrorError | None = None
+    """The error with which the gateway refused the call; None if it did not."""
     traceparent: str = ""
     """The W3C trace context of the call; empty without traces."""
     span: Any = field(default=None, repr=False)
@@ -147,6 +145,11 @@ class CallTrace:
     printed: str = field(default="", repr=False)
     """The text that a script printed, for the program that runs the gateway."""
 
+    @property
+    def reason(self) -> RefusalReason | None:
+        """Why the gateway refused the call; None if it did not."""
+        return self.refusal.reason if self.refusal else None
+
     def add_inputs(self, paths: Iterable[str]) -> None:
         """Note stored values that the call uses."""
         self.inputs = tuple(dict.fromkeys((*self.inputs, *paths)))
@@ -156,15 +159,10 @@ class CallTrace:
         if producer and producer not in self.producers:
             self.producers += (producer,)
 
-    def note_refusal(self, error: MirrorError) -> None:
-        """Note why the call was refused; nothing if something else failed."""
-        if error.reason:
-            self.reason, self.refusal = error.reason, error.log_message
-
     def take_result(self, other: "CallTrace") -> None:
         """Take over the facts about the result from the trace of the call that began the work."""
         self.path, self.labels, self.detail = other.path, other.labels, other.detail
-        self.reason, self.refusal = other.reason, other.refusal
+        self.refusal = other.refusal
         self.hidden_tokens, self.other_members = other.hidden_tokens, other.other_members
         self.inputs, self.producers = other.inputs, other.producers
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.core.replies import ToolResult, build_error_reply, count_reply_bytes, count_result_tokens, read_texts
-from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError
-from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find_refusal, name_tool
+from mcp_mirror.core.replies import ToolResult, count_reply_bytes, count_result_tokens
+from mcp_mirror.errors import RefusalReason, RefusedError, ToolError
+from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find_refusal, name_tool, reply_to_error
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord, CallTrace
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall
@@ -24,7 +24,6 @@ UNWRITTEN: Final = (
     "The gateway cannot write its audit log, and `audit.required` forbids calls without a record. "
     "Nothing was called. Try again later, and report this to the operator."
 )
-_UNWRITTEN_REPLY: Final = build_error_reply(UNWRITTEN)
 _logger = logging.getLogger("mcp_mirror.gateway.stages.call_log")  # operators select the lines of calls by it
 _UNKNOWN_TOOL: Final = "No tool has the name that the client called."
 """In place of an error that repeats the name, which may be any text."""
@@ -51,13 +50,12 @@ class ReportStage(msgspec.Struct, frozen=True):
         is_admitted = await self.audit.admit(_record_of(call, "begun", find_refusal(call, call.catalog)))
         if is_admitted:
             return await call_next(call)
-        call.trace.reason = RefusalReason.NO_AUDIT_RECORD
-        return _UNWRITTEN_REPLY
+        return reply_to_error(call, ToolError(UNWRITTEN, RefusalReason.NO_AUDIT_RECORD))
 
     def _report(self, call: Call, end: CallEnd) -> None:
         if self.recorder is not None:
             self.recorder.add(_build_event(call, end))
-        is_audited = self.audit.sink is not None and end.reply is not _UNWRITTEN_REPLY
+        is_audited = self.audit.sink is not None and call.trace.reason is not RefusalReason.NO_AUDIT_RECORD
         is_logged = _logger.isEnabledFor(logging.INFO)
         if not is_audited and not is_logged:
             return
@@ -105,8 +103,7 @@ def _record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditR
 def _build_event(call: Call, end: CallEnd) -> FinishedCall:
     """Return a call for the event log."""
     trace, size, tool = call.trace, len(call.arguments), name_tool(call)
-    message = str(end.error) if isinstance(end.error, MirrorError) else ""
-    refusal = (trace.refusal or message or read_texts(end.reply)) if trace.reason else ""
+    refusal = trace.refusal.log_message if trace.refusal else ""
     if refusal and tool == UNKNOWN:
         refusal = _UNKNOWN_TOOL
     event = CallEvent(
