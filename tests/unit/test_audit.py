@@ -27,17 +27,6 @@ def test_a_trace_takes_over_the_result_of_another_call() -> None:
     assert trace == CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, hidden_tokens=3, sent=5)
 
 
-def test_a_trace_notes_each_input_and_each_producer_once() -> None:
-    trace = CallTrace()
-    for path, producer in (("p-1", "call 1"), ("p-1/a", "call 1"), ("p-2", ""), ("p-1", "call 1"), ("p-3", "call 3")):
-        trace.add_inputs((path,))
-        trace.add_producer(producer)
-    assert (trace.inputs, trace.producers) == (("p-1", "p-1/a", "p-2", "p-3"), ("call 1", "call 3"))
-    other = CallTrace()
-    other.take_result(trace)
-    assert (other.inputs, other.producers) == (trace.inputs, trace.producers)
-
-
 def line(record: AuditRecord) -> str:
     return format_record(record, TIME, SHORT).decode("ascii")
 

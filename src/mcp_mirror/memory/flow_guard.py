@@ -192,9 +192,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
                 if loaded[key] is None and wanted[key].is_known:
                     raise await unknown_path_error(self.writer.store, self.guard.namespace, wanted[key].text)
         values = {pointer: value for pointer in loadable if (value := loaded[pointer.path or pointer.text])}
-        self.guard.trace.add_inputs(str(value.path) for value in values.values())
-        for value in values.values():
-            self.guard.trace.add_producer(value.producer)
+        self.guard.trace.inputs |= {str(value.path): value.producer for value in values.values()}
         return values
 
     async def _load_one(self, pointer: Pointer, described: Descriptions) -> FoundValue | None:

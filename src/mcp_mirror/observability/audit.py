@@ -5,7 +5,7 @@ wait and never fails.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -112,8 +112,9 @@ class CallTrace:
     upstream: str = ""
     path: str | None = None
     """The memory path of the stored value."""
-    inputs: tuple[str, ...] = ()
-    """The memory paths of the stored values that the call used."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """The memory paths of the stored values that the call used, each with the trace context of the call that produced
+    the value, empty without traces."""
     path_slugs: frozenset[str] | None = None
     """The slugs by which memory paths in the arguments were searched; None if they were not searched."""
     other_members: bytes = b"{}"
@@ -128,16 +129,12 @@ class CallTrace:
     """The W3C trace context of the call; empty without traces."""
     span: Any = field(default=None, repr=False)
     """The span of the call; None without traces."""
-    producers: tuple[str, ...] = ()
-    """The trace contexts of the calls that produced the input values."""
     hidden_tokens: int = 0
     """Tokens of the stored result that a path or a preview replaces."""
     shown: str = field(default="", repr=False)
     """The text of the result that the reply begins with, whose tokens were counted before."""
     sent: int | None = None
     """Tokens of the reply; None if they were not counted yet."""
-    kept_out: int = 0
-    """Tokens that the model did not have to read, because a path replaces the value."""
     detail: Mapping[str, str] = field(default_factory=dict)
     """Further members of the audit record."""
     returned: Buffer | None = field(default=None, repr=False)
@@ -150,21 +147,17 @@ class CallTrace:
         """Why the gateway refused the call; None if it did not."""
         return self.refusal.reason if self.refusal else None
 
-    def add_inputs(self, paths: Iterable[str]) -> None:
-        """Note stored values that the call uses."""
-        self.inputs = tuple(dict.fromkeys((*self.inputs, *paths)))
-
-    def add_producer(self, producer: str) -> None:
-        """Note the trace context of the call that produced an input value, empty without traces."""
-        if producer and producer not in self.producers:
-            self.producers += (producer,)
+    @property
+    def kept_out(self) -> int:
+        """Tokens that the model did not have to read, because a path replaces the value; 0 before they are counted."""
+        return 0 if self.sent is None else max(self.hidden_tokens - self.sent, 0)
 
     def take_result(self, other: "CallTrace") -> None:
         """Take over the facts about the result from the trace of the call that began the work."""
         self.path, self.labels, self.detail = other.path, other.labels, other.detail
         self.refusal = other.refusal
         self.hidden_tokens, self.other_members = other.hidden_tokens, other.other_members
-        self.inputs, self.producers = other.inputs, other.producers
+        self.inputs = other.inputs
 
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:

@@ -118,7 +118,7 @@ def _build_event(call: Call, end: CallEnd) -> FinishedCall:
         sent=trace.sent or 0,
         kept_out=trace.kept_out,
         path=trace.path or "",
-        inputs=trace.inputs,
+        inputs=tuple(trace.inputs),
         parent=trace.detail.get("script_call", ""),
     )
     arguments = bytes(call.arguments) if size <= MAX_ARGUMENTS else None
@@ -136,7 +136,7 @@ def _find_upstream(call: Call) -> str:
 
 
 class UsageStage(msgspec.Struct, frozen=True):
-    """Counts sent and saved tokens by namespace, and notes them in the call's trace."""
+    """Counts sent and saved tokens by namespace, and notes those sent in the call's trace."""
 
     usage_counter: UsageCounter
     estimate: Callable[[Buffer], int]
@@ -162,5 +162,5 @@ class UsageStage(msgspec.Struct, frozen=True):
         return reply
 
     def _add(self, namespace: str, trace: CallTrace, sent: int) -> None:
-        trace.sent, trace.kept_out = sent, max(trace.hidden_tokens - sent, 0)
+        trace.sent = sent
         self.usage_counter.add(namespace, sent, trace.kept_out)

@@ -77,7 +77,7 @@ class TelemetryStage(msgspec.Struct, frozen=True):
 
     def _end_span(self, tracing: "Tracing", call: Call, end: CallEnd) -> None:
         trace = call.trace
-        for producer in trace.producers:
+        for producer in dict.fromkeys(filter(None, trace.inputs.values())):
             tracing.link(trace.span, producer)
         if call.script is None:
             trace.span.set_attributes(self.describe_client(call.channel))

@@ -154,8 +154,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
             write_audit("refusal", RefusalReason.UNKNOWN_PATH)
         raise
     write_audit("read", "ok", len(found_value.blob))
-    memory.trace.add_inputs((str(found_value.path),))
-    memory.trace.add_producer(found_value.producer)
+    memory.trace.inputs[str(found_value.path)] = found_value.producer
     return found_value
 
 
