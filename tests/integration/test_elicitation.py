@@ -244,7 +244,7 @@ Send = Callable[[ClientChannel], Awaitable[RawResponse]]
 
 
 @asynccontextmanager
-async def suspending(seconds: float = BOUND) -> AsyncIterator[SuspendedCalls]:
+async def suspending(seconds: float = BOUND) -> AsyncIterator[SuspendedCalls[RawResponse]]:
     """Yield suspended calls; all have ended when the context ends."""
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
@@ -541,7 +541,7 @@ async def test_removing_the_server_ends_its_suspended_calls_with_an_error() -> N
     ended: list[str] = []
     with anyio.fail_after(60):
         async with anyio.create_task_group() as client, anyio.create_task_group() as servers:
-            calls = SuspendedCalls(servers, 60)
+            calls: SuspendedCalls[RawResponse] = SuspendedCalls(servers, 60)
 
             async def wait() -> None:
                 with pytest.raises(UpstreamError) as raised:
@@ -560,7 +560,7 @@ async def test_removing_the_server_ends_its_suspended_calls_with_an_error() -> N
 
 async def test_an_unexpected_error_fails_only_its_suspended_call() -> None:
     async with anyio.create_task_group() as tasks:
-        calls = SuspendedCalls(tasks, 0.05)
+        calls: SuspendedCalls[RawResponse] = SuspendedCalls(tasks, 0.05)
 
         async def breaks(_channel: ClientChannel) -> RawResponse:
             raise LookupError

@@ -27,7 +27,7 @@ async def test_an_input_request_is_returned_before_a_result_that_is_there_too() 
     answers: list[Any] = []
 
     async with anyio.create_task_group() as tasks:
-        calls = SuspendedCalls(tasks, 600)
+        calls: SuspendedCalls[RawResponse] = SuspendedCalls(tasks, 600)
 
         async def request_input(suspended: ClientChannel) -> None:
             answers.append(await suspended.request("elicitation/create", FORM))
@@ -58,7 +58,7 @@ async def test_a_result_that_no_client_fetched_is_deleted_at_the_stop(tmp_path: 
         assert isinstance(frame, SpooledFrame)
 
         async with anyio.create_task_group() as tasks:
-            calls = SuspendedCalls(tasks, 600)
+            calls: SuspendedCalls[RawResponse] = SuspendedCalls(tasks, 600)
 
             async def send(suspended: ClientChannel) -> RawResponse:
                 tasks.start_soon(suspended.request, "elicitation/create", FORM)
@@ -73,7 +73,7 @@ async def test_a_result_that_no_client_fetched_is_deleted_at_the_stop(tmp_path: 
 
 async def test_a_call_to_a_stopped_upstream_is_an_error() -> None:
     async with anyio.create_task_group() as tasks:
-        calls = SuspendedCalls(tasks, 600)
+        calls: SuspendedCalls[RawResponse] = SuspendedCalls(tasks, 600)
 
     async def send(_suspended: ClientChannel) -> RawResponse:
         return RESULT

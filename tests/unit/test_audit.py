@@ -8,6 +8,7 @@ from computing import least_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.server.http.rejected_requests import RejectedRequests
@@ -20,11 +21,12 @@ SHORT = PathHasher(b"k" * 32)
 TIME = "2026-01-02T03:04:05.678Z"
 
 
-def test_a_trace_takes_over_the_result_of_another_call() -> None:
-    begun = CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, hidden_tokens=3, upstream="crm")
-    trace = CallTrace(sent=5)
+def test_a_trace_takes_over_what_the_script_of_another_call_has_done() -> None:
+    refusal = ToolError("No.", RefusalReason.FLOW)
+    begun = CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, inputs={"p-2": ""}, refusal=refusal, sent=5)
+    trace = CallTrace()
     trace.take_result(begun)
-    assert trace == CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, hidden_tokens=3, sent=5)
+    assert trace == CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, inputs={"p-2": ""}, refusal=refusal)
 
 
 def line(record: AuditRecord) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,13 +34,12 @@ from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
-from mcp_mirror.payload.json_rpc import contiguous
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.tokens import upper_estimator
-from mcp_mirror.types import Buffer, Descriptor, Segments
+from mcp_mirror.types import Descriptor, Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -67,14 +65,6 @@ _MAX_NAMESPACES: Final = 1_000
 """Namespaces whose slugs of other processes are remembered."""
 _MAX_CONVERSATIONS: Final = 10_000
 """Conversations of which it is known whether their last result was stored."""
-
-
-class _TracedReply(dict[str, Buffer]):
-    """The reply of a script, with the trace of the call that began it: a later call of the client returns it."""
-
-    def __init__(self, trace: CallTrace, reply: ToolResult) -> None:
-        super().__init__({key: contiguous(part) for key, part in reply.items()})
-        self.trace = trace
 
 
 class Dispatcher:
@@ -112,9 +102,9 @@ class Dispatcher:
         """Run a script for a client that brings answers of the user by repeating the call; the script waits for it."""
         suspended = self._gateway.suspended_scripts
 
-        async def run(channel: ClientChannel) -> Mapping[str, Buffer]:
+        async def run(channel: ClientChannel) -> tuple[ToolResult, CallTrace]:
             answer = partial(self._run_own_tool, tool=tool, channel=channel)
-            return _TracedReply(call.trace, await answer_errors(call, answer))
+            return await answer_errors(call, answer), call.trace
 
         if call.input_round is None:
             outcome = await suspended.begin(call.channel, run)
@@ -122,9 +112,9 @@ class Dispatcher:
             outcome = await suspended.resume(call.input_round, call.channel)
         if isinstance(outcome, InputRequired):
             return _require_input(call, outcome)
-        assert isinstance(outcome, _TracedReply)  # noqa: S101  # `run` returns nothing else
-        call.trace.take_result(outcome.trace)
-        return outcome
+        reply, trace = outcome
+        call.trace.take_result(trace)
+        return reply
 
     async def _run_own_tool(self, call: Call, tool: MemoryTool, channel: ClientChannel | None = None) -> ToolResult:
         sandbox, scripts = self._gateway.sandbox, None

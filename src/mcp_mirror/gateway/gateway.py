@@ -7,6 +7,7 @@ from typing import Any, Final, TypedDict, Unpack
 from uuid import UUID
 
 from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
@@ -73,8 +74,9 @@ class Gateway:
     """Runs scripts; None without the extra `code`."""
     sql: SqlWorkers | None
     """Runs SQL queries; None without the extra `sql`."""
-    suspended_scripts: SuspendedCalls
-    """Scripts that wait for the answer of a user whose client repeats the call with it."""
+    suspended_scripts: SuspendedCalls[tuple[ToolResult, CallTrace]]
+    """Scripts that wait for the answer of a user whose client repeats the call with it, each with the trace of the call
+    that began it."""
     state: RuntimeState = field(init=False)
     """The configuration, catalogs and pipeline, all that a reload replaces. Set before the first call: the pipeline's
     innermost step refers to this object."""

@@ -152,12 +152,10 @@ class CallTrace:
         """Tokens that the model did not have to read, because a path replaces the value; 0 before they are counted."""
         return 0 if self.sent is None else max(self.hidden_tokens - self.sent, 0)
 
-    def take_result(self, other: "CallTrace") -> None:
-        """Take over the facts about the result from the trace of the call that began the work."""
-        self.path, self.labels, self.detail = other.path, other.labels, other.detail
-        self.refusal = other.refusal
-        self.hidden_tokens, self.other_members = other.hidden_tokens, other.other_members
-        self.inputs = other.inputs
+    def take_result(self, begun: "CallTrace") -> None:
+        """Take over what a script has done from the trace of the call that began it."""
+        self.path, self.labels, self.detail = begun.path, begun.labels, begun.detail
+        self.inputs, self.refusal = begun.inputs, begun.refusal
 
 
 def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> bytes:

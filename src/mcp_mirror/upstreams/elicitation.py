@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Any, Final, Generic, NotRequired, TypedDict, TypeVar
 
 import anyio
 import mcp_types as types
@@ -50,6 +50,9 @@ _NOT_CONFORMING: Final = "requests input in a form that does not conform to MCP"
 _MODERN: Final = "2026-07-28"
 _TOO_MANY: Final = f"more than {MAX_INPUT_VALUES:,} members and items"
 _ABANDONED: Final = "The call was ended: its input request was not answered in time, or its server is gone."
+
+
+_Outcome = TypeVar("_Outcome")
 
 
 class InputRequired(msgspec.Struct, frozen=True):
@@ -269,7 +272,7 @@ class _OpenRequest(msgspec.Struct):
     answer: Mapping[str, Any] | None = None
 
 
-class SuspendedCall:
+class SuspendedCall(Generic[_Outcome]):
     """A call in flight that outlives the request that began it. To the server's session it is a client channel."""
 
     def __init__(self, channel: ClientChannel, timeout: float) -> None:
@@ -286,7 +289,7 @@ class SuspendedCall:
         self._current: ClientChannel | None = channel
         self._open: dict[str, _OpenRequest] = {}
         self._request_count = 0
-        self._outcome: RawResponse | UpstreamError | None = None
+        self._outcome: _Outcome | UpstreamError | None = None
         self._is_taken = False
         self._changed = anyio.Event()
 
@@ -333,7 +336,7 @@ class SuspendedCall:
                 waiting.answer = answer
                 waiting.answered.set()
 
-    def finish(self, outcome: RawResponse | UpstreamError) -> None:
+    def finish(self, outcome: _Outcome | UpstreamError) -> None:
         """Set the outcome of the call."""
         self._outcome = outcome
         self._notify_waiters()
@@ -347,7 +350,7 @@ class SuspendedCall:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def wait(self, channel: ClientChannel) -> RawResponse | InputRequired:
+    async def wait(self, channel: ClientChannel) -> _Outcome | InputRequired:
         """Wait for the outcome or for input requests. A caller that disconnects during the wait ends the call.
 
         Raises:
@@ -378,18 +381,18 @@ class SuspendedCall:
         return self._outcome
 
 
-class SuspendedCalls:
-    """The calls to one upstream that may be suspended until a client brings answers."""
+class SuspendedCalls(Generic[_Outcome]):
+    """The calls to one upstream, or of scripts, that may be suspended until a client brings answers."""
 
     def __init__(self, tasks: TaskGroup, timeout: float) -> None:
         """Create an empty collection; the tasks run the calls, and an answer may take `timeout` seconds."""
         self._tasks = tasks
         self._timeout = timeout
-        self._calls: dict[str, SuspendedCall] = {}
+        self._calls: dict[str, SuspendedCall[_Outcome]] = {}
 
     async def begin(
-        self, channel: ClientChannel, send: Callable[[ClientChannel], Awaitable[RawResponse]]
-    ) -> RawResponse | InputRequired:
+        self, channel: ClientChannel, send: Callable[[ClientChannel], Awaitable[_Outcome]]
+    ) -> _Outcome | InputRequired:
         """Begin a call to a server that may send requests during the call.
 
         Raises:
@@ -401,7 +404,7 @@ class SuspendedCalls:
         if sum(not one.is_waiting for one in own) >= _MAX_OF_PRINCIPAL:
             reason = f"{_MAX_OF_PRINCIPAL} calls of this principal already wait for answers of users."
             raise UpstreamError(f"{reason} Answer or cancel them, or try again later.")
-        call = SuspendedCall(channel, self._timeout)
+        call: SuspendedCall[_Outcome] = SuspendedCall(channel, self._timeout)
         try:
             self._tasks.start_soon(self._run, call, send)
         except RuntimeError:  # the task group has ended: a reload stopped the upstream
@@ -409,7 +412,7 @@ class SuspendedCalls:
         self._calls[call.id] = call
         return await call.wait(channel)
 
-    async def resume(self, answered: InputRound, channel: ClientChannel) -> RawResponse | InputRequired:
+    async def resume(self, answered: InputRound, channel: ClientChannel) -> _Outcome | InputRequired:
         """Continue a suspended call with the client's answers.
 
         Raises:
@@ -427,8 +430,8 @@ class SuspendedCalls:
         call.answer(answers)
         return await call.wait(channel)
 
-    async def _run(self, call: SuspendedCall, send: Callable[[ClientChannel], Awaitable[RawResponse]]) -> None:
-        outcome: RawResponse | UpstreamError = UpstreamError(_ABANDONED)
+    async def _run(self, call: SuspendedCall[_Outcome], send: Callable[[ClientChannel], Awaitable[_Outcome]]) -> None:
+        outcome: _Outcome | UpstreamError = UpstreamError(_ABANDONED)
         try:
             with call.scope:
                 outcome = await send(call)

@@ -113,7 +113,7 @@ class ServerUpstream:
         """The dedicated connection that each owner used last."""
         self._tasks = anyio.create_task_group()
         self._input_rounds = InputRounds(policy.name, policy.bounds.max_input_requests_per_call, self._settings.backlog)
-        self._suspended = SuspendedCalls(self._tasks, dependencies.answer_timeout)
+        self._suspended: SuspendedCalls[RawResponse] = SuspendedCalls(self._tasks, dependencies.answer_timeout)
         self._refuses_handshakes = False
         """The server rejects the handshake of protocol version 2025-11-25, so all callers use the shared connection."""
         self._waiting = 0
