@@ -104,10 +104,11 @@ def test_a_broken_response_is_an_error_for_the_transport(broken: bytes) -> None:
     request = begun(bypass)
     with pytest.raises(WireError):
         bypass.inbound(response(request, broken))
-    assert bypass.fail(str(request.id), types.PARSE_ERROR, "broken")
-    assert request.outcome == types.ErrorData(code=types.PARSE_ERROR, message="broken")
-    assert not bypass.fail(request.id, types.PARSE_ERROR, "again")
-    assert not bypass.fail(None, types.PARSE_ERROR, "nothing")
+    error = types.ErrorData(code=types.PARSE_ERROR, message="broken")
+    assert bypass.fail(str(request.id), error)
+    assert request.outcome == error
+    assert not bypass.fail(request.id, error)
+    assert not bypass.fail(None, error)
 
 
 def test_a_second_or_late_response_to_a_request_is_dropped(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from mcp_mirror.upstreams.transports.network_errors import (
     FailureKind,
     explain_failed_connection,
     omit_scopes,
-    read_mark,
+    read_failure,
 )
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
 from mcp_mirror.upstreams.upstream_request import CHECK_EFFECTS, TRY_AGAIN
@@ -61,7 +61,7 @@ _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
 
 _REFUSALS: Final = (None, FailureKind.REFUSED)
-"""The marks of JSON-RPC errors with which a server refuses the handshake."""
+"""The kinds of JSON-RPC errors with which a server refuses the handshake."""
 _TRY_AGAIN: Final = "Try again in a moment."
 _TRY_AFTER_SIGN_IN: Final = "Try again after that."
 
@@ -230,7 +230,7 @@ def explain_end(
         printed = [_NOT_MCP if is_program else _SEE_LOG]
         logged = f"{logged} {printed[0]}"
     message = " ".join((reason, *printed)) if policy.preview else logged
-    if isinstance(cause, MCPError) and not is_closed(cause) and read_mark(cause)[0] in _REFUSALS:
+    if isinstance(cause, MCPError) and not is_closed(cause) and read_failure(cause)[0] in _REFUSALS:
         return RefusedError(message, cause.error.code).with_log_message(logged)
     is_output_elsewhere = bool(summary) and not policy.is_wrapped
     return _find_kind(cause)(message).with_log_message(
@@ -263,7 +263,7 @@ def _find_kind(cause: BaseException) -> type[UpstreamError]:
         return FloodError
     if is_closed(cause):
         return EndedEarlyError
-    return SignInNeededError if read_mark(cause)[0] is FailureKind.NO_SIGN_IN else UpstreamError
+    return SignInNeededError if read_failure(cause)[0] is FailureKind.NO_SIGN_IN else UpstreamError
 
 
 def describe_failure(error: UpstreamError, output: tuple[str, ...]) -> Status:
@@ -315,10 +315,10 @@ def _explain_without_words(error: BaseException) -> str | None:
     """Return the explanation of an error that has none of the server's words except scopes; None for other errors."""
     if shortage := explain_shortage(error):
         return f"It cannot be reached now: {shortage}."
-    kind, marked = read_mark(error)
+    kind, message = read_failure(error)
     if kind is None:
         return None
-    return f"It sent an invalid answer. {marked}" if kind is FailureKind.INVALID else marked
+    return f"It sent an invalid answer. {message}" if kind is FailureKind.INVALID else message
 
 
 def _explain_handshake(error: BaseException, redactor: Redactor) -> tuple[str, str]:

@@ -10,7 +10,13 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
 from mcp_mirror.upstreams.content_filter import build_hidden_refusal, refusal_log_line
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data
-from mcp_mirror.upstreams.transports.network_errors import CUT_STREAM, LOST_SESSION, FailureKind, omit_scopes, read_mark
+from mcp_mirror.upstreams.transports.network_errors import (
+    CUT_STREAM,
+    LOST_SESSION,
+    FailureKind,
+    omit_scopes,
+    read_failure,
+)
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
@@ -81,7 +87,7 @@ class FailedRequest(msgspec.Struct, frozen=True):
         """Return the error of a request that the server, the SDK or the transport answered with a JSON-RPC error."""
         name, what = self.settings.policy.name, self.request.what
         upstream = f"Upstream {name!r}"
-        kind, reason = read_mark(error)
+        kind, reason = read_failure(error)
         match kind:
             case None:
                 return self._explain_error(error)

@@ -24,7 +24,7 @@ from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.oauth.tokens import Authorizer
 from mcp_mirror.upstreams.transports.cookies import AcceptCookies
-from mcp_mirror.upstreams.transports.http_bodies import BodyReader, StreamPosition, mark_failure
+from mcp_mirror.upstreams.transports.http_bodies import BodyReader, StreamPosition
 from mcp_mirror.upstreams.transports.http_requests import (
     END_TIMEOUT,
     EVENTS,
@@ -39,11 +39,12 @@ from mcp_mirror.upstreams.transports.network_errors import (
     SESSION_AFFINITY,
     AuthorizationError,
     FailureKind,
+    build_failure,
+    build_http_failure,
     explain_failed_connection,
     explain_large_message,
     explain_response,
     format_address,
-    mark,
     read_media_type,
 )
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
@@ -188,7 +189,7 @@ class HttpStreams(RequestSink):
         except httpx2.TransportError as error:
             if method == _SUBSCRIBE and isinstance(error, _UNREACHED):  # the caller subscribes again
                 self._bypass.unreachable = explain_failed_connection(error, self._http.url)
-            await self._bodies.fail(identity, mark_failure(error, self._http.url))
+            await self._bodies.fail(identity, build_http_failure(error, self._http.url))
 
     async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
         """Take the response to a request."""
@@ -221,7 +222,7 @@ class HttpStreams(RequestSink):
         if response.status_code == httpx2.codes.NOT_FOUND:
             code = types.METHOD_NOT_FOUND
         kind = FailureKind.REFUSED if self._bypass.find(identity) is None else FailureKind.ANSWERED
-        await self._bodies.fail(identity, mark(kind, reason), code)
+        await self._bodies.fail(identity, build_failure(kind, reason, code))
 
     async def _read_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Return the error response in a session that the server may not know, as after its restart.
@@ -291,7 +292,7 @@ class StreamableHttp(HttpStreams):
                 failures = 0 if resumed else failures + 1
                 reason = "SSE stream ended and reconnection attempts were exhausted"
             if resumed is None:
-                await self._bodies.fail(identity, reason, types.CONNECTION_CLOSED)
+                await self._bodies.fail(identity, types.ErrorData(code=types.CONNECTION_CLOSED, message=reason))
                 return
             response = resumed
 
@@ -306,7 +307,7 @@ class StreamableHttp(HttpStreams):
                     is_left_open = True
                     return True
         except BodyError as error:  # to resume the stream would not help
-            await self._bodies.fail(identity, mark_failure(error, self._http.url))
+            await self._bodies.fail(identity, build_http_failure(error, self._http.url))
         except httpx2.TransportError:
             pass
         finally:

@@ -23,12 +23,10 @@ from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.upstreams.transports.network_errors import (
-    AuthorizationError,
     FailureKind,
+    build_failure,
     classify_unread_frame,
-    explain_failed_connection,
     explain_response,
-    mark,
 )
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 
@@ -105,13 +103,12 @@ class BodyReader:
         """Whether a request, of the SDK or of the gateway, waits no longer for its response."""
         return identity not in self._requests_of_sdk and self._bypass.find(identity) is None
 
-    async def fail(self, identity: RequestId | None, reason: str, code: int = types.INTERNAL_ERROR) -> bool:
+    async def fail(self, identity: RequestId | None, error: types.ErrorData) -> bool:
         """Fail the request with this id; return whether there is one."""
-        if self._bypass.fail(identity, code, reason):
+        if self._bypass.fail(identity, error):
             return True
         if identity is None or identity not in self._requests_of_sdk:
             return False
-        error = types.ErrorData(code=code, message=reason)
         await self._deliver(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error), identity)
         return True
 
@@ -138,7 +135,7 @@ class BodyReader:
             fault = str(error)
             if response.is_error:
                 kind, fault = FailureKind.ANSWERED, explain_response(response)
-        await self.fail(identity, mark(kind, fault))
+        await self.fail(identity, build_failure(kind, fault))
 
     async def read_events(
         self, response: httpx2.Response, identity: RequestId | None, position: StreamPosition
@@ -209,13 +206,13 @@ class BodyReader:
 
     async def _fail_frame(self, frame: Frame, identity: RequestId | None, reason: str) -> None:
         """Fail the request that a broken frame answers; a WireError if no request waits for it."""
-        answered, explained = frame_id(frame), mark(classify_unread_frame(frame), reason)
+        answered, error = frame_id(frame), build_failure(classify_unread_frame(frame), reason)
         if isinstance(frame, bytes):
             is_noise = answered in self._requests_of_sdk and not is_json_rpc(frame)
-            if is_noise or not await self.fail(answered, explained):
+            if is_noise or not await self.fail(answered, error):
                 raise WireError(reason)
         else:
-            await self.fail(identity if answered is None else answered, explained)
+            await self.fail(identity if answered is None else answered, error)
 
     async def _deliver(self, message: types.JSONRPCMessage, identity: RequestId | None) -> None:
         """Give a message to the SDK. A response that it does not expect is dropped: the SDK would log its id."""
@@ -229,10 +226,3 @@ class BodyReader:
             del self._requests_of_sdk[answered]
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._for_sdk.send(SessionMessage(message))
-
-
-def mark_failure(error: httpx2.TransportError, url: httpx2.URL) -> str:
-    """Return the message of the JSON-RPC error for a request that failed."""
-    if isinstance(error, AuthorizationError):
-        return mark(error.kind, str(error))
-    return mark(FailureKind.LOST, explain_failed_connection(error, url))

@@ -7,11 +7,11 @@ because the rest may contain a secret.
 import errno
 import socket
 import ssl
-from enum import StrEnum
-from secrets import token_hex
+from enum import Enum, auto
 from typing import Final
 
 import httpx2
+import mcp_types as types
 from mcp import MCPError
 
 from mcp_mirror.errors import walk_causes
@@ -23,25 +23,25 @@ from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.resources import explain_shortage
 
 
-class FailureKind(StrEnum):
+class FailureKind(Enum):
     """Why a transport answers a request of the gateway with a JSON-RPC error of its own.
 
-    The value marks the message of such an error: servers do not know the marks of this process.
+    It is the `data` of such an error. No server can send it, since it is not JSON.
     """
 
-    LOST = token_hex(16)
+    LOST = auto()
     """The server did not respond."""
-    ANSWERED = token_hex(16)
+    ANSWERED = auto()
     """The server responded, but not with MCP."""
-    REFUSED = token_hex(16)
+    REFUSED = auto()
     """The same, to a request of the SDK: a server may refuse the handshake of a protocol version."""
-    INVALID = token_hex(16)
+    INVALID = auto()
     """The response cannot be read."""
-    DISCARDED = token_hex(16)
+    DISCARDED = auto()
     """The gateway could not buffer the response, for example on a full disk."""
-    NO_TOKEN = token_hex(16)
+    NO_TOKEN = auto()
     """The request has no token that the server accepts."""
-    NO_SIGN_IN = token_hex(16)
+    NO_SIGN_IN = auto()
     """The same, until a person signs in."""
 
 
@@ -204,9 +204,16 @@ def _find_target(response: httpx2.Response) -> httpx2.URL | None:
         return None
 
 
-def mark(kind: FailureKind, message: str) -> str:
-    """Mark a message that a transport puts into a JSON-RPC error."""
-    return f"{kind}{message}"
+def build_failure(kind: FailureKind, message: str, code: int = types.INTERNAL_ERROR) -> types.ErrorData:
+    """Return the JSON-RPC error with which a transport answers a request."""
+    return types.ErrorData(code=code, message=message, data=kind)
+
+
+def build_http_failure(error: httpx2.TransportError, url: httpx2.URL) -> types.ErrorData:
+    """Return the same for a request that failed."""
+    if isinstance(error, AuthorizationError):
+        return build_failure(error.kind, str(error))
+    return build_failure(FailureKind.LOST, explain_failed_connection(error, url))
 
 
 def classify_unread_frame(frame: Frame) -> FailureKind:
@@ -215,13 +222,13 @@ def classify_unread_frame(frame: Frame) -> FailureKind:
     return FailureKind.DISCARDED if is_lost else FailureKind.INVALID
 
 
-def read_mark(error: BaseException) -> tuple[FailureKind | None, str]:
+def read_failure(error: BaseException) -> tuple[FailureKind | None, str]:
     """Return the kind and the message of an error that a transport made; no kind for any other error."""
     if isinstance(error, AuthorizationError):
         return error.kind, str(error)
-    message = error.error.message if isinstance(error, MCPError) else ""
-    kind = next((one for one in FailureKind if message.startswith(one)), None)
-    return kind, message.removeprefix(kind or "")
+    if isinstance(error, MCPError) and isinstance(error.data, FailureKind):
+        return error.data, error.message
+    return None, ""
 
 
 def omit_scopes(message: str) -> str:

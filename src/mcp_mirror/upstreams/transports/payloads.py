@@ -206,12 +206,12 @@ class PayloadBypass:
         request = None if identity is None else self._pending.get(coerce_request_id(identity))
         return request if request is not None and request.outcome is None else None
 
-    def fail(self, identity: RequestId | None, code: int, message: str) -> bool:
+    def fail(self, identity: RequestId | None, error: types.ErrorData) -> bool:
         """Fail the request with this id; return whether there is one."""
         request = self.find(identity)
         if request is None:
             return False
-        self._answer(request, types.ErrorData(code=code, message=message))
+        self._answer(request, error)
         return True
 
     def has_ended(self, identity: RequestId | None) -> bool:

@@ -22,7 +22,7 @@ from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.transports.child_process import PIPE_GONE, Child, keep_errors, launch
-from mcp_mirror.upstreams.transports.network_errors import classify_unread_frame, mark
+from mcp_mirror.upstreams.transports.network_errors import build_failure, classify_unread_frame
 from mcp_mirror.upstreams.transports.payloads import NOT_JSON_RPC, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 from mcp_mirror.upstreams.transports.server_output import ServerOutput
@@ -157,14 +157,13 @@ class _StdioReader(MessageStream):
 
     def _fail(self, frame: Frame, reason: str) -> SessionMessage | None:
         """Fail the request that a broken line answers; return the error if it may be a request of the SDK."""
-        identity, explained = frame_id(frame), mark(classify_unread_frame(frame), reason)
-        if self._bypass.fail(identity, types.PARSE_ERROR, explained):
+        identity, error = frame_id(frame), build_failure(classify_unread_frame(frame), reason, types.PARSE_ERROR)
+        if self._bypass.fail(identity, error):
             return None
         self._log.warning("upstream %s wrote a line that is not a message: %s", self._name, reason)
         if identity is None or not is_json_rpc(frame) or self._bypass.has_ended(identity):
             self._output.add_stray(frame)
             return None
-        error = types.ErrorData(code=types.PARSE_ERROR, message=explained)
         return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
 
 
