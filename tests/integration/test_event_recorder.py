@@ -231,7 +231,7 @@ async def recorded(log: FickleLog, call: Call, answer: Any) -> Any:
 async def test_the_stage_records_what_the_call_became(log: FickleLog) -> None:
     async def answer(call: Call) -> dict[str, bytes]:
         call.trace.upstream, call.trace.path, call.trace.inputs = "raw", PATH, {"other-1": ""}
-        call.trace.sent, call.trace.hidden_tokens = 7, 507
+        call.trace.sent, call.trace.kept_out = 7, 500
         return {"content": b"[]"}
 
     call = call_of(b'{"a": null}')

@@ -135,6 +135,8 @@ class CallTrace:
     """The text of the result that the reply begins with, whose tokens were counted before."""
     sent: int | None = None
     """Tokens of the reply; None if they were not counted yet."""
+    kept_out: int = 0
+    """Tokens that the model did not have to read, because a path replaces the value."""
     detail: Mapping[str, str] = field(default_factory=dict)
     """Further members of the audit record."""
     returned: Buffer | None = field(default=None, repr=False)
@@ -146,11 +148,6 @@ class CallTrace:
     def reason(self) -> RefusalReason | None:
         """Why the gateway refused the call; None if it did not."""
         return self.refusal.reason if self.refusal else None
-
-    @property
-    def kept_out(self) -> int:
-        """Tokens that the model did not have to read, because a path replaces the value; 0 before they are counted."""
-        return 0 if self.sent is None else max(self.hidden_tokens - self.sent, 0)
 
     def take_result(self, begun: "CallTrace") -> None:
         """Take over what a script has done from the trace of the call that began it."""

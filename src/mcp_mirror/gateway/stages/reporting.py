@@ -102,18 +102,18 @@ def _record_of(call: Call, outcome: str, reason: RefusalReason | None) -> AuditR
 
 def _build_event(call: Call, end: CallEnd) -> FinishedCall:
     """Return a call for the event log."""
-    trace, size, tool = call.trace, len(call.arguments), name_tool(call)
-    refusal = trace.refusal.log_message if trace.refusal else ""
+    trace, size, tool, refusal = call.trace, len(call.arguments), name_tool(call), call.trace.refusal
+    why = refusal.log_message if refusal else ""
     if refusal and tool == UNKNOWN:
-        refusal = _UNKNOWN_TOOL
+        why = _UNKNOWN_TOOL
     event = CallEvent(
         id=call.id,
         at=0.0,  # the recorder knows the time
         milliseconds=end.milliseconds,
         tool=tool,
         upstream=_find_upstream(call),
-        outcome="refused" if trace.reason else end.outcome,
-        reason=trace.reason or "",
+        outcome="refused" if refusal else end.outcome,
+        reason=refusal.reason or "" if refusal else "",
         bytes=count_reply_bytes(end.reply),
         sent=trace.sent or 0,
         kept_out=trace.kept_out,
@@ -122,7 +122,7 @@ def _build_event(call: Call, end: CallEnd) -> FinishedCall:
         parent=trace.detail.get("script_call", ""),
     )
     arguments = bytes(call.arguments) if size <= MAX_ARGUMENTS else None
-    return FinishedCall(call.namespace, event, arguments, size, trace.path_slugs, refusal)
+    return FinishedCall(call.namespace, event, arguments, size, trace.path_slugs, why)
 
 
 def _find_upstream(call: Call) -> str:
@@ -136,7 +136,7 @@ def _find_upstream(call: Call) -> str:
 
 
 class UsageStage(msgspec.Struct, frozen=True):
-    """Counts sent and saved tokens by namespace, and notes those sent in the call's trace."""
+    """Counts sent and saved tokens by namespace, and notes them in the call's trace."""
 
     usage_counter: UsageCounter
     estimate: Callable[[Buffer], int]
@@ -162,5 +162,5 @@ class UsageStage(msgspec.Struct, frozen=True):
         return reply
 
     def _add(self, namespace: str, trace: CallTrace, sent: int) -> None:
-        trace.sent = sent
+        trace.sent, trace.kept_out = sent, max(trace.hidden_tokens - sent, 0)
         self.usage_counter.add(namespace, sent, trace.kept_out)
