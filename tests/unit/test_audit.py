@@ -26,6 +26,7 @@ def test_a_trace_takes_over_what_the_script_of_another_call_has_done() -> None:
     begun = CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, inputs={"p-2": ""}, refusal=refusal, sent=5)
     trace = CallTrace()
     trace.take_result(begun)
+    assert (CallTrace().reason, trace.reason) == (None, RefusalReason.FLOW)
     assert trace == CallTrace(path="p-1", labels=LABELS, detail={"script": "x"}, inputs={"p-2": ""}, refusal=refusal)
 
 

@@ -1,8 +1,13 @@
-"""Fits the arguments of a call to its tool: replaces memory paths by values, validates, and corrects what it can."""
+"""Finds the memory paths in the arguments of a call, and fits the arguments to its tool.
+
+To fit them is to replace the paths by values, to validate, and to correct what has only one reading.
+"""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -10,17 +15,21 @@ from typing import Any, Final
 import anyio.lowlevel
 import msgspec
 
-from mcp_mirror.core.catalog import CatalogEntry
+from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.conversion import MisfitError, Resolved, has_type
+from mcp_mirror.core.replies import ToolResult, append_text, count_reply_bytes
 from mcp_mirror.core.resolve import (
     Forms,
     Pointer,
     Pointers,
     ReplacedSpan,
     TypesAt,
+    explain_strings,
     find_corrections,
+    find_embedded_bases,
     find_refused_text,
     measure_substitution,
+    open_texts,
     substitute_pointers,
     unwrap_pointer,
 )
@@ -39,15 +48,110 @@ from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.slices import run_by_parts, run_by_size
-from mcp_mirror.types import Location, Segments, Span
+from mcp_mirror.types import Descriptor, Location, Segments, Span
 
+_logger = logging.getLogger(__name__)
+
+SEARCHED_BYTES: Final = 1 << 20
+"""Bytes of arguments in which possible paths are searched here. The scanner searches larger ones at once."""
 VALIDATED_BYTES: Final = 1 << 18
 """Arguments up to this size are validated against the tool's schema."""
 _PARSED_HERE: Final = 1 << 20
 """Bytes of the largest text that is parsed in this process, in about 5 ms."""
 _MAX_PATH_BYTES: Final = 1200
 """Bytes of a path that an error proposes: whole, with escapes."""
+_MAX_EXPLAINED: Final = 1 << 20
+"""Bytes of arguments that the log explains."""
+_PRUNED: Final = (
+    "These arguments are the stub of a call whose arguments were pruned. Write the arguments; for a large one give its "
+    "path: the `memory_path` of the stub, a slash and the name of the argument."
+)
+_EMBEDDED: Final = (
+    'Note: {name} has the path "{base}" within other text, so the tool got this text and not the value. To pass the '
+    "value, give only the path."
+)
+_MAX_NAME: Final = 80
+"""Bytes of the name of an argument in a note."""
+_MAX_NAMESPACES: Final = 1_000
+"""Namespaces whose slugs of other processes are remembered."""
 _CORRECT: Final = "Correct them and call again."
+
+
+class PointerFinder:
+    """Finds the memory paths in the arguments of calls."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._foreign_slugs: dict[str, frozenset[str]] = {}
+        """Slugs of paths that other processes with the same store made, by namespace."""
+
+    async def find(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
+        """Return the call, with arguments in place of their JSON texts if these contain paths, and its pointers."""
+        given, foreign = call.arguments, self._foreign_slugs.get(call.namespace)
+        known = call.trace.path_slugs = catalog.slugs | foreign if foreign else catalog.slugs
+        if len(given) <= SEARCHED_BYTES:  # arguments in place of their JSON texts where these contain paths
+            opened = await run_by_parts(
+                given, open_texts, given, known, types_at(entry.schema), principal=call.namespace
+            )
+            call = call if opened is given else replace(call, arguments=opened)
+        pointers, known = await self._scan(call, catalog, known)
+        call.trace.path_slugs = known
+        self.log_strings(call, entry, known)
+        if any(isinstance(pointer, Pointer) and not pointer.location for pointer in pointers):
+            raise ToolError(_PRUNED)
+        return call, pointers
+
+    async def _scan(self, call: Call, catalog: Catalog, known: frozenset[str]) -> tuple[Pointers, frozenset[str]]:
+        """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
+        scan, most = self._gateway.scanner.find, self._gateway.limits.traffic.max_pointers
+        pointers = await scan(call.arguments, known, most, call.namespace)
+        added = frozenset[str]()
+        if _may_have_foreign_path(call, pointers):
+            with suppress(StoreError):  # every use of a path will report it
+                added = await self._gateway.writer.store.slugs(call.namespace) - known
+        if not added:
+            return pointers, known
+        if len(self._foreign_slugs) >= _MAX_NAMESPACES:
+            self._foreign_slugs.clear()
+        known = known | added
+        self._foreign_slugs[call.namespace] = known - catalog.slugs
+        return await scan(call.arguments, known, most, call.namespace), known
+
+    async def name_embedded_path(self, call: Call, reply: ToolResult) -> ToolResult:
+        """Say below a result that an argument had a path within a longer text: the tool got the path as text."""
+        known = call.trace.path_slugs
+        if known is None or len(call.arguments) > SEARCHED_BYTES:
+            return reply
+        for location, base in find_embedded_bases(call.arguments, known):
+            with suppress(StoreError):
+                if isinstance(await self._gateway.writer.store.describe(call.namespace, base), Descriptor):
+                    name = as_json_string(str(location[0]), _MAX_NAME)
+                    note = _EMBEDDED.format(name=name, base=base)
+                    return await run_by_size(count_reply_bytes(reply), append_text, reply, note)
+        return reply
+
+    def log_strings(self, call: Call, entry: CatalogEntry, slugs: frozenset[str]) -> None:
+        """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""
+        if not _logger.isEnabledFor(logging.DEBUG):
+            return
+        if len(call.arguments) > _MAX_EXPLAINED:
+            _logger.debug("arguments of tool=%s are too large to explain", entry.name)
+            return
+        explained = explain_strings(call.arguments, slugs)
+        for location, path, reason in explained:
+            is_declared = location and location[0] in entry.schema.get("properties", {})
+            name = location[0] if is_declared else "(unnamed)"
+            path_hash = self._gateway.path_hasher.hash_path(path) if path else "-"
+            _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
+        if not explained:
+            _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
+
+
+def _may_have_foreign_path(call: Call, pointers: Pointers) -> bool:
+    """Whether a candidate in the arguments may be a path with a slug that this process does not know."""
+    if pointers:
+        return any(isinstance(pointer, Pointer) and not pointer.is_known for pointer in pointers)
+    return len(call.arguments) <= SEARCHED_BYTES
 
 
 class CallInputs(msgspec.Struct, frozen=True):

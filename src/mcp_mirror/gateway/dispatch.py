@@ -2,8 +2,6 @@
 
 import hashlib
 import logging
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -12,12 +10,18 @@ import msgspec
 from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.budgets import lower_budgets
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
-from mcp_mirror.core.replies import ToolResult, append_text, build_content_reply, count_reply_bytes
-from mcp_mirror.core.resolve import Pointer, Pointers, explain_strings, find_embedded_bases, open_texts
+from mcp_mirror.core.replies import ToolResult, build_content_reply
+from mcp_mirror.core.resolve import Pointers
 from mcp_mirror.core.results.processing import Visibility
-from mcp_mirror.core.schemas.accepted_types import types_at
 from mcp_mirror.errors import ArgumentsError, RefusedError, StoreError, ToolError, UpstreamError
-from mcp_mirror.gateway.arguments import VALIDATED_BYTES, ArgumentFitter, CallInputs, select_header_arguments
+from mcp_mirror.gateway.arguments import (
+    SEARCHED_BYTES,
+    VALIDATED_BYTES,
+    ArgumentFitter,
+    CallInputs,
+    PointerFinder,
+    select_header_arguments,
+)
 from mcp_mirror.gateway.call import Call, answer_errors
 from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.gateway import Gateway
@@ -35,11 +39,9 @@ from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.spool import discard_after
-from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.limited_logs import RepeatedLog
-from mcp_mirror.system.slices import run_by_parts, run_by_size
 from mcp_mirror.tokens import upper_estimator
-from mcp_mirror.types import Descriptor, Segments
+from mcp_mirror.types import Segments
 from mcp_mirror.upstreams.content_filter import filter_content, is_for_client
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -47,22 +49,6 @@ from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
 _logger = logging.getLogger(__name__)
 
-_MAX_EXPLAINED: Final = 1 << 20
-"""Bytes of arguments that the log explains."""
-_MAX_SEARCHED: Final = 1 << 20
-"""Bytes of arguments in which possible paths are searched here. The scanner searches larger ones at once."""
-_PRUNED: Final = (
-    "These arguments are the stub of a call whose arguments were pruned. Write the arguments; for a large one give its "
-    "path: the `memory_path` of the stub, a slash and the name of the argument."
-)
-_EMBEDDED: Final = (
-    'Note: {name} has the path "{base}" within other text, so the tool got this text and not the value. To pass the '
-    "value, give only the path."
-)
-_MAX_NAME: Final = 80
-"""Bytes of the name of an argument in a note."""
-_MAX_NAMESPACES: Final = 1_000
-"""Namespaces whose slugs of other processes are remembered."""
 _MAX_CONVERSATIONS: Final = 10_000
 """Conversations of which it is known whether their last result was stored."""
 
@@ -74,8 +60,7 @@ class Dispatcher:
         self._telemetry = telemetry
         self._gateway = gateway
         self._log = RepeatedLog(logging.getLogger(f"{__package__}.results"))
-        self._foreign_slugs: dict[str, frozenset[str]] = {}
-        """Slugs of paths that other processes with the same store made, by namespace."""
+        self._pointers = PointerFinder(gateway)
         self._unstored: dict[tuple[str, ConversationKey | None], str] = {}
         """The tool whose result a namespace's conversation got last, if that was shown whole and not stored."""
 
@@ -169,19 +154,7 @@ class Dispatcher:
         if call.script is not None:
             return reply
         self._note_unstored(call, processed)  # the model sees the reply
-        known = call.trace.path_slugs
-        return reply if known is None else await self._name_embedded_path(call, known, reply)
-
-    async def _name_embedded_path(self, call: Call, known: frozenset[str], reply: ToolResult) -> ToolResult:
-        """Say below a result that an argument had a path within a longer text: the tool got the path as text."""
-        is_large = len(call.arguments) > _MAX_SEARCHED
-        for location, base in () if is_large else find_embedded_bases(call.arguments, known):
-            with suppress(StoreError):
-                if isinstance(await self._gateway.writer.store.describe(call.namespace, base), Descriptor):
-                    name = as_json_string(str(location[0]), _MAX_NAME)
-                    note = _EMBEDDED.format(name=name, base=base)
-                    return await run_by_size(count_reply_bytes(reply), append_text, reply, note)
-        return reply
+        return reply if call.trace.path_slugs is None else await self._pointers.name_embedded_path(call, reply)
 
     def _note_unstored(self, call: Call, processed: CallResult) -> None:
         """Note a result that was shown whole and not stored: errors of invented paths name it."""
@@ -191,6 +164,16 @@ class Dispatcher:
         if len(self._unstored) >= _MAX_CONVERSATIONS:
             self._unstored.clear()
         self._unstored[_name_conversation(call)] = call.name
+
+    async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
+        """Return the call and its pointers; most calls have nothing that resembles one."""
+        if not entry.is_twin:
+            return call, ()
+        if len(call.arguments) > SEARCHED_BYTES or has_candidates(call.arguments):
+            return await self._pointers.find(call, entry, catalog)
+        if _logger.isEnabledFor(logging.DEBUG):
+            self._pointers.log_strings(call, entry, catalog.slugs)
+        return call, ()
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, pointers: Pointers) -> CallInputs:
         """Check the flow of the pointers' values to the upstream, and load the values."""
@@ -210,46 +193,6 @@ class Dispatcher:
         values = await loader.load(pointers, known)
         preview = preview and all(value.preview for value in values.values())
         return CallInputs(pointers, values, flows.join(made, labels), preview)
-
-    async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
-        """Return the call, with arguments in place of their JSON texts if these contain paths, and its pointers."""
-        if not entry.is_twin:
-            return call, ()
-        foreign = self._foreign_slugs.get(call.namespace) if self._foreign_slugs else None
-        known = catalog.slugs | foreign if foreign else catalog.slugs
-        pointers: Pointers = ()
-        is_large = len(call.arguments) > _MAX_SEARCHED
-        if is_large or has_candidates(call.arguments):
-            call.trace.path_slugs = known
-            if not is_large:  # arguments in place of their JSON texts where these contain paths
-                given = call.arguments
-                opened = await run_by_parts(
-                    given, open_texts, given, known, types_at(entry.schema), principal=call.namespace
-                )
-                call = call if opened is given else replace(call, arguments=opened)
-            pointers, known = await self._scan(call, catalog, known)
-            call.trace.path_slugs = known
-        if _logger.isEnabledFor(logging.DEBUG):
-            self._log_strings(call, entry, known)
-        if pointers and any(isinstance(pointer, Pointer) and not pointer.location for pointer in pointers):
-            raise ToolError(_PRUNED)
-        return call, pointers
-
-    async def _scan(self, call: Call, catalog: Catalog, known: frozenset[str]) -> tuple[Pointers, frozenset[str]]:
-        """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
-        scan, most = self._gateway.scanner.find, self._gateway.limits.traffic.max_pointers
-        pointers = await scan(call.arguments, known, most, call.namespace)
-        added = frozenset[str]()
-        if _may_have_foreign_path(call, pointers):
-            with suppress(StoreError):  # every use of a path will report it
-                added = await self._gateway.writer.store.slugs(call.namespace) - known
-        if not added:
-            return pointers, known
-        if len(self._foreign_slugs) >= _MAX_NAMESPACES:
-            self._foreign_slugs.clear()
-        known = known | added
-        self._foreign_slugs[call.namespace] = known - catalog.slugs
-        return await scan(call.arguments, known, most, call.namespace), known
 
     def _build_guard(self, call: Call) -> FlowGuard:
         audit = self._gateway.audit.with_correlation(call.id)
@@ -284,27 +227,6 @@ class Dispatcher:
         if self._telemetry is None:
             return await upstream.request(request, channel, call.input_round)
         return await self._telemetry.send_request(call, entry, request, upstream, channel)
-
-    def _log_strings(self, call: Call, entry: CatalogEntry, slugs: frozenset[str]) -> None:
-        """Log why each string of the arguments is or is not a memory path; name only arguments of the schema."""
-        if len(call.arguments) > _MAX_EXPLAINED:
-            _logger.debug("arguments of tool=%s are too large to explain", entry.name)
-            return
-        explained = explain_strings(call.arguments, slugs)
-        for location, path, reason in explained:
-            is_declared = location and location[0] in entry.schema.get("properties", {})
-            name = location[0] if is_declared else "(unnamed)"
-            path_hash = self._gateway.path_hasher.hash_path(path) if path else "-"
-            _logger.debug("argument of tool=%s in %s: path=%s, %s", entry.name, name, path_hash, reason)
-        if not explained:
-            _logger.debug("arguments of tool=%s: no string resembles a memory path", entry.name)
-
-
-def _may_have_foreign_path(call: Call, pointers: Pointers) -> bool:
-    """Whether a candidate in the arguments may be a path with a slug that this process does not know."""
-    if pointers:
-        return any(isinstance(pointer, Pointer) and not pointer.is_known for pointer in pointers)
-    return len(call.arguments) <= _MAX_SEARCHED
 
 
 def _name_conversation(call: Call) -> tuple[str, ConversationKey | None]:
