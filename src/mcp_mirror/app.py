@@ -232,7 +232,7 @@ async def open_application(
         upstreams = build_upstreams(config, resources, listeners, sessions, functions)
         gateway = build_gateway(config, resources, upstreams, lambda owner: notifier.value_stored(owner))  # noqa: PLW0108
         shared = build_stage_dependencies(config, resources, gateway, signals, is_stdio=awaits_client)
-        builder = StateBuilder(shared, Dispatcher(gateway, shared.telemetry), tuple(stages))
+        builder = StateBuilder(shared, Dispatcher(gateway, signals), tuple(stages))
         catalog = Catalog({}, CONTENT_SLUGS | OWN_SLUGS | await resources.store.slugs())
         is_isolated = config.auth.is_required and not awaits_client
         gateway.state = builder.build(config, pins, catalog, is_isolated=is_isolated)

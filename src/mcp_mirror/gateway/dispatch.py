@@ -29,7 +29,7 @@ from mcp_mirror.gateway.input_required import build_input_required_reply, check_
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import find_entry, find_tools, route
 from mcp_mirror.gateway.script_calls import ScriptCalls
-from mcp_mirror.gateway.stages.telemetry import TelemetryStage
+from mcp_mirror.gateway.stages.telemetry import send_request
 from mcp_mirror.gateway.tool_search import FIND
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
@@ -37,6 +37,7 @@ from mcp_mirror.memory.lookup_errors import UnknownPathError
 from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
+from mcp_mirror.observability.signals import NO_SIGNALS, Signals
 from mcp_mirror.paths import has_candidates
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.system.limited_logs import RepeatedLog
@@ -56,9 +57,8 @@ _MAX_CONVERSATIONS: Final = 10_000
 class Dispatcher:
     """Runs a tool call: own tool | route, find pointers, check flows, load, fit, call, process, store, reply."""
 
-    def __init__(self, gateway: Gateway, telemetry: TelemetryStage | None) -> None:
-        self._telemetry = telemetry
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, signals: Signals) -> None:
+        self._gateway, self._signals = gateway, signals
         self._log = RepeatedLog(logging.getLogger(f"{__package__}.results"))
         self._pointers = PointerFinder(gateway)
         self._unstored: dict[tuple[str, ConversationKey | None], str] = {}
@@ -224,9 +224,9 @@ class Dispatcher:
             is_repeatable=entry.is_repeatable,
         )
         channel = call.channel if visibility is Visibility.FULL else filter_content(call.channel)
-        if self._telemetry is None:
-            return await upstream.request(request, channel, call.input_round)
-        return await self._telemetry.send_request(call, entry, request, upstream, channel)
+        if self._signals is not NO_SIGNALS:
+            return await send_request(self._signals, call, entry, request, upstream, channel)
+        return await upstream.request(request, channel, call.input_round)
 
 
 def _name_conversation(call: Call) -> tuple[str, ConversationKey | None]:

@@ -12,6 +12,7 @@ from mcp_mirror.core.catalog import CatalogEntry
 from mcp_mirror.core.replies import ToolResult, count_reply_bytes
 from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.gateway.call import CANCELLED, Call, CallEnd, Next, answer_and_report, name_tool
+from mcp_mirror.observability.signals import Signals
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.registry import Upstream
@@ -26,11 +27,9 @@ if TYPE_CHECKING:
 _TOOL_ERROR: Final = "tool_error"
 """The class of errors in results, by the conventions for MCP."""
 
-UpstreamResponse = RawResponse | InputRequired
-
 
 class TelemetryStage(msgspec.Struct, frozen=True):
-    """Measures and traces calls and their requests to upstreams.
+    """Measures and traces calls.
 
     The span of a call has links to the calls that produced its input values.
     """
@@ -90,32 +89,38 @@ class TelemetryStage(msgspec.Struct, frozen=True):
             trace.span.set_attribute("mcp_mirror.path.hash", self.path_hasher.hash_path(trace.path))
         tracing.end(trace.span, _classify_end(call, end))
 
-    async def send_request(
-        self, call: Call, entry: CatalogEntry, request: UpstreamRequest, upstream: Upstream, channel: ClientChannel
-    ) -> UpstreamResponse:
-        """Send a call's request to its upstream, with the context of its span.
 
-        Its duration and the class of its error are reported also if it fails or is cancelled.
-        """
-        span = None
-        if self.tracing is not None:
-            span = self.tracing.start_child_span(entry.tool, call.trace.span, is_client=True)
-            span.set_attribute("mcp_mirror.upstream", entry.upstream)
-            request = msgspec.structs.replace(request, meta=self.tracing.inject(request.meta, span))
-        began, error = time.perf_counter(), CANCELLED
-        try:
-            response = await upstream.request(request, channel, call.input_round)
-            is_error = isinstance(response, Mapping) and response.get("isError") == b"true"
-            error = _TOOL_ERROR if is_error else ""
-        except Exception as failure:
-            error = _classify_error(failure)
-            raise
-        finally:
-            if self.metrics is not None:
-                self.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
-            if self.tracing is not None and span is not None:
-                self.tracing.end(span, error)
-        return response
+async def send_request(
+    signals: Signals,
+    call: Call,
+    entry: CatalogEntry,
+    request: UpstreamRequest,
+    upstream: Upstream,
+    channel: ClientChannel,
+) -> RawResponse | InputRequired:
+    """Send a call's request to its upstream, with the context of its span if calls are traced.
+
+    Its duration and the class of its error are reported also if it fails or is cancelled.
+    """
+    span = None
+    if signals.tracing is not None:
+        span = signals.tracing.start_child_span(entry.tool, call.trace.span, is_client=True)
+        span.set_attribute("mcp_mirror.upstream", entry.upstream)
+        request = msgspec.structs.replace(request, meta=signals.tracing.inject(request.meta, span))
+    began, error = time.perf_counter(), CANCELLED
+    try:
+        response = await upstream.request(request, channel, call.input_round)
+        is_error = isinstance(response, Mapping) and response.get("isError") == b"true"
+        error = _TOOL_ERROR if is_error else ""
+    except Exception as failure:
+        error = _classify_error(failure)
+        raise
+    finally:
+        if signals.metrics is not None:
+            signals.metrics.record_request(entry.tool, entry.upstream, error, time.perf_counter() - began)
+        if signals.tracing is not None and span is not None:
+            signals.tracing.end(span, error)
+    return response
 
 
 def _classify_end(call: Call, end: CallEnd) -> str:
