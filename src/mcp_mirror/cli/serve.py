@@ -5,6 +5,7 @@ from functools import partial
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import answering_client, exit_with_error, find_file, print_waiting
@@ -63,7 +64,7 @@ def _serve_workers(serving: Serving, count: int) -> None:
 
     def run_worker(start: WorkerStart) -> int:
         try:
-            serving.run(start.announce, start)
+            replace(serving, config=start.reloaded or serving.config).run(start.announce, start)
         except typer.Exit as ended:
             return ended.exit_code
         return 0

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import msgspec
@@ -28,6 +28,7 @@ from mcp_mirror.errors import ConfigError, MirrorError, UpstreamError, unwrap_er
 from mcp_mirror.observability.logging import configure_logging, print_status
 from mcp_mirror.observability.signals import Signals, open_signals
 from mcp_mirror.observability.standard_error import writing_in_background
+from mcp_mirror.server.http.handover import Worker
 from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import StdioEndpoint
@@ -35,9 +36,6 @@ from mcp_mirror.system.event_loop import measure_stalls
 from mcp_mirror.system.heap import keep_freed_memory
 from mcp_mirror.system.resources import enlarge_handle_table, raise_handle_limit
 from mcp_mirror.upstreams.transports.commands import find_command
-
-if TYPE_CHECKING:
-    from mcp_mirror.cli.workers import WorkerStart
 
 _logger = logging.getLogger(__name__)
 
@@ -71,14 +69,31 @@ def _list_some(places: Sequence[str]) -> str:
     return f"{', '.join(places[:_MAX_NAMED])}{more}"
 
 
+class ProcessStart(msgspec.Struct, frozen=True):
+    """The start of the only process of a gateway; that of one of several workers is `WorkerStart`."""
+
+    worker: Worker | None = None
+    is_replacement: bool = False
+    """Another worker had this number before."""
+
+    def prepare_config(self, config: Config) -> Config:
+        """Return the configuration for this process."""
+        return config
+
+    def report_reload(self, config: Config) -> None:
+        """Report the configuration in use after a reload."""
+
+    async def run(self) -> None:
+        """Stay in contact with the parent process until cancelled."""
+
+
 class _Reloading(msgspec.Struct):
     """Reloads the configuration file of a gateway."""
 
     serving: "Serving"
     path: Path
     application: Application
-    start: "WorkerStart | None"
-    """The parent's preparations, if this process is one of several workers."""
+    start: ProcessStart
     version: FileVersion | None
     """The version of the file before it was read last."""
 
@@ -93,8 +108,7 @@ class _Reloading(msgspec.Struct):
         self.version = read_file_version(self.path)
         try:
             _check_readable_again(self.path)
-            config = load_config(self.path, os.environ)
-            config = self.start.share_state_keys(config) if self.start else config
+            config = self.start.prepare_config(load_config(self.path, os.environ))
             reload = self.application.reload(config, read_pins(config.lock))
         except ConfigError as error:
             self.application.reloads.note(is_successful=False)
@@ -103,8 +117,7 @@ class _Reloading(msgspec.Struct):
         self.application.reloads.note(is_successful=True)
         in_use = self.application.gateway.state.config
         configure_logging(self.serving.verbosity, in_use)
-        if self.start:  # successors of this worker start with the same configuration
-            self.start.report_reload(in_use)
+        self.start.report_reload(in_use)
         if is_quiet:
             return
         for warning in config.warnings:
@@ -119,7 +132,7 @@ class _Reloading(msgspec.Struct):
             tasks.start_soon(self._follow_signal, hangups)
         if self.serving.watches:
             # The file may have changed since the last reload, and the other workers have reported that.
-            if self.start and self.start.is_replacement:
+            if self.start.is_replacement:
                 self.reload(is_quiet=True)
             tasks.start_soon(self._follow_file)
 
@@ -146,6 +159,9 @@ def _receive_hangups() -> Iterator[AsyncIterator[signal.Signals] | None]:
         yield signals
 
 
+_ONLY_PROCESS: Final = ProcessStart()
+
+
 class Serving(msgspec.Struct, frozen=True):
     """The settings of `serve` from the options and the configuration."""
 
@@ -164,14 +180,11 @@ class Serving(msgspec.Struct, frozen=True):
         """Print a line for the operator, in the log format and for every verbosity."""
         print_status(self.config, line, level=level)
 
-    def run(self, announce: Callable[[str], None], start: "WorkerStart | None" = None) -> None:
-        """Serve in this process until a signal, and raise typer.Exit; `announce` gets the URL once clients can connect.
-
-        `start` has the parent's preparations, if this process is one of several workers.
-        """
+    def run(self, announce: Callable[[str], None], start: ProcessStart = _ONLY_PROCESS) -> None:
+        """Serve until a signal, and raise typer.Exit; `announce` gets the URL once clients can connect."""
         shutdown = anyio.Event()
         failures: list[MirrorError] = []
-        config = start.share_state_keys(start.reloaded or self.config) if start else self.config
+        config = start.prepare_config(self.config)
         configure_logging(self.verbosity, config)
         signals = open_signals(config, version("mcp-mirror"), os.environ)
 
@@ -183,14 +196,13 @@ class Serving(msgspec.Struct, frozen=True):
                 measure_stalls()
                 if self.path is not None:
                     _Reloading(self, self.path, application, start, self.version).follow_changes(hangups, tasks)
-                if start:
-                    tasks.start_soon(_follow_parent, start.parent)
-                    tasks.start_soon(_send_heartbeats, start)
+                tasks.start_soon(start.run)
                 tasks.start_soon(signals.run)
                 if config.server.metrics is not None:
-                    await tasks.start(self._serve_metrics, application, shutdown, start.worker.number if start else 0)
+                    number = start.worker.number if start.worker else 0
+                    await tasks.start(self._serve_metrics, application, shutdown, number)
                 if self.address:
-                    await application.serve_http(*self.address, announce, shutdown, start.worker if start else None)
+                    await application.serve_http(*self.address, announce, shutdown, start.worker)
                 else:
                     await application.server.serve_stdio(shutdown)
                     _check_start(application)
@@ -251,18 +263,3 @@ def _check_start(application: Application) -> None:
                 find_command(upstream.policy.endpoint)
             except UpstreamError as error:
                 raise MirrorError(explain_failed_start(upstream, str(error))) from None
-
-
-async def _send_heartbeats(start: "WorkerStart") -> None:
-    """Show the parent that the event loop runs, until cancelled."""
-    from mcp_mirror.cli.workers import HEARTBEAT_INTERVAL  # noqa: PLC0415  # not on stdio
-
-    while True:
-        start.send_heartbeat()
-        await anyio.sleep(HEARTBEAT_INTERVAL)
-
-
-async def _follow_parent(parent: int) -> None:
-    """Stop as at SIGTERM when the parent process has ended."""
-    await anyio.wait_readable(parent)
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -19,10 +19,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn
 
+import anyio
 import msgspec
 from msgspec.structs import replace
 
 from mcp_mirror.cli.run import INTERRUPTED, MISCONFIGURED
+from mcp_mirror.cli.serving import ProcessStart
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.server.http.handover import Worker
 from mcp_mirror.settings.policies import Config
@@ -39,7 +41,7 @@ _CHECK: Final = 10.0
 _MAX_MISSED: Final = 6
 """Looks in a row after which a worker without a heartbeat is killed. The time in which the machine, or the whole
 gateway, was stopped does not count."""
-HEARTBEAT_INTERVAL: Final = 5.0
+_HEARTBEAT_INTERVAL: Final = 5.0
 """Seconds between two heartbeats of a worker."""
 _MAX_HEARTBEAT: Final = 255
 """The largest heartbeat, a counter. After it comes 1, because 0 means that there was none."""
@@ -59,16 +61,13 @@ _RELOAD: Final = 10.0
 _SHARED_STORES: Final = ("disk", "redis")
 
 
-class WorkerStart(msgspec.Struct, frozen=True):
+class WorkerStart(ProcessStart, frozen=True, kw_only=True):
     """The data that a worker gets from its parent."""
 
-    worker: Worker
     parent: int
     """A pipe of which the parent has the other end: it closes when the parent ends."""
     announce: Callable[[str], None]
     """Reports that the worker serves."""
-    is_replacement: bool
-    """Another worker had this number before."""
     reloaded: Config | None
     """The configuration of the last reload of any worker; None if there was none."""
     reports: socket.socket
@@ -78,14 +77,14 @@ class WorkerStart(msgspec.Struct, frozen=True):
     send_heartbeat: Callable[[], None]
     """Sends a heartbeat; from the first one on, the parent expects one every few seconds."""
 
-    def share_state_keys(self, config: Config) -> Config:
+    def prepare_config(self, config: Config) -> Config:
         """Return the configuration with the key of all workers, if it has no keys."""
         if config.server.state_keys:
             return config
         return replace(config, server=replace(config.server, state_keys=(self.state_key,)))
 
     def report_reload(self, config: Config) -> None:
-        """Send a configuration to the parent, in a file in memory because it may be larger than a datagram."""
+        """Send a configuration to the parent, for successors, in a file in memory: a datagram may be too small."""
         if sys.platform != "linux":  # see `check_workers`
             raise NotImplementedError
         with open(os.memfd_create("config"), "w+b") as file, suppress(OSError):  # noqa: PTH123  # a descriptor
@@ -93,6 +92,18 @@ class WorkerStart(msgspec.Struct, frozen=True):
             file.flush()
             socket.send_fds(self.reports, [_RELOADED], [file.fileno()])
             os.kill(os.getppid(), signal.SIGCHLD)  # wakes the parent
+
+    async def run(self) -> None:
+        """Show the parent that the event loop runs; when the parent has ended, stop as at SIGTERM."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._send_heartbeats)
+            await anyio.wait_readable(self.parent)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            self.send_heartbeat()
+            await anyio.sleep(_HEARTBEAT_INTERVAL)
 
 
 class _WorkerSlot(msgspec.Struct):
@@ -209,8 +220,8 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGHUP})
             random.seed()
             start = WorkerStart(
-                Worker(number, self._listening[number], self._inboxes),
-                self._life,
+                worker=Worker(number, self._listening[number], self._inboxes),
+                parent=self._life,
                 announce=partial(_report, self._report, number),
                 is_replacement=is_replacement,
                 reloaded=self._reloaded,
