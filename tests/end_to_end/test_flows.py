@@ -94,7 +94,7 @@ async def test_every_label_before_everything_that_an_upstream_may_accept(
     }
     servers["from"] = upstream("from", tmp_path, may_lower="own")
     async with open_application(load_config(configured(servers, store={"kind": "memory", "path": None}), {})) as opened:
-        await opened.upstreams.settle(BOUND)
+        await opened.upstreams.wait_for_attempts(BOUND)
         user = Desk(opened, tmp_path)
         passed = set()
         for integrity, level in pairs:
@@ -308,7 +308,7 @@ async def test_without_a_store_calls_with_hidden_results_are_refused(configured:
     servers = {"crm": upstream("crm", tmp_path, **STRICT["crm"]), "web": upstream("web", tmp_path, **STRICT["web"])}
     path = configured(servers, mirror={"suffix": "", "capture": "never"}, flows=HIDING)
     async with open_application(load_config(path, {})) as application:
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         user = Desk(application, tmp_path)
         result = json.dumps({"content": [{"type": "text", "text": SECRET}]})
         assert "the gateway stores nothing" in await user.refused("crm_say", result=result)
@@ -391,7 +391,7 @@ async def test_nothing_flows_between_principals_upstreams_without_a_rule(
         flows=["crm -> web", "web -> mail"],
     )  # fmt: skip
     async with serving_gateway(config) as served, visiting(served.url, "alice") as alice:
-        await served.application.upstreams.settle(BOUND)
+        await served.application.upstreams.wait_for_attempts(BOUND)
         result = json.dumps({"content": [], "structuredContent": ROWS})
         path = path_in(await answer(alice, "crm_say_mirrored", result=result))
         text = await answer(alice, "mail_hear_mirrored", x=path)
@@ -409,7 +409,7 @@ async def test_a_resource_obeys_the_labels(configured: Configured, tmp_path: Pat
     servers = {"crm": upstream("crm", tmp_path, **STRICT["crm"])}
     config = configured(servers, auth={"tokens": HASHES}, store={"kind": "memory", "path": None}, flows=HIDING)
     async with serving_gateway(config) as served, visiting(served.url, "alice") as alice:
-        await served.application.upstreams.settle(BOUND)
+        await served.application.upstreams.wait_for_attempts(BOUND)
         picture = {"type": "image", "data": "AAAA", "mimeType": f"image/{SECRET}"}
         paths = [
             path_in(await answer(alice, "say_mirrored", result=json.dumps(result)))
@@ -455,7 +455,7 @@ async def test_a_user_who_can_be_asked_lets_a_value_pass_once_or_not(
     config = configured(servers, store={"kind": "memory", "path": None}, flows=policy)
     person = Person(allows)
     async with serving_gateway(config) as served:
-        await served.application.upstreams.settle(BOUND)
+        await served.application.upstreams.wait_for_attempts(BOUND)
         transport = streamable_http_client(served.url)
         async with Client(transport, mode=version, elicitation_callback=person.elicit) as client:
 
@@ -493,7 +493,7 @@ async def test_an_allowed_flow_stays_allowed_during_input_rounds(
     config = configured(servers, store={"kind": "memory", "path": None}, flows=policy)
     person = Person(allows=True)
     async with serving_gateway(config) as served:
-        await served.application.upstreams.settle(BOUND)
+        await served.application.upstreams.wait_for_attempts(BOUND)
         transport = streamable_http_client(served.url)
         async with Client(transport, mode=version, elicitation_callback=person.elicit) as client:
             stored = json.dumps({"content": [], "structuredContent": ROWS})
@@ -513,7 +513,7 @@ async def test_clients_without_elicitation_get_the_refusal(
     servers = {name: upstream(name, tmp_path, **keys) for name, keys in STRICT.items()}
     config = configured(servers, store={"kind": "memory", "path": None}, flows={"on_refusal": "ask"})
     async with serving_gateway(config) as served:
-        await served.application.upstreams.settle(BOUND)
+        await served.application.upstreams.wait_for_attempts(BOUND)
         async with Client(streamable_http_client(served.url), mode=version) as client:
             stored = json.dumps({"content": [], "structuredContent": ROWS})
             result = await client.call_tool("crm_say_mirrored", {"result": stored})

@@ -206,7 +206,7 @@ async def test_concurrent_requests_begin_no_more_subscriptions_than_the_limit(
     config = load_config(configured({"shelf": server}, limits={"subscriptions_per_principal": 2}), {})
     channel = NullChannel(Caller(LOCAL))
     async with open_application(config) as application, asyncio.timeout(BOUND):
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         subscriptions = application.server.handlers.subscriptions
 
         async def subscribe(name: str) -> str:

@@ -510,7 +510,7 @@ async def test_functions_stay_where_the_configuration_changes() -> None:
     functions.add(read_function(path_in, "find", None, ToolPolicy()))
     config = Config(store=StorePolicy(kind="memory"))
     async with open_application(config, functions=functions) as application:
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         assert list(application.gateway.state.catalog.entries) == ["find_mirrored"]
         application.reload(replace(config, mirror=MirrorPolicy(suffix="_twin")), Pins(mode="block"))
         assert list(application.gateway.state.catalog.entries) == ["find_twin"]

@@ -173,7 +173,7 @@ async def subscribed(config: Path) -> AsyncIterator[tuple[Callable[[str], Awaita
     """Subscribe to a note of an upstream; yield a function that calls a tool, and the URIs of the updates."""
     channel, updates = NullChannel(Caller(LOCAL)), list[str]()
     async with open_application(load_config(config, {})) as application, asyncio.timeout(BOUND):
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         gateway, subscriptions = application.gateway, application.server.handlers.subscriptions
 
         async def call(tool: str) -> str:

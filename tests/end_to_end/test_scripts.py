@@ -1143,7 +1143,7 @@ async def test_calls_of_scripts_count_by_the_rate_of_their_principal(configured:
 
     async with open_application(load_config(path, {})) as application:
         gateway = application.gateway
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         arguments = json.dumps({"code": "for n in range(5): await tools.hear(x='1')"}).encode()
         call = gateway.new_call(NullChannel(Caller("me")), "memory_run", arguments, is_limited=True)
         reply = str(await asyncio.wait_for(gateway.state.answer(call), BOUND))
@@ -1159,7 +1159,7 @@ async def test_many_scripts_of_one_principal_do_not_wait_for_each_other_forever(
 
     async with open_application(load_config(path, {})) as application:
         gateway = application.gateway
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         arguments = json.dumps({"code": "await tools.hear(x='1')\n'done'"}).encode()
         calls = [
             gateway.new_call(NullChannel(Caller("me")), "memory_run", arguments, is_limited=True) for _ in range(8)

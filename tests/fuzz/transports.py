@@ -97,7 +97,7 @@ async def open_stage(folder: Path) -> AsyncIterator["Stage"]:
         leaving = anyio.Event()
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(application.serve_http, "127.0.0.1", 0, answer.set_result, leaving)
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         yield Stage(application, await answer, config)
         leaving.set()
 

@@ -97,5 +97,5 @@ async def open_desk(
     store = sections.pop("store", {"kind": "memory", "path": None})
     path = configured(servers, memory_tools=tools, store=store, **sections)
     async with open_application(load_config(path, {})) as application:
-        await application.upstreams.settle(BOUND)
+        await application.upstreams.wait_for_attempts(BOUND)
         yield Desk(application, folder)

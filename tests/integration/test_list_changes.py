@@ -23,7 +23,7 @@ async def settling(changes: ListChanges) -> AsyncIterator[anyio.Event]:
     settled = anyio.Event()
 
     async def settle() -> None:
-        await changes.settle_tools()
+        await changes.wait_for_tools()
         settled.set()
 
     with anyio.fail_after(BOUND):
@@ -65,10 +65,10 @@ async def test_a_client_waits_until_a_change_is_read() -> None:
 
 async def test_a_client_does_not_wait_for_other_lists_or_without_a_change() -> None:
     changes = ListChanges()
-    await changes.settle_tools()
+    await changes.wait_for_tools()
     changes.note("resources")
     async with reading(changes):
-        await changes.settle_tools()
+        await changes.wait_for_tools()
 
 
 async def test_a_client_does_not_wait_for_the_end_of_a_pause() -> None:
@@ -83,7 +83,7 @@ async def test_a_client_does_not_wait_for_the_end_of_a_pause() -> None:
         await anyio.wait_all_tasks_blocked()
         assert read == [{"prompts"}]
         changes.note("tools")
-        await changes.settle_tools()
+        await changes.wait_for_tools()
         tasks.cancel_scope.cancel()
 
 
@@ -95,7 +95,7 @@ async def test_clients_do_not_wait_for_a_server_that_does_not_answer(monkeypatch
         assert not settled.is_set()
         monkeypatch.setattr(loop, "time", lambda: read_clock() + 3)
         with anyio.fail_after(1):
-            await changes.settle_tools()
+            await changes.wait_for_tools()
 
 
 async def test_a_client_waits_for_a_listing_if_the_last_one_is_old(pass_time: PassTime) -> None:
@@ -109,14 +109,14 @@ async def test_a_client_waits_for_a_listing_if_the_last_one_is_old(pass_time: Pa
         tasks.start_soon(changes.follow, read_slowly)
         await anyio.wait_all_tasks_blocked()
         await pass_time(9)
-        await changes.settle_tools()
+        await changes.wait_for_tools()
         await pass_time(2)
         async with settling(changes) as settled:
             assert read == [{"tools"}]
             assert not settled.is_set()
             may_end.set()
         assert settled.is_set()
-        await changes.settle_tools()
+        await changes.wait_for_tools()
         tasks.cancel_scope.cancel()
 
 

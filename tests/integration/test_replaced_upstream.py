@@ -110,7 +110,7 @@ async def test_a_call_that_waits_for_its_connection_ends_within_the_drain(
 
     async def call() -> None:
         if settles_first:  # as the gateway does before it looks up the tool in the caller's own listing
-            await upstream.settle_for(CLIENT)
+            await upstream.wait_for_connection(CLIENT)
         answers.append(await upstream.request(CALL, CLIENT))
 
     async with running(ConnectionSlots(1, NoSessions(), 60.0), server) as registry:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.schemas.references import References, Schema, settle, without
+from mcp_mirror.core.schemas.references import References, Schema, move_targets, without
 from mcp_mirror.core.schemas.twin_schemas import admit_paths
 
 PATH = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f/raw_grid"
@@ -137,7 +137,7 @@ def test_a_reference_leads_in_a_twin_to_what_it_led_to(name: str) -> None:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_with_settled_references_validates_the_same(name: str) -> None:
     schema, good, bad = SCHEMAS[name]
-    settled = jsonschema_rs.validator_for(settle(schema))
+    settled = jsonschema_rs.validator_for(move_targets(schema))
     assert settled.is_valid(good)
     assert bad is None or not settled.is_valid(bad)
     assert not settled.is_valid(5)
@@ -155,17 +155,17 @@ KEPT = [
 
 @pytest.mark.parametrize("schema", KEPT, ids=json.dumps)
 def test_a_schema_in_which_nothing_has_to_move_is_kept(schema: Schema) -> None:
-    assert settle(schema) is schema
+    assert move_targets(schema) is schema
 
 
 def test_a_moved_schema_is_written_once_among_the_definitions() -> None:
     schema = of(a=LIST, b={"$ref": "#/properties/a/items"}, c={"$ref": "#/properties/a/items"})
     here = {"$ref": "#/$defs/properties_a_items"}
-    assert settle(schema) == {
+    assert move_targets(schema) == {
         **of(a={"type": "array", "items": here}, b=here, c=here),
         "$defs": {"properties_a_items": POINT},
     }
-    broken = settle(schema | {"$defs": 5})
+    broken = move_targets(schema | {"$defs": 5})
     assert broken["$defs"] == {"properties_a_items": POINT}
 
 
@@ -177,7 +177,7 @@ def test_places_of_one_name_get_names_of_their_own() -> None:
         d={"type": "array", "items": {"properties": {"\u6570": NUMBER}}},
         e={"$ref": "#/properties/d/items/properties/\u6570"},
     )
-    settled = settle(json.loads(json.dumps(schema | {"$defs": {"p_properties_q_2": True}})))
+    settled = move_targets(json.loads(json.dumps(schema | {"$defs": {"p_properties_q_2": True}})))
     assert list(settled["$defs"]) == ["p_properties_q_2", "p_properties_q", "p_properties_q_3", "items_properties"]
     assert settled["$defs"]["p_properties_q_3"] == POINT
 
@@ -198,9 +198,9 @@ def test_a_part_with_an_address_keeps_its_names() -> None:
 def test_a_schema_that_contains_itself_terminates() -> None:
     endless: Schema = {"properties": {}}
     endless["properties"]["x"] = endless
-    assert settle(endless) is endless
+    assert move_targets(endless) is endless
     endless["properties"]["y"] = {"$ref": "#/properties/x/properties/x"}
-    assert settle(endless)["properties"]["y"]["$ref"].startswith("#/$defs/")
+    assert move_targets(endless)["properties"]["y"]["$ref"].startswith("#/$defs/")
     assert without(endless, ())["properties"]["x"]["properties"].keys() == {"x", "y"}
 
 
@@ -210,7 +210,7 @@ def test_ten_thousand_references_are_settled_soon() -> None:
     }
     arguments |= {f"b{n}": {"$ref": f"#/properties/a{n}/properties/x/properties/y"} for n in range(10_000)}
     started = time.process_time()
-    settled = settle({"type": "object", "properties": arguments})
+    settled = move_targets({"type": "object", "properties": arguments})
     assert len(settled["$defs"]) == 10_000
     assert time.process_time() - started < 5
 

@@ -212,7 +212,7 @@ class Dispatcher:
         upstream = self._gateway.upstreams[entry.upstream]
         mirrored = await select_header_arguments(entry, arguments) if entry.inspected.headers else {}
         # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
-        await upstream.settle_for(call.channel)  # the caller's own connection may list another definition
+        await upstream.wait_for_connection(call.channel)  # the caller's own connection may list another definition
         if (current := self._gateway.state.catalog_for(call.caller)) is not catalog:
             find_entry(current, call)  # raises if that one is quarantined
         request = UpstreamRequest(

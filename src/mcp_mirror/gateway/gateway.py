@@ -98,14 +98,14 @@ class Gateway:
             return unwrap_call(arguments, own_tools, catalog, suffix)
         return complete_name(name, own_tools, catalog, suffix) if caller.shows_views else name, arguments
 
-    async def settle_call(self, caller: Caller, name: str, arguments: Buffer) -> None:
+    async def wait_for_tool(self, caller: Caller, name: str, arguments: Buffer) -> None:
         """Wait for upstreams that are starting if a call names an unknown tool by `call_tool` or from a view."""
         state = self.state
         if name != CALL and (name in state.catalog.entries or not caller.shows_views):
             return
         named, _ = self._find_named(caller, name, arguments)
         if named not in state.own_tools_for(caller) and named not in state.catalog_for(caller).entries:
-            await self.upstreams.settle_listings(state.config.mirror.startup_wait, caller)
+            await self.upstreams.wait_for_listings(state.config.mirror.startup_wait, caller)
 
     def listing_for(self, caller: Caller) -> Steps[ToolListing]:
         """Return the tools that a client sees in `tools/list`, in steps of one tool."""

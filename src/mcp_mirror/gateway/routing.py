@@ -43,15 +43,15 @@ async def route(gateway: Gateway, call: Call) -> tuple[CatalogEntry, Catalog]:
     wait, caller, upstreams = call.config.mirror.startup_wait, call.channel.caller, gateway.upstreams
     entry, catalog = _find(gateway, call)
     if (listed := entry or call.catalog.entries.get(call.name)) is not None:
-        if await upstreams.settle_one(listed.upstream, wait):
+        if await upstreams.wait_for_attempt(listed.upstream, wait):
             entry, catalog = _find(gateway, call)
         if entry is None and (status := upstreams[listed.upstream].status).state != "ready":
             is_shown = status.detail and gateway.may_show(listed.upstream)
             detail = f": {status.detail}" if is_shown else "."
             raise ToolError(f"Upstream {listed.upstream!r} is {status.state}{detail} {status.advice}")
     if entry is None:  # its upstream may be starting, or may just have announced it
-        await upstreams.settle(wait, caller)
-        await upstreams.settle_changes(call.channel)
+        await upstreams.wait_for_attempts(wait, caller)
+        await upstreams.wait_for_changes(call.channel)
         entry, catalog = _find(gateway, call)
     if entry is None:  # its upstream may be available again
         await upstreams.connect_unlisted(caller)
@@ -115,7 +115,7 @@ async def find_tools(gateway: Gateway, call: Call) -> ToolResult:
             if not query.strip() or error.reason not in _UNKNOWN:
                 raise
     upstreams = gateway.upstreams
-    await upstreams.settle_listings(call.config.mirror.startup_wait, call.caller)
+    await upstreams.wait_for_listings(call.config.mirror.startup_wait, call.caller)
     catalog = gateway.state.catalog_for(call.caller)
     own_tools = searchable_tools(call.own_tools)
     found = await run_fairly(call.namespace, _search, catalog, own_tools, query)
@@ -132,7 +132,7 @@ async def _define_tool(gateway: Gateway, call: Call, name: str) -> str:
     """Return the definition of a tool as JSON text, with the input schema of its upstream."""
     policy, catalog = call.config.mirror, call.catalog
     if name not in catalog.entries and name not in call.own_tools:  # it may lack the suffix
-        await gateway.upstreams.settle_listings(policy.startup_wait, call.caller)
+        await gateway.upstreams.wait_for_listings(policy.startup_wait, call.caller)
         catalog = gateway.state.catalog_for(call.caller)
     name = complete_name(name, call.own_tools, catalog, policy.suffix)
     if own := call.own_tools.get(name):

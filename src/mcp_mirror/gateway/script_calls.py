@@ -58,7 +58,7 @@ class ScriptCalls(msgspec.Struct, frozen=True):
     async def list_tools(self) -> tuple[ScriptTool, ...]:
         """Return the tools of the caller for scripts; originals beside their twins are not among them."""
         caller = self.call.caller
-        await self.gateway.upstreams.settle(self.call.config.mirror.startup_wait, caller)
+        await self.gateway.upstreams.wait_for_attempts(self.call.config.mirror.startup_wait, caller)
         entries = self.gateway.state.catalog_for(caller).entries.values()
         return tuple(
             ScriptTool(

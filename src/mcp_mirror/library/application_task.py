@@ -120,7 +120,7 @@ class ApplicationTask:
             running = self.running = RunningApplication(application, asyncio.get_running_loop(), os.getpid())
             try:
                 if not awaits_client:
-                    await application.upstreams.settle(self._config.mirror.startup_wait)
+                    await application.upstreams.wait_for_attempts(self._config.mirror.startup_wait)
                 ready.set_result(application)
                 await closing.wait()
             finally:

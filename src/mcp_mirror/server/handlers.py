@@ -130,8 +130,8 @@ class Handlers(msgspec.Struct):
     async def list_tools(self, channel: ClientChannel) -> ClientList:
         """Return the tools that a client sees."""
         upstreams, caller = self.gateway.upstreams, channel.caller
-        await upstreams.settle_listings(self.gateway.state.config.mirror.startup_wait, caller)
-        await upstreams.settle_changes(channel)
+        await upstreams.wait_for_listings(self.gateway.state.config.mirror.startup_wait, caller)
+        await upstreams.wait_for_changes(channel)
         listings = [one.listing for one in upstreams.visible_to(caller)]
         hints = [hint for one in listings for hint in (one.hints if one else _INCOMPLETE)]
         ttl, scope = join_cache_hints(hints)
@@ -182,7 +182,7 @@ class Handlers(msgspec.Struct):
             return build_error_reply(str(error))
         if input_round and conversation:
             conversation = Conversation(conversation.key)  # a report counts once
-        await self.gateway.settle_call(caller, name, arguments)
+        await self.gateway.wait_for_tool(caller, name, arguments)
         call = self.gateway.new_call(
             channel,
             name,
@@ -374,7 +374,7 @@ class Handlers(msgspec.Struct):
 
     async def _wait_for_upstreams(self, context: Context) -> None:
         startup_wait = self.gateway.state.config.mirror.startup_wait
-        await self.gateway.upstreams.settle(startup_wait, self.sessions.caller_of(context))
+        await self.gateway.upstreams.wait_for_attempts(startup_wait, self.sessions.caller_of(context))
 
     def _relay_request(self, context: Context, state: str | None) -> RelayRequest:
         params = self.pending_payloads.take_params(read_meta(context), context.params)

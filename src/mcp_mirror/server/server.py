@@ -171,8 +171,8 @@ class MirrorServer:
             if session is not None:
                 tasks.start_soon(self._cancel_when_asked, session, caller, tasks.cancel_scope)
             if config.server.wraps:
-                await upstreams.settle(math.inf if self.policy.awaits_start else short, caller)
-            await upstreams.settle_listings(longest if config.server.wraps else short, caller)
+                await upstreams.wait_for_attempts(math.inf if self.policy.awaits_start else short, caller)
+            await upstreams.wait_for_listings(longest if config.server.wraps else short, caller)
             tasks.cancel_scope.cancel()
         if config.server.wraps:
             for upstream in upstreams:

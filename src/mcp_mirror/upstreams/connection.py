@@ -241,7 +241,7 @@ class ReconnectingConnection:
                     with anyio.move_on_after(delay):
                         await self._reconnect_requested.wait()
         finally:
-            self._settle(STOPPED)  # calls that wait for the connection would wait forever
+            self._end_attempt(STOPPED)  # calls that wait for the connection would wait forever
 
     async def _serve(self, *, task_status: TaskStatus[ConnectionEnd]) -> None:
         """Connect, serve requests until the connection ends, and report the end, after which `run` reconnects.
@@ -327,7 +327,7 @@ class ReconnectingConnection:
         self.failure = None
         self.settings.counts.opened += 1
         self._ready_since = anyio.current_time()
-        self._settle(Status("ready"))
+        self._end_attempt(Status("ready"))
         self._outage_log.log_ready()
 
     def _set_down(self, end: ConnectionEnd) -> float:
@@ -336,7 +336,7 @@ class ReconnectingConnection:
         if not was_ready:
             self._failed_attempts += 1
         if self._may_be_refused and isinstance(error, RefusedError):
-            self._settle(Status("down", str(error)))
+            self._end_attempt(Status("down", str(error)))
             return 0.0
         if was_ready:
             self.settings.counts.lost += 1
@@ -346,14 +346,14 @@ class ReconnectingConnection:
         lasted = anyio.current_time() - self._ready_since if is_usable else 0.0
         is_expired = isinstance(error, ExpiredSessionError)
         self._circuit_breaker.record_end(was_stable=is_expired or lasted > STABLE_AFTER)
-        self._settle(describe_failure(error, end.output))
+        self._end_attempt(describe_failure(error, end.output))
         if is_expired:
             _logger.info("upstream %s ended the session, so the gateway opens a new one", self.settings.policy.name)
         else:
             self._outage_log.log_down(end)
         return lasted
 
-    def _settle(self, status: Status) -> None:
+    def _end_attempt(self, status: Status) -> None:
         """Set the state after an attempt to connect, and wake the requests that wait for it."""
         self.status = status
         self.settled.set()

@@ -74,7 +74,7 @@ class ListChanges:
             finally:
                 self._is_pausing = False
 
-    async def settle_tools(self) -> None:
+    async def wait_for_tools(self) -> None:
         """Have the tools read if that was long ago, and wait while they are being read.
 
         Changes that wait for the end of a pause do not count.

@@ -153,7 +153,7 @@ class LocalUpstream:
         del caller, is_content_hidden
         return RefusedError(f"{what}: {message} (error {code}).", code, message)
 
-    async def settle_for(self, channel: ClientChannel) -> None:
+    async def wait_for_connection(self, channel: ClientChannel) -> None:
         """Do nothing: all functions are known."""
 
     def needs_headers(self, caller: Caller) -> bool:  # noqa: ARG002  # as `ServerUpstream`

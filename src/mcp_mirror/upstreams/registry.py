@@ -151,23 +151,23 @@ class UpstreamRegistry:
             return self[name].policy.preview
         return False
 
-    async def settle(self, seconds: float, caller: Caller | None = None) -> None:
+    async def wait_for_attempts(self, seconds: float, caller: Caller | None = None) -> None:
         """Wait, until `seconds` after the start, for the first attempts of the upstreams (that `caller` sees)."""
         await self._wait([one.settled for one in (self if caller is None else self.visible_to(caller))], seconds)
 
-    async def settle_listings(self, seconds: float, caller: Caller) -> None:
-        """Wait until each upstream of a caller has a listing, of this run or an earlier one; see `settle`."""
+    async def wait_for_listings(self, seconds: float, caller: Caller) -> None:
+        """Wait until each upstream of a caller has a listing, of this run or an earlier one; see above."""
         await self._wait([upstream.listed for upstream in self.visible_to(caller)], seconds)
 
-    async def settle_changes(self, channel: ClientChannel) -> None:
+    async def wait_for_changes(self, channel: ClientChannel) -> None:
         """Wait for a short time while changes of the tools that a caller sees are being read."""
         async with anyio.create_task_group() as tasks:
             for upstream in self.visible_to(channel.caller):
                 if isinstance(upstream, ServerUpstream):
-                    tasks.start_soon(upstream.settle_changes, channel)
+                    tasks.start_soon(upstream.wait_for_changes, channel)
 
-    async def settle_one(self, name: str, seconds: float) -> bool:
-        """Wait until the first attempt of one upstream has ended; see `settle`. Return whether that needed a wait."""
+    async def wait_for_attempt(self, name: str, seconds: float) -> bool:
+        """Wait until the first attempt of one upstream has ended; see above. Return whether that needed a wait."""
         settled = self[name].settled
         if settled.is_set():
             return False

@@ -139,8 +139,8 @@ class ServerUpstream:
         is_of_principal = self.policy.scope == "principal" and principal is not None
         return self._listed_connection(principal if is_of_principal else owner).listing
 
-    async def settle_changes(self, channel: ClientChannel) -> None:
-        """Wait while changes of a caller's tools are being read; see `ListChanges.settle_tools`.
+    async def wait_for_changes(self, channel: ClientChannel) -> None:
+        """Wait while changes of a caller's tools are being read; see `ListChanges.wait_for_tools`.
 
         Where the configured values can list no tools, a caller that sends its own gets the tools of its connection.
         """
@@ -150,7 +150,7 @@ class ServerUpstream:
                 await self.connection_for(channel)
         connection = self._listed_connection(self._choose_owner(caller))
         if connection.current_session is not None:
-            await connection.list_changes.settle_tools()
+            await connection.list_changes.wait_for_tools()
 
     def _listed_connection(self, owner: str | None) -> ReconnectingConnection:
         """Return the connection whose tools an owner sees."""
@@ -246,7 +246,7 @@ class ServerUpstream:
             f"setting{how}."
         )
 
-    async def settle_for(self, channel: ClientChannel) -> None:
+    async def wait_for_connection(self, channel: ClientChannel) -> None:
         """Wait until the first attempt of a caller's own connection has ended; its requests may use the shared one."""
         if self._connection_key(channel.caller) is None:
             return

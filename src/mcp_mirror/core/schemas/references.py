@@ -220,7 +220,7 @@ def _find_definitions_in_use(schema: Schema) -> set[Pointer] | None:
     return reached
 
 
-def settle(schema: Schema) -> Schema:
+def move_targets(schema: Schema) -> Schema:
     """The schema with all references pointing to places that its twin keeps.
 
     Targets at deeper places, where a twin has other alternatives, or below a keyword that the twin's root lacks, move

@@ -22,8 +22,8 @@ from mcp_mirror.core.schemas.references import (
     drop_unused_definitions,
     find_applicable_schemas,
     map_keyword,
+    move_targets,
     read_types,
-    settle,
     without,
 )
 from mcp_mirror.payload.json_bounds import is_deeper
@@ -89,7 +89,7 @@ def admit_paths(schema: Schema) -> Schema:
     levels admit paths. The result always has properties: OpenAI rejects the request if one tool has none, and some
     clients drop the list.
     """
-    settled = _flatten_root(settle(drop_unused_definitions(schema)))
+    settled = _flatten_root(move_targets(drop_unused_definitions(schema)))
     for levels in _ADMITTING_LEVELS:
         widened: Schema = _widen_below(settled, _MAX_DEPTH - levels)
         if not _is_too_deep(widened):

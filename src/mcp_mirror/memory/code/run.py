@@ -24,7 +24,7 @@ from mcp_mirror.memory.code.inputs import (
     read_text_container,
 )
 from mcp_mirror.memory.code.progress import Progress
-from mcp_mirror.memory.code.sandbox import TYPE_CHECK, Failure, Outcome, Script, Settled
+from mcp_mirror.memory.code.sandbox import TYPE_CHECK, CallAnswer, Failure, Outcome, Script
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import (
     find_names,
@@ -98,9 +98,9 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
         tools = await run_fairly(call.namespace, name_tools, await scripts.list_tools())
     script = await _prepare_script(call, scripts.policy, inputs, tools, names, progress)
 
-    async def call_tool(name: str, arguments: str) -> Settled:
+    async def call_tool(name: str, arguments: str) -> CallAnswer:
         result = await _call_tool(scripts, tools, progress, name, arguments)
-        return await _settle(name, result, progress)
+        return await _convert_result(name, result, progress)
 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
     if outcome.failure is None:
@@ -181,7 +181,7 @@ async def _call_tool(
     return result
 
 
-async def _settle(name: str, result: ScriptToolResult, progress: Progress) -> Settled:
+async def _convert_result(name: str, result: ScriptToolResult, progress: Progress) -> CallAnswer:
     """Return the result in the form of the sandbox: JSON text, or an exception."""
     value, error = result.value, result.error
     if error and result.is_refused:

@@ -72,7 +72,7 @@ _NICENESS: Final = 5
 """By how much the priority of scripts is lower than the gateway's. On two cores, eight scripts that compute delay the
 calls of other principals by 30 ms without the difference, and by 10 ms with it."""
 
-Settled = Mapping[str, Any]
+CallAnswer = Mapping[str, Any]
 """The answer to a call of the sandbox: a value, or an exception."""
 
 
@@ -115,7 +115,7 @@ class Outcome(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-CallTool = Callable[[str, str], Awaitable[Settled]]
+CallTool = Callable[[str, str], Awaitable[CallAnswer]]
 """Calls a tool with JSON arguments; returns `{"return_value": JSON text}`, or an exception by its name."""
 
 
@@ -238,8 +238,8 @@ class _Execution:
 
     def __init__(self, pool: "Monty", script: Script, call_tool: CallTool, tasks: TaskGroup) -> None:
         self._pool, self._script, self._call_tool, self._tasks = pool, script, call_tool, tasks
-        self._answers: SimpleQueue[tuple[int, Settled] | None] = SimpleQueue()
-        self._settled: dict[int, Settled] = {}
+        self._answers: SimpleQueue[tuple[int, CallAnswer] | None] = SimpleQueue()
+        self._results: dict[int, CallAnswer] = {}
         self._lock = threading.Lock()
         self._worker: int | None = None
         """The process id of the worker while it computes; after that, the id may be another's."""
@@ -307,8 +307,8 @@ class _Execution:
         snapshot = self._start(session, pid)
         while not isinstance(snapshot, MontyComplete):
             if isinstance(snapshot, FunctionSnapshot):
-                settled = self._answer_call(snapshot)
-                resume = snapshot.resume_not_handled if settled is None else partial(snapshot.resume, settled)
+                answer = self._answer_call(snapshot)
+                resume = snapshot.resume_not_handled if answer is None else partial(snapshot.resume, answer)
             elif isinstance(snapshot, FutureSnapshot):
                 resume = partial(snapshot.resume, self._wait_for(snapshot.pending_call_ids))
             else:
@@ -385,10 +385,10 @@ class _Execution:
 
     def _wait_for(self, call_ids: list[int]) -> dict[int, Any]:
         """Wait until one of these tool calls or more have results, and return the results."""
-        while not (ready := {call_id: self._settled.pop(call_id) for call_id in call_ids if call_id in self._settled}):
+        while not (ready := {call_id: self._results.pop(call_id) for call_id in call_ids if call_id in self._results}):
             if (answer := self._answers.get()) is None:
                 raise _EndedError(_CANCELLED)
-            self._settled[answer[0]] = answer[1]
+            self._results[answer[0]] = answer[1]
         return ready
 
     def _explain(self, error: "MontyError") -> Failure:
