@@ -250,8 +250,9 @@ def test_a_python_literal_ends_with_its_bracket() -> None:
         "|a|b|\n|-|-|\n" + "+-+-+\n" * 20_000,
         "#\n" * 50_000,
         "```\n" * 25_000,
+        "1" * 40_000,
     ],
-    ids=["empty lines", "empty lines at the end", "brackets", "links", "spaces", "rules", "comments", "code blocks"],
+    ids=["empty", "empty at the end", "brackets", "links", "spaces", "rules", "comments", "code blocks", "digits"],
 )
 def test_hostile_texts_are_recognised_in_linear_time(text: str) -> None:
     assert find_format(whole(text)) == ""

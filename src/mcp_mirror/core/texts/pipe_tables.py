@@ -48,7 +48,7 @@ _ROWS_IN_SET: Final = lazy_pattern(r"\d+ rows? in set\b.*|Result: \d+ rows?\b.*"
 _NAMED_BORDER: Final = lazy_pattern("[\u250c\u2514]\u2500+[^\\s\u2500-\u257f].*[\u2510\u2518]")
 """The upper or lower border of a table that contains the names of the columns, as ClickHouse prints it."""
 _BORDER_JOINT: Final = lazy_pattern("\u2500[\u252c\u2534]\u2500")
-_ROW_NUMBER: Final = lazy_pattern("\\d+\\. (?=[\u2502\u2503])")
+_ROW_NUMBER: Final = lazy_pattern("\\A\\d+\\. (?=[\u2502\u2503])")
 """The number before a row."""
 
 
