@@ -1,6 +1,7 @@
 """A result is processed in one step, from its members or from the whole response."""
 
 import json
+import pickle
 from typing import Any
 
 import msgspec
@@ -231,6 +232,14 @@ def test_of_many_keys_the_first_are_indexed_and_all_are_counted() -> None:
     assert [member.key for member in digest.captured.value.members] == list(wide)[:MAX_INDEXED_KEYS]
     shown = digest.notice.count('"k')
     assert f"{MAX_INDEXED_KEYS + 5 - shown:,} more" in digest.notice
+
+
+def test_what_a_worker_sends_does_not_grow_with_the_pictures_of_a_result() -> None:
+    picture = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+    digest = process_result(members(content=[picture] * 2_000), order())
+    assert len(digest.captured.passed) == 20
+    sent = msgspec.structs.replace(digest.captured, value=None, companion=None, passed=())
+    assert len(pickle.dumps(sent)) < 10_000  # the event loop reads it at once
 
 
 def test_of_long_keys_only_the_first_are_indexed() -> None:

@@ -173,7 +173,8 @@ def process_result(
         value, captured, options.bases, options.tool, options.arguments, estimate, count_items=scans.count_items
     )
     notice = write_notice(stored, options.style)
-    return ProcessedResult(members, msgspec.structs.replace(captured, value=bound_index(value), in_order=()), notice)
+    kept = msgspec.structs.replace(captured, value=bound_index(value), in_order=(), media=())  # the notice has the rest
+    return ProcessedResult(members, kept, notice)
 
 
 def bound_index(value: Draft) -> Draft:
