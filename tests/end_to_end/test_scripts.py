@@ -872,9 +872,36 @@ async def test_a_script_without_a_value_says_how_to_return_one(mirror: Mirror) -
         ("users = await tools.list_users()", USERS),
         ("'''a\nb'''\nn = 5;", 5),
         (r"x = '\d'", r"\d"),  # Python warns of the escape
+        ("rows = {}\nrows['a'] = 1", {"a": 1}),
+        ("rows = [{}]\nrows[0]['a'] = 1", [{"a": 1}]),
     ],
 )
 async def test_a_script_that_ends_with_an_assignment_returns_its_value(
+    mirror: Mirror, code: str, expected: object
+) -> None:
+    assert (await mirror.run(code)).value == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("n = 0\nfor x in [1, 2]:\n    n += x", 3),
+        ("sums = {}\nfor x in 'aab':\n    sums[x] = sums.get(x, 0) + 1", {"a": 2, "b": 1}),
+        ("names = []\nfor x in 'ab':\n    low = x.lower()\n    names.append(low)", ["a", "b"]),
+        (
+            "seen, total = set(), 0\nfor x in [1, 1, 2]:\n    if x not in seen:\n        seen.add(x); total += x",
+            {"seen": [1, 2], "total": 3},
+        ),
+        ("best = None\nfor x in [3, 1]:\n    if best is None or x < best: best = x", 1),
+        ("n = 9\nwhile n > 5:\n    n -= 3", 3),
+        ("limit = 4\nif limit > 3:\n    limit = 7\nelse:\n    limit = 8", 7),
+        ("n = 0\ntry:\n    n = int('x')\nexcept ValueError:\n    n = -1", -1),
+        ("groups = {'a': []}\nfor x in [1, 2]: groups['a'].append(x)", {"a": [1, 2]}),
+        ("rows = [2, 1]\nrows.sort()", [1, 2]),
+        ("rows = [2, 1]\nlen([rows.append(n) for n in range(3)])", 3),
+    ],
+)
+async def test_a_script_that_ends_by_changing_variables_returns_them(
     mirror: Mirror, code: str, expected: object
 ) -> None:
     assert (await mirror.run(code)).value == expected
@@ -885,10 +912,15 @@ async def test_a_script_that_ends_with_an_assignment_returns_its_value(
     [
         "n: int",
         "def f():\n    return 3",
-        "rows = {}\nrows['a'] = 1",
         "a, *b = 1, 2",
         "print('a')\nn = 5",
         "a = 1\npass",
+        "n = 0\nfor x in [1, 2]:\n    n += x\n    print(n)",
+        "for x in [1, 2]:\n    y = x",
+        "n: int\nfor x in []:\n    n = x",
+        "n = 0\nfor x in [1, 2]:\n    if x > n: return None\n    n = x",
+        "class A:\n    def add(self, n): return None\na = A()\na.add(1)",
+        "x.y, z = 1, 2",
     ],
 )
 async def test_a_script_with_another_end_returns_no_variable(mirror: Mirror, code: str) -> None:

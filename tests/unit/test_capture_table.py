@@ -460,15 +460,15 @@ def test_a_companion_is_the_json_that_its_text_spells_or_the_blocks() -> None:
 @pytest.mark.parametrize(
     ("content", "structured", "head"),
     [
-        ([text("it failed: " + "x" * 5000)], None, "it failed: " + "x" * 988),
+        ([text("it failed: " + "x." * 2500)], None, "it failed: " + "x." * 494),
         ([text("\u00e9" * 5000)], None, "\u00e9" * 166),
         ([text("\U0001f600" * 5000)], None, "\U0001f600" * 83),
         ([text("a" + "\n" * 5000)], None, "a" + "\n" * 499),
         ([text("[1]" + " " * 5000)], None, "[1]" + " " * 997),
         ([], {"error": "\U0001f600" * 2000}, None),
-        ([text("x\n" * 50), text("y" * 5000)], None, "x\n" * 50 + "\n" + "y" * 847),
+        ([text("x\n" * 50), text("y." * 2500)], None, "x\n" * 50 + "\n" + "y." * 423 + "y"),
         ([text("short"), image(6_000_000)], None, "short"),
-        ([image(6_000_000), LINK], None, None),
+        ([image(6_000_000), LINK], None, '[{"type": "image", "data": "' + "a" * 40 + "..."),
     ],
 )
 def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured: Any, head: str | None) -> None:
@@ -481,9 +481,22 @@ def test_of_a_large_error_the_model_sees_the_beginning(content: Any, structured:
 
 
 def test_the_end_of_a_large_error_has_its_last_texts() -> None:
-    captured = taken(result([text("x" * 5000), text("the cause"), text("its place")], isError=True))
+    captured = taken(result([text("x." * 2500), text("the cause"), text("its place")], isError=True))
     assert captured.error is not None
-    assert captured.error.tail.endswith("x\nthe cause\nits place")
+    assert captured.error.tail.endswith("x.\nthe cause\nits place")
+
+
+def test_base64_in_a_large_error_is_shortened() -> None:
+    name = "iVBORw0KGgo" + "A/b+" * 3000
+    captured = taken(result([text(f"No such file: '/data/{name}=='.\nThe cause.")], isError=True))
+    assert captured.error is not None
+    assert captured.error.head == "No such file: '" + f"/data/{name}"[:40] + "..."
+    assert captured.error.tail.endswith("...'.\nThe cause.")
+    assert len(captured.error.tail) < 100
+    path = "/deep/" + "folder/" * 25 + "file.txt"
+    captured = taken(result([text(f"Cannot read {path}\n" * 50)], isError=True))
+    assert captured.error is not None
+    assert path in captured.error.head
 
 
 def test_a_small_error_over_a_smaller_budget_is_shown_whole_as_its_head() -> None:
@@ -715,24 +728,24 @@ def test_a_picture_is_shown_with_its_path() -> None:
 
 
 def test_the_end_of_a_long_error_is_shown_too() -> None:
-    captured = taken(result([text("start " + "x" * 5000 + " the cause")], isError=True))
+    captured = taken(result([text("start " + "x." * 2500 + " the cause")], isError=True))
     assert captured.error is not None
-    assert captured.error.tail.endswith("x the cause")
-    structured = taken(result([], {"trace": "x" * 5000 + " the cause"}, isError=True))
+    assert captured.error.tail.endswith("x. the cause")
+    structured = taken(result([], {"trace": "x." * 2500 + " the cause"}, isError=True))
     assert structured.error is not None
     assert structured.error.tail.endswith('the cause"}')
 
 
 def test_of_a_large_error_beside_structured_content_the_text_is_shown_too() -> None:
-    trace = "the query failed " + "x" * 5000 + " the cause"
+    trace = "the query failed " + "x." * 2500 + " the cause"
     captured = taken(result([text(trace)], {"code": 7}, isError=True))
     assert captured.is_named
     assert captured.error is not None
     assert captured.error.head == trace[:999]
-    assert captured.error.tail.endswith('x the cause\n{"code": 7}')
-    long_value = taken(result([text("it failed")], {"trace": "x" * 5000 + " the cause"}, isError=True)).error
+    assert captured.error.tail.endswith('x. the cause\n{"code": 7}')
+    long_value = taken(result([text("it failed")], {"trace": "x." * 2500 + " the cause"}, isError=True)).error
     assert long_value is not None
-    assert long_value.head.startswith('it failed\n{"trace": "xxx')
+    assert long_value.head.startswith('it failed\n{"trace": "x.x')
     assert long_value.tail.endswith(' the cause"}')
 
 

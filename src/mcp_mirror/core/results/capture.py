@@ -50,6 +50,8 @@ _MAX_REPETITIONS: Final = 8
 """How often structured content may repeat the words of a text that is one of its members."""
 _FILLED_OBJECT: Final = lazy_pattern(rb"\s*\{\s*+[^}]")
 """The beginning of an object with members; a model writes an empty one with fewer tokens than its path."""
+_DATA: Final = lazy_pattern(r"([A-Za-z0-9+/=_-]{40})[A-Za-z0-9+/=_-]{216,}")
+"""Base64 and the like in an error, such as one that repeats an argument; the group is what is shown of it."""
 _NO_TEXTS: Final = OtherTexts(())
 
 _BLOCKS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -314,14 +316,18 @@ def _without_preview(draft: Draft) -> Draft:
 
 
 def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts) -> ErrorExcerpt:
-    """The beginning and the end of an error, as text: of its texts, and of a value that differs from them."""
+    """The beginning and the end of an error, as text: of its texts, and of a value that differs from them.
+
+    Data such as base64 is shortened.
+    """
     parts: Sequence[Buffer] = (*other_texts.texts, value.blob)
     is_array = parsed.value is None and len(parsed.blocks) > 1 and parsed.texts  # the value is an array of them
     if is_array or parsed.main_text_keys:
         parts = parsed.texts
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))
-    return ErrorExcerpt("\n".join(_excerpt_parts(parts, is_end=False)), tail)
+    head = "\n".join(_excerpt_parts(parts, is_end=False))
+    return ErrorExcerpt(_DATA.sub(r"\1...", head), _DATA.sub(r"\1...", tail))
 
 
 def _excerpt_parts(parts: Sequence[Buffer], *, is_end: bool) -> Iterator[str]:

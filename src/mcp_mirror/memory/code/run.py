@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.code.changed_variables import return_changed
 from mcp_mirror.memory.code.failures import build_error, explain_unknown_names, takes_text_for_rows
 from mcp_mirror.memory.code.inputs import (
     Inputs,
@@ -29,7 +30,6 @@ from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, Scri
 from mcp_mirror.memory.code.stubs import (
     find_names,
     name_tools,
-    return_assigned,
     select_tools,
     write_prelude,
     write_stubs,
@@ -146,7 +146,7 @@ async def _prepare_script(
         if used or uses_tools:
             prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
         stubs = write_stubs(selected, (given.name for given in inputs.inputs)) if is_checked else None
-        return return_assigned(code), prelude, stubs
+        return code if "print" in names else return_changed(code), prelude, stubs
 
     returning, prelude, stubs = await run_fairly(call.namespace, write_declarations)
     return Script(

@@ -1,11 +1,8 @@
-"""The code around a script: type stubs of tools from their JSON Schemas, the prelude, the returned variable. Pure."""
+"""The code around a script: type stubs of tools from their JSON Schemas, and the prelude. Pure."""
 
-import ast
 import json
 import keyword
 import re
-import threading
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -29,8 +26,6 @@ _RECEIVER: Final = "_tools"
 """The first parameter of the methods: an argument of a tool may have the name `self`."""
 _NAME: Final = lazy_pattern(r"\w+")
 _FILE: Final = lazy_pattern(rf"{FOLDER}/\w+")
-_parsing: Final = threading.Lock()
-"""Held while warnings of Python's parser, such as those of escapes, are ignored: threads share this setting."""
 _MAX_LITERALS: Final = 30
 """Values of an enumeration that a stub names."""
 
@@ -54,29 +49,6 @@ def select_tools(code: str, tools: Mapping[str, ScriptTool]) -> Mapping[str, Scr
 def find_names(code: str) -> frozenset[str]:
     """Return the names of the variables that a script may use; the files of inputs do not count."""
     return frozenset(_NAME.findall(_FILE.sub("/", code)))
-
-
-def return_assigned(code: str) -> str:
-    """Return a script with a last line that returns what its last statement assigns to variables.
-
-    Other scripts are returned unchanged: their last statement has the value, or they print text.
-    """
-    if "print" in find_names(code):
-        return code
-    try:
-        with _parsing, warnings.catch_warnings(action="ignore"):
-            last = next(reversed(ast.parse(code).body), None)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the sandbox reports it
-        return code
-    match last:
-        case ast.Assign(targets=[target, *_]):
-            pass
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
-            pass
-        case _:
-            return code
-    has_parts = any(isinstance(node, ast.Subscript | ast.Attribute | ast.Starred) for node in ast.walk(target))
-    return code if has_parts else f"{code}\n{ast.unparse(target)}"
 
 
 def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: bool) -> str:

@@ -1,0 +1,86 @@
+"""Finds the variables that the last statement of a script assigns or changes, which are its result. Pure."""
+
+import ast
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+_CHANGES: Final = frozenset({"add", "append", "discard", "extend", "insert", "remove", "reverse", "sort", "update"})
+"""Methods of lists, sets and dictionaries that return nothing."""
+_COMPOUND: Final = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.Try)
+_PARTS: Final = (ast.Subscript, ast.Attribute, ast.Starred)
+_parsing: Final = threading.Lock()
+"""Held while warnings of Python's parser, such as those of escapes, are ignored: threads share this setting."""
+
+
+def return_changed(code: str) -> str:
+    """Return a script with a last line that returns the variables that its last statement assigns or changes.
+
+    After a loop or a condition, these are the variables that the script assigned before it, such as a sum; several are
+    returned as a dictionary. Other scripts are returned unchanged.
+    """
+    try:
+        with _parsing, warnings.catch_warnings(action="ignore"):
+            body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the sandbox reports it
+        return code
+    names = _find_result(body) if body else ""
+    return f"{code}\n{names}" if names else code
+
+
+def _find_result(body: Sequence[ast.stmt]) -> str:
+    """Return the expression for the result of a script; empty if its last statement changes no variable."""
+    *before, last = body
+    if isinstance(last, _COMPOUND):
+        names = _find_results(before, last)
+        return f"{{{', '.join(f'{name!r}: {name}' for name in names)}}}" if len(names) > 1 else "".join(names)
+    match last, _list_targets(last):
+        case _, [ast.Subscript() | ast.Attribute() as target, *_]:
+            return next(_list_names(target), "")
+        case _, [target, *_]:
+            return "" if any(isinstance(node, _PARTS) for node in ast.walk(target)) else ast.unparse(target)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))), _:
+            # The methods of the script's own classes may return something.
+            is_change = method in _CHANGES and not any(isinstance(statement, ast.ClassDef) for statement in before)
+            return next(_list_names(target), "") if is_change else ""
+    return ""
+
+
+def _find_results(before: Sequence[ast.stmt], last: ast.stmt) -> Sequence[str]:
+    """The variables that the script assigns before its last statement, which changes them."""
+    if any(isinstance(node, ast.Return) for node in ast.walk(last)):
+        return ()
+    changed = frozenset(_list_changed(last))
+    assigned = (name for statement in before for target in _list_targets(statement) for name in _list_names(target))
+    return [name for name in dict.fromkeys(assigned) if name in changed]
+
+
+def _list_changed(statement: ast.stmt) -> Iterator[str]:
+    """The variables that a statement assigns, or of which it changes a part or the content."""
+    for node in ast.walk(statement):
+        for target in _list_targets(node):
+            yield from _list_names(target)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+            yield from _list_names(node.func.value)
+
+
+def _list_targets(node: ast.AST) -> Sequence[ast.expr]:
+    match node:
+        case ast.Assign(targets=targets):
+            return targets
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+            return (target,)
+    return ()
+
+
+def _list_names(target: ast.expr) -> Iterator[str]:
+    """The variables of a target, also those of which it is a part."""
+    match target:
+        case ast.Name(id=name):
+            yield name
+        case ast.Subscript(value=value) | ast.Attribute(value=value):
+            yield from _list_names(value)
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            for item in items:
+                yield from _list_names(item)
