@@ -547,6 +547,14 @@ def test_the_members_of_an_object_of_objects_with_equal_keys_are_rows(value: obj
     assert rows("FROM t", t=value) == [{"key": key, "zip": None, "people": None} | row for key, row in CITIES.items()]
 
 
+def test_records_of_which_one_has_other_keys_are_rows() -> None:
+    project = {"name": "shop", "version": "2.1.0", "workspaces": ["a"], "engines": {"node": ">=22"}, "private": True}
+    packages = {f"node_modules/{n}": {"version": f"{n}.0.0", "license": "MIT", "dev": True} for n in range(12)}
+    packages["node_modules/x"] = {"version": "1.0.0", "license": "ISC", "peer": True}
+    found = rows("SELECT license, count(*) AS n FROM t GROUP BY 1 ORDER BY 2", t={"": project, **packages})
+    assert found == [{"license": None, "n": 1}, {"license": "ISC", "n": 1}, {"license": "MIT", "n": 12}]
+
+
 def test_the_column_of_the_keys_has_a_name_that_no_record_has() -> None:
     records = {f"r{number}": {"Key": number, "_key": "x", "n": 1} for number in range(4)}
     assert rows("FROM t WHERE __key = 'r2'", t=records) == [{"__key": "r2", "Key": 2, "_key": "x", "n": 1}]

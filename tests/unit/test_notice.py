@@ -417,6 +417,7 @@ def test_short_keys_after_rows_and_long_values_are_listed() -> None:
 
 
 PEOPLE = {f"user-{number}": {"id": number, "name": f"user {number}"} for number in range(300)}
+PACKAGES = {f"lib{number}": {"version": "1", "license": "MIT"} for number in range(40)}
 
 
 LINTED = {"filePath": "/src/a.js", "source": LONG, "messages": [{"ruleId": "no-var", "line": 1}] * 90, "errors": 90}
@@ -453,6 +454,14 @@ def test_rows_without_room_for_a_field_have_no_line(value: Any, room: int, outli
             {"data": {"users": {key: {"id": 0, "name": None} for key in PEOPLE}}},
             f'"{BASE}/data/users" has 300 objects, the first at "user-0"; fields with first values: id 0, name null',
         ),
+        (
+            {"all": {"": {"version": "2", "bin": {}, "os": 1}, **PACKAGES}},
+            '"all" has 41 objects, the first at ""; fields with first values: version "2", bin {}, os 1, license text',
+        ),
+        (
+            {key: {"id": 0, "name": None, "x": 1, "y": 2} | ({"q": 1} if key == "user-3" else {}) for key in PEOPLE},
+            "Its 300 members are objects; fields with first values: id 0, name null, x 1, y 2, q number",
+        ),
     ],
 )
 def test_an_object_of_objects_with_the_same_keys_is_described_as_rows(value: Any, line: str) -> None:
@@ -469,6 +478,8 @@ def test_an_object_of_objects_with_the_same_keys_is_described_as_rows(value: Any
         {"a": {"id": 1, "name": "x" * 60}, "b": {"id": 2, "name": "y" * 60}, "c": {"id": 3}},  # only a few
         {f"k{number}": {f"a{number}": number, f"b{number}": "x" * 20} for number in range(9)},
         {"a": {}, "b": {}, "c": {}, "d": "x" * 60},
+        {f"k{n}": {"id": n, **({f"p{m}": m for m in range(4)} if n in (2, 5) else {})} for n in range(9)},  # two differ
+        {f"k{n}": {"id": n, "name": "x" * 20} if n else {"port": 1} for n in range(9)},  # nothing in common
         {"a": {"id": 1}, "b": {"id": 2}, "c": "text", "d": "x" * 60},
         {f"k{number}": {"rows": [[number] * 5_000] * 9} for number in range(9)},  # too large
     ],

@@ -3,8 +3,10 @@
 The rows are an array of objects, or the members of an object.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Set as AbstractSet
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,7 +16,7 @@ from mcp_mirror.core.results.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE,
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_rpc import decode_as, open_array
-from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, slice_members, trim
+from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
@@ -50,6 +52,8 @@ _MIN_RECORDS: Final = 4
 """Members of an object from which they may be its rows."""
 _SAMPLED_RECORDS: Final = 20
 """Such members that are examined."""
+_RARE: Final = 8
+"""Records of which one may have many keys that the others lack."""
 _MAX_SAMPLE_BYTES: Final = 1 << 18
 """Bytes of such members after which no further one is examined."""
 
@@ -254,18 +258,30 @@ def _find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:
 
 
 def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
-    """The first members of an object if they are objects and share at least half of their keys with the first one."""
-    view, samples, shared = memoryview(blob), list[Buffer](), set[str]()
+    """The first members of an object if they are objects of one kind: they share keys with the first or most of them.
+
+    One in eight may have other keys too, such as the project itself in a lock file of npm.
+    """
+    view, samples = memoryview(blob), list[Buffer]()
     for member in known[:_SAMPLED_RECORDS]:
         if member.span.stop - known[0].span.start > _MAX_SAMPLE_BYTES:
             break
         record = view[member.span.start : member.span.stop]
-        keys = set(slice_members(record)) if kind_at(record, 0) == "object" else set()
-        shared = shared or keys
-        if not keys & shared or 2 * len(keys & shared) < len(keys):
+        if kind_at(record, 0) != "object":
             return ()
         samples.append(record)
-    return samples if len(samples) >= _MIN_RECORDS else ()
+    if len(samples) < _MIN_RECORDS:
+        return ()
+    keys = [frozenset(read_keys(record)) for record in samples]
+    times = Counter(chain.from_iterable(keys))
+    frequent = frozenset(key for key, count in times.items() if 2 * count >= len(keys))
+    return samples if _are_alike(keys, keys[0]) or _are_alike(keys, frequent) else ()
+
+
+def _are_alike(keys: Sequence[AbstractSet[str]], shared: AbstractSet[str]) -> bool:
+    """Whether records have some of the shared keys each, and most of them no more other keys than shared ones."""
+    unlike = sum(2 * len(own & shared) < len(own) for own in keys)
+    return _RARE * unlike <= len(keys) and all(own & shared for own in keys)
 
 
 def find_long_texts(blob: Buffer, levels: Sequence[Level]) -> tuple[Part, ...]:
