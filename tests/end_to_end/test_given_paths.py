@@ -271,6 +271,23 @@ async def test_for_the_path_of_a_picture_the_rows_beside_it_fit() -> None:
         )
 
 
+async def test_for_the_path_of_a_text_and_a_picture_the_picture_fits_a_text() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def measure(picture: str) -> int:
+        """The characters of base64."""
+        return len(picture)
+
+    async with mirror:
+        image = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
+        both = await mirror.put(["The screen:", image])
+        refused = await mirror.call("measure_mirrored", {"picture": both})
+        assert refused.is_error
+        assert refused.text.endswith(f'Pass a path that fits, such as "{both}/1".')
+        assert (await mirror.call("measure_mirrored", {"picture": f"{both}/1"})).text == "8"
+
+
 async def test_a_path_that_fits_is_found_within_the_main_object() -> None:
     mirror = with_orders(ROWS)
 

@@ -66,6 +66,9 @@ VALUES: dict[str, tuple[bytes, Kind]] = {
     "note": (NOTE, "binary"),
     "rows": (ROWS, "binary"),
     "link": (LINK, "binary"),
+    "image in an array": (b'["here:", ' + IMAGE + b"]", "array"),
+    "file in an array": (b"[" + LINK + b", " + FILE + b"]", "array"),
+    "note in an array": (b'["here:", ' + NOTE + b', {"type": "image"}]', "array"),
 }
 SAME = object()
 NO = None
@@ -112,6 +115,9 @@ TABLE: dict[str, dict[str, Any]] = {
     "note": row(object=SAME, string=b'"hi"'),
     "rows": row(object=SAME, array=b"[1.0]", string=b'" [1.0]"'),
     "link": row(object=SAME),
+    "image in an array": row(array=SAME),
+    "file in an array": row(array=SAME),
+    "note in an array": row(array=SAME, string=text_of("note in an array")),
 }
 
 

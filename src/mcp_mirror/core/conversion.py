@@ -4,15 +4,17 @@ A value that the argument accepts stays as it is, byte for byte. `_FORMS` is the
 """
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.core.amounts import quote_name
-from mcp_mirror.core.results.media import find_embedded_text, locate_content
+from mcp_mirror.core.results.media import find_embedded_text, locate_content, read_media
 from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath
+from mcp_mirror.payload.json_spans import items, kind_at, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
@@ -24,6 +26,8 @@ _MAX_NAMED: Final = 200
 """Characters of a path or a location in an error message."""
 _ORDER: Final = ("object", "array", "integer", "number", "boolean", "null", "string")
 """Target types by preference: structured forms first, text last."""
+_MAX_BLOCKS: Final = 32
+"""Content blocks among which media is looked for."""
 _PIECE: Final = 1 << 20
 """Bytes of a value that are encoded at once."""
 _NUMBER: Final = lazy_pattern(
@@ -138,6 +142,15 @@ def _convert_to_text(value: Resolved) -> Segments:
     return (*pieces, b'"')
 
 
+def _convert_array_to_text(value: Resolved) -> Segments | None:
+    """The JSON text as a string; None for content blocks of which one is media, because the media itself is meant."""
+    for item in islice(items(value.blob, trim(value.blob)), _MAX_BLOCKS):
+        block = memoryview(value.blob)[item.start : item.stop]
+        if kind_at(block, 0) == "object" and read_media(block):
+            return None
+    return _convert_to_text(value)
+
+
 def _convert_binary_to_text(value: Resolved) -> Segments | None:
     """The base64 of an image, a recording or a resource; for a text resource its text."""
     found = locate_content(value.blob)
@@ -202,7 +215,7 @@ def _parse_container(first: str) -> Converter:
 
 _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
     ("object", "string"): _convert_to_text,
-    ("array", "string"): _convert_to_text,
+    ("array", "string"): _convert_array_to_text,
     ("number", "string"): _convert_to_text,
     ("boolean", "string"): _convert_to_text,
     ("binary", "string"): _convert_binary_to_text,
