@@ -927,6 +927,21 @@ async def test_a_script_with_another_end_returns_no_variable(mirror: Mirror, cod
     assert (await mirror.run(code)).value is None
 
 
+async def test_a_path_that_a_script_contains_as_a_text_belongs_to_its_inputs(mirror: Mirror) -> None:
+    path = await mirror.put([1, 2, 3])
+    refused = await mirror.run(f"rows = '{path}'\nlen(rows)")
+    assert refused.is_error
+    assert refused.text.endswith(
+        f'Give it in inputs: {{"value": "{path}"}}, and use value. Then call memory_run again.'
+    )
+    part = await mirror.run(f'len("""{path}/0""")', {"others": [1]})
+    assert f'"{path}/0"' in part.text
+    assert (await mirror.run(f"{{'{path}': len(rows)}}", {"rows": path})).value == {path: 3}
+    assert (await mirror.run(f"await tools.list_users()\nlen('{path}')")).value == len(path)
+    other = path[:-12] + "0" * 12
+    assert (await mirror.run(f"len('nothing-{other[-36:]}')")).value == len(f"nothing-{other[-36:]}")
+
+
 def test_the_library_without_await_runs_scripts() -> None:
     with SyncMirror() as mirror:
         assert mirror.run("[n for n in given if n > 1]", {"given": [1, 2, 3]}).value == [2, 3]

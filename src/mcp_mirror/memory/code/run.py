@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from mcp_mirror.core.resolve import Pointer
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.changed_variables import return_changed
 from mcp_mirror.memory.code.failures import build_error, explain_unknown_names, takes_text_for_rows
@@ -37,15 +38,18 @@ from mcp_mirror.memory.code.stubs import (
 from mcp_mirror.memory.tools.save import NewValue, save_hidden, save_value, show
 from mcp_mirror.memory.tools.table import RUN
 from mcp_mirror.memory.tools.tool import Content, MemoryTool, ToolInput, build_text_content
-from mcp_mirror.paths import SHOWN_END
+from mcp_mirror.paths import BASE_PATTERN, SHOWN_END
 from mcp_mirror.settings.policies import CodePolicy, ScriptAccess
 from mcp_mirror.system.fair_threads import run_fairly
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import run_by_size
 
 _MAX_CODE: Final = 100_000
 """Characters of a script."""
 _CHARACTERS_PER_TOKEN: Final = 3
 """Printed characters that are shown for each token of the read budget."""
+_LITERAL: Final = lazy_pattern(rf"""(['"])({BASE_PATTERN}(?:/[^'"\s]*)?)\1""")
+"""A memory path in quotes."""
 _NO_VALUE: Final = (
     "The script returned None. Let its last line be the value to return, or print text. Then call memory_run again."
 )
@@ -60,6 +64,7 @@ async def run(call: ToolInput) -> Content:
     if len(code) > _MAX_CODE:
         raise ToolError(f"The script has {len(code):,} characters; {_MAX_CODE:,} are accepted. Shorten it.")
     raw_inputs = call.arguments.json("inputs") if call.arguments.has("inputs") else b"{}"
+    await _check_literals(call, code, raw_inputs)
     policy = scripts.policy
     without_files = await read_inputs(
         call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size)
@@ -88,6 +93,19 @@ async def run(call: ToolInput) -> Content:
             raise await memory.unknown_path_error(call.namespace, progress.names[0])  # a name in place of a path
         raise await run_fairly(call.namespace, build_error, failure, policy, progress)
     return await _reply(call, inputs, progress, outcome.value)
+
+
+async def _check_literals(call: ToolInput, code: str, raw_inputs: bytes) -> None:
+    """Raise an error for a path that a script contains as a text and is not an input; tools accept such paths."""
+    written = [match[2] for match in _LITERAL.finditer(code) if match[2].encode() not in raw_inputs]
+    if not written or "tools" in find_names(code):
+        return
+    found = await call.memory.find_pointers(call.namespace, msgspec.json.encode(written))
+    if any(isinstance(one, Pointer) and one.is_known for one in found):
+        raise ToolError(
+            f'The script contains the path "{written[0]}" as a text. Give it in inputs: {{"value": "{written[0]}"}}, '
+            "and use value. Then call memory_run again."
+        )
 
 
 async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: Progress) -> Outcome:
