@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 import anyio
-import h11
 import httpx2
 import msgspec
 
@@ -32,7 +31,7 @@ _LOOKUP_TIMEOUT: Final = 8.0
 """Seconds for the lookup of a host name: less than for connecting, so that the error is about the lookup."""
 _PROXY_TIMEOUT: Final = 9.0
 """The same for a connection over a proxy."""
-_PROXY_FAILURES: Final = (TimeoutError, httpx2.TransportError, h11.RemoteProtocolError)
+_PROXY_FAILURES: Final = (TimeoutError, httpx2.TransportError)
 _KEPT: Final = 20
 """Idle connections that are kept open."""
 _KEPT_SECONDS: Final = 1.5

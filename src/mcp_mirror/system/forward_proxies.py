@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-import h11
 import httpx2
 import msgspec
 
 from mcp_mirror.settings.access import is_loopback
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
+from mcp_mirror.system.http_responses import ResponseReader
 
 if TYPE_CHECKING:
     from mcp_mirror.system.http_connections import Receiver
@@ -69,19 +69,17 @@ async def open_tunnel(receiver: "Receiver", proxy: ForwardProxy, host: str, port
 
     Raises:
         ForwardProxyError: The proxy refuses.
-        h11.RemoteProtocolError: It does not answer with HTTP.
-        httpx2.NetworkError: It closes the connection.
+        httpx2.TransportError: It does not answer with HTTP, or the connection broke.
     """
-    connection = h11.Connection(h11.CLIENT)
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     headers = [(b"Host", authority.encode("ascii")), *proxy.headers]
-    head = connection.send(h11.Request(method="CONNECT", target=authority, headers=headers))
-    await receiver.write(head or b"", None)
-    while not isinstance(event := connection.next_event(), h11.Response):
-        if event is h11.NEED_DATA:
-            connection.receive_data(await receiver.receive(None))
-    if not _OK <= event.status_code < _REDIRECTS:
-        raise proxy.explain_refusal(event.status_code)
+    lines = [f"CONNECT {authority} HTTP/1.1".encode("ascii"), *(b"%b: %b" % header for header in headers)]
+    await receiver.write(b"\r\n".join((*lines, b"\r\n")), None)
+    response, received = ResponseReader(), memoryview(b"")
+    while not response.status:
+        received = response.feed(received or memoryview(await receiver.receive(None)))
+    if not _OK <= response.status < _REDIRECTS:
+        raise proxy.explain_refusal(response.status)
 
 
 def find_forward_proxy(url: httpx2.URL) -> ForwardProxy | None:

@@ -2,7 +2,7 @@
 
 The transport of `httpx2` also serves HTTP/2 and connection limits, and costs more CPU than all other work of a small
 request. This one takes an idle connection or opens another one, and sends the head and the body of a small
-request in one packet. h11 reads and writes the protocol.
+request in one packet.
 """
 
 import asyncio
@@ -16,32 +16,29 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import anyio
-import h11
 import httpx2
 
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.forward_proxies import ForwardProxy, find_forward_proxy
-from mcp_mirror.system.http_heads import LARGE_HEAD, MAX_HEAD, HeadReader
+from mcp_mirror.system.http_responses import ResponseReader
+from mcp_mirror.system.patterns import lazy_pattern
 
-_HEADERS_TOO_LARGE: Final = 431
-"""What h11 suggests as the status for a head over the limit, if it is that of a request."""
+_HEAD: Final = lazy_pattern(
+    rb"[A-Z]+ [!-~]+ HTTP/1\.1\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n"
+)
+"""The head of a request."""
 _MAX_MERGED: Final = 1 << 16
 """Bytes of a request that are written in one piece."""
 _MAX_BUFFERED: Final = 1 << 20
 """Received bytes above which a connection stops to read until they are taken."""
-_EVENTS_AT_ONCE: Final = 64
+_PARTS_AT_ONCE: Final = 64
 """Parts of a response after which other tasks run: received bytes may contain many small chunks."""
-_MAX_INFORMATIONAL: Final = 1 << 17
-"""Lines of informational responses before a response: a server that sends them without an end costs CPU for as long."""
-_FEWEST_LINES: Final = 3
-"""Lines that such a response counts without its headers."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9}
 """Seconds until the first probe of a silent connection (the second name is that of macOS), seconds between the next
 ones, and the number of probes without an answer that end it: after two minutes. A server that is only slow answers."""
-CLOSED_EARLY: Final = "it ended before the response was complete"
 SLOW_HANDSHAKE: Final = "it accepted the connection, but not TLS in time"
 NO_AUTHORITIES: Final = "the gateway cannot read a certificate from the file in `SSL_CERT_FILE`"
 _NO_TIMEOUTS: Final[Mapping[str, float | None]] = {}
@@ -208,10 +205,12 @@ class _HttpConnection:
         self.origin = origin
         self._receiver = receiver
         self._proxy = proxy
-        self._h11 = h11.Connection(h11.CLIENT, MAX_HEAD)
         self._idle_since = 0.0
-        self._event_count = 0
-        self._heads = HeadReader()
+        self._response = ResponseReader()
+        self._received = memoryview(b"")
+        """The bytes that are not read yet."""
+        self._is_written = self._is_taken = False
+        """The whole request is written; all of the body of its response was received."""
 
     def is_reusable(self, seconds: float) -> bool:
         """Whether the connection is idle, and not longer than some seconds.
@@ -228,79 +227,66 @@ class _HttpConnection:
         """Close the connection."""
         self._receiver.transport.abort()
 
-    async def send(self, request: httpx2.Request) -> tuple[h11.Response, asyncio.Transport]:
+    async def send(self, request: httpx2.Request) -> tuple[ResponseReader, asyncio.Transport]:
         """Send a request, and wait for the head of its response.
-
-        Raises:
-            httpx2.TransportError: The connection broke, or the server was silent for too long.
-        """
-        timeouts = request.extensions.get("timeout", _NO_TIMEOUTS)
-        with suppress(httpx2.WriteError):  # the server may have answered before the end of the request
-            await self._write(request, timeouts.get("write"))
-        lines = 0
-        while lines <= _MAX_INFORMATIONAL:
-            event = await self.receive(timeouts.get("read"))
-            if isinstance(event, h11.Response):
-                return event, self._receiver.transport
-            lines += len(event.headers) + _FEWEST_LINES
-            await asyncio.sleep(0)
-        raise httpx2.RemoteProtocolError("the server sends informational responses without an end")
-
-    async def _write(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
-        assert isinstance(request.stream, httpx2.AsyncByteStream)  # noqa: S101  # as for any async transport
-        target, headers = request.url.raw_path, request.headers.raw
-        if self._proxy is not None:
-            target, headers = b"http://" + request.url.netloc + target, [*headers, *self._proxy.headers]
-        try:
-            pending = self._h11.send(h11.Request(method=request.method, target=target, headers=headers))
-            assert pending is not None  # noqa: S101  # a head has bytes
-            async for chunk in request.stream:
-                data = self._h11.send(h11.Data(data=chunk)) or b""
-                if len(pending) + len(data) > _MAX_MERGED:
-                    await self._receiver.write(pending, timeout)
-                    pending = data
-                else:
-                    pending += data
-            await self._receiver.write(pending + (self._h11.send(h11.EndOfMessage()) or b""), timeout)
-        except h11.LocalProtocolError as error:
-            raise httpx2.LocalProtocolError(str(error)) from error
-
-    async def receive(self, timeout: float | None) -> Any:  # noqa: ASYNC109
-        """Wait for the next event of the response; see `h11.Connection.next_event`.
 
         Raises:
             httpx2.TransportError: The connection broke, the server violated the protocol, or was silent for too long.
         """
-        self._event_count += 1
-        if not self._event_count % _EVENTS_AT_ONCE:
-            await asyncio.sleep(0)
-        while True:
-            try:
-                event = self._h11.next_event()
-                if event is not h11.NEED_DATA:
-                    return event
-                self._h11.receive_data(await self._receive_data(timeout))
-            except h11.RemoteProtocolError as error:
-                is_large = error.error_status_hint == _HEADERS_TOO_LARGE
-                _, is_closed = self._h11.trailing_data
-                message = CLOSED_EARLY if is_closed else str(error)
-                raise httpx2.RemoteProtocolError(LARGE_HEAD if is_large else message) from error
+        timeouts = request.extensions.get("timeout", _NO_TIMEOUTS)
+        with suppress(httpx2.WriteError):  # the server may have answered before the end of the request
+            await self._write(request, timeouts.get("write"))
+        while not self._response.status:
+            await self._read(timeouts.get("read"))
+        return self._response, self._receiver.transport
 
-    async def _receive_data(self, timeout: float | None) -> bytes:  # noqa: ASYNC109
-        """Wait for bytes for h11, which gets those of a head apart from the others; return none at the end."""
-        data = self._heads.take_rest() or await self._receiver.receive(timeout)
-        if self._h11.their_state is not h11.SEND_RESPONSE:
-            return data
-        if not data:
-            raise httpx2.RemoteProtocolError(CLOSED_EARLY)
-        return self._heads.read(data)
+    async def _write(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
+        assert isinstance(request.stream, httpx2.AsyncByteStream)  # noqa: S101  # as for any async transport
+        pending = self._build_head(request)
+        async for chunk in request.stream:
+            if len(pending) + len(chunk) > _MAX_MERGED:
+                await self._receiver.write(pending, timeout)
+                pending = chunk
+            else:
+                pending += chunk
+        await self._receiver.write(pending, timeout)
+        self._is_written = True
+
+    def _build_head(self, request: httpx2.Request) -> bytes:
+        target, headers = request.url.raw_path, request.headers.raw
+        if self._proxy is not None:
+            target, headers = b"http://" + request.url.netloc + target, [*headers, *self._proxy.headers]
+        lines = [b"%b %b HTTP/1.1" % (request.method.encode(), target), *(b"%b: %b" % header for header in headers)]
+        head = b"\r\n".join((*lines, b"\r\n"))
+        if "transfer-encoding" in request.headers or not _HEAD.fullmatch(head) or head.count(b"\n") != len(lines) + 1:
+            raise httpx2.LocalProtocolError("the request has no length, or its head is not valid in HTTP/1.1")
+        return head
+
+    async def _read(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        """Read a part of the response; for errors see `send`."""
+        response, before = self._response, self._response.parts
+        if not self._received:
+            self._received = memoryview(await self._receiver.receive(timeout))
+        self._received = response.feed(self._received)
+        if response.parts // _PARTS_AT_ONCE > before // _PARTS_AT_ONCE:
+            await asyncio.sleep(0)
+
+    async def receive(self, timeout: float | None) -> bytes:  # noqa: ASYNC109
+        """Return the next part of the body of the response, and nothing at its end; for errors see `send`."""
+        response = self._response
+        while not response.body and not response.is_complete:
+            await self._read(timeout)
+        body, response.body = b"".join(response.body), []
+        self._is_taken = not body
+        return body
 
     def finish(self) -> bool:
         """Prepare the connection for another request; return False if that is impossible."""
-        unread = self._heads.take_rest() or self._h11.trailing_data[0]
-        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE or unread:
+        response = self._response
+        if not (self._is_written and self._is_taken and response.keeps_alive) or self._received:
             return False
-        self._h11.start_next_cycle()
+        response.begin()
+        self._is_written = self._is_taken = False
         self._idle_since = _read_clock()
         return self._receiver.is_idle
 
@@ -341,16 +327,8 @@ class HttpConnections(httpx2.AsyncBaseTransport):
             self._drop(connection)
             raise
         timeout = request.extensions.get("timeout", _NO_TIMEOUTS).get("read")
-        return httpx2.Response(
-            head.status_code,
-            headers=head.headers.raw_items(),
-            stream=_ResponseBody(self, connection, timeout),
-            extensions={
-                "http_version": b"HTTP/" + head.http_version,
-                "reason_phrase": head.reason,
-                "network_stream": transport,
-            },
-        )
+        body = _ResponseBody(self, connection, timeout)
+        return httpx2.Response(head.status, headers=head.headers, stream=body, extensions={"network_stream": transport})
 
     async def aclose(self) -> None:
         """Close all connections, also those of responses that are being read."""
@@ -454,8 +432,8 @@ class _ResponseBody(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         try:
-            while isinstance(event := await self._connection.receive(self._timeout), h11.Data):
-                yield bytes(event.data)
+            while part := await self._connection.receive(self._timeout):
+                yield part
         except BaseException:
             await self.aclose()
             raise

@@ -279,12 +279,8 @@ def _explain_own_error(error: httpx2.TransportError) -> tuple[str, str] | None:
     # These import an HTTP client, which stdio does not need.
     from mcp_mirror.security.ssrf_guard import PRIVATE, SLOW_LOOKUP  # noqa: PLC0415
     from mcp_mirror.system.forward_proxies import ForwardProxyError  # noqa: PLC0415
-    from mcp_mirror.system.http_connections import (  # noqa: PLC0415
-        CLOSED_EARLY,
-        NO_AUTHORITIES,
-        SLOW_HANDSHAKE,
-    )
-    from mcp_mirror.system.http_heads import LARGE_HEAD  # noqa: PLC0415
+    from mcp_mirror.system.http_connections import NO_AUTHORITIES, SLOW_HANDSHAKE  # noqa: PLC0415
+    from mcp_mirror.system.http_responses import CLOSED_EARLY, LARGE_HEAD  # noqa: PLC0415
 
     cause = str(error)
     if isinstance(error, ForwardProxyError):
