@@ -24,7 +24,7 @@ from mcp_mirror.gateway.stages.consent import UsedConsents
 from mcp_mirror.gateway.stages.limits import CallQuotas
 from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.subscriptions import Subscriptions
-from mcp_mirror.memory.code.sandbox import PACKAGE, Sandbox
+from mcp_mirror.memory.code.sandbox import MONTY, Sandbox
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
@@ -33,7 +33,7 @@ from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.observability.logging import create_path_hasher
 from mcp_mirror.observability.signals import Signals
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
+from mcp_mirror.query.sql import DUCKDB
 from mcp_mirror.security.rate_limits import Limit, PrincipalLimiter, Queue
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.server.announcements import Announcements
@@ -192,8 +192,8 @@ def build_gateway(
         usage_counter=resources.usage_counter,
         path_hasher=create_path_hasher(config),
         audit=Audit(resources.audit, config.audit.required),
-        sandbox=resources.sandbox if find_spec(PACKAGE) else None,
-        sql=resources.sql_workers if find_spec(SQL_PACKAGE) else None,
+        sandbox=resources.sandbox if find_spec(MONTY) else None,
+        sql=resources.sql_workers if find_spec(DUCKDB) else None,
         suspended_scripts=SuspendedCalls(resources.tasks, config.server.answer_timeout),
     )
 

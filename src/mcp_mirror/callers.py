@@ -17,7 +17,7 @@ from mcp_mirror.errors import RefusedError
 LOG_LEVELS: Final[tuple[str, ...]] = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """The severities of RFC 5424 in rising order."""
 
-OWN: Final = ""
+OWN_UPSTREAM: Final = ""
 """In place of an upstream: the gateway itself, with its own tools and resources."""
 OWN_NAME: Final = "mcp-mirror"
 """The name of the gateway as an upstream, for people and in the origin of values."""
@@ -81,8 +81,8 @@ class Caller(msgspec.Struct, frozen=True):
     scopes: frozenset[str] | None = None
     """The scopes of the request's token. None: all scopes, because the gateway requires no token."""
     upstream: str | None = None
-    """The only upstream that the endpoint of the caller serves, under the upstream's own names; `OWN`: the gateway's
-    own tools and resources. None: both, with all upstreams."""
+    """The only upstream that the endpoint of the caller serves, under the upstream's own names; `OWN_UPSTREAM`: the
+    gateway's own tools and resources. None: both, with all upstreams."""
     client_headers: ClientHeaders | None = NO_HEADERS
     """The headers of the request whose values upstreams get. None: the caller is the user or program that runs the
     gateway, so the configured values are its own."""

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import mcp_types as types
 import pytest
 
-from mcp_mirror.callers import LOCAL, OWN, Caller
+from mcp_mirror.callers import LOCAL, OWN_UPSTREAM, Caller
 from mcp_mirror.server.announcements import Announcements, ListChange, SubscriptionStream
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.sessions import Sessions
@@ -180,13 +180,13 @@ async def test_other_tasks_run_while_many_sessions_get_an_update() -> None:
 
 def test_a_change_concerns_the_endpoints_that_serve_its_upstream() -> None:
     change = ListChange("tools", upstream="a")
-    assert [change.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", "b", OWN)] == [
+    assert [change.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", "b", OWN_UPSTREAM)] == [
         True,
         True,
         False,
         False,
     ]
     everything = ListChange("tools")
-    assert all(everything.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", OWN))
-    own = ListChange("resources", upstream=OWN)
-    assert [own.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", OWN)] == [True, False, True]
+    assert all(everything.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", OWN_UPSTREAM))
+    own = ListChange("resources", upstream=OWN_UPSTREAM)
+    assert [own.is_visible_to(Caller(LOCAL, upstream=one)) for one in (None, "a", OWN_UPSTREAM)] == [True, False, True]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.payload.json_rpc import (
-    MARK,
+    PAYLOAD_MARK,
     array_of,
     find_mark,
     lift_params,
@@ -56,7 +56,7 @@ def test_lifted_params_are_the_same_bytes(value: bytes, identity: Any, method: s
     assert {key: bytes(raw) for key, raw in stub.params.items() if key != "_meta"} == {
         key: raw for key, raw in shown.items() if key != "_meta"
     }
-    assert open_object(stub.params["_meta"]) == {**(open_object(own) or {}), MARK: json.dumps(TOKEN).encode()}
+    assert open_object(stub.params["_meta"]) == {**(open_object(own) or {}), PAYLOAD_MARK: json.dumps(TOKEN).encode()}
     assert (stub.id, stub.method) == (identity, method)
 
 
@@ -80,12 +80,12 @@ def test_other_messages_are_left_to_the_sdk(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "meta", [b"", b',"_meta":null', b',"_meta":{}', b',"_meta":{"' + MARK.encode() + b'":"forged"}']
+    "meta", [b"", b',"_meta":null', b',"_meta":{}', b',"_meta":{"' + PAYLOAD_MARK.encode() + b'":"forged"}']
 )
 def test_a_request_is_marked_only_with_the_given_token(meta: bytes) -> None:
     lifted = lift_params(open_message(request_frame(1, b'{"name":"a"' + meta + b"}")), TOKEN)
     assert lifted is not None
-    assert json.loads(lifted.stub)["params"] == {"name": "a", "arguments": {}, "_meta": {MARK: TOKEN}}
+    assert json.loads(lifted.stub)["params"] == {"name": "a", "arguments": {}, "_meta": {PAYLOAD_MARK: TOKEN}}
     assert "arguments" not in lifted.members
 
 
@@ -94,12 +94,12 @@ def test_the_stub_of_other_requests_keeps_their_params(method: str) -> None:
     params = b'{"name":"a","arguments":{"q":1},"ref":{}}'
     lifted = lift_params(open_message(request_frame("x", params, method)), TOKEN)
     assert lifted is not None
-    assert json.loads(lifted.stub)["params"] == json.loads(params) | {"_meta": {MARK: TOKEN}}
+    assert json.loads(lifted.stub)["params"] == json.loads(params) | {"_meta": {PAYLOAD_MARK: TOKEN}}
 
 
 @pytest.mark.parametrize("token", [b"5", b"null", b"[]", b"true", b'{"a":1}', b"1.5"])
 def test_a_mark_must_be_a_string(token: bytes) -> None:
-    frame = b'{"id":1,"result":{"_meta":{"' + MARK.encode() + b'":' + token + b"}}}"
+    frame = b'{"id":1,"result":{"_meta":{"' + PAYLOAD_MARK.encode() + b'":' + token + b"}}}"
     assert find_mark(frame) is None
 
 
@@ -132,7 +132,7 @@ def test_a_result_without_its_mark_keeps_its_other_members(
 
 @given(st.dictionaries(NAMES, VALUES))
 def test_a_spliced_result_has_the_members_of_its_payload(members: dict[str, bytes]) -> None:
-    marked = find_mark(b"".join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % MARK.encode()})))
+    marked = find_mark(b"".join(object_of({"id": b"3", "result": b'{"_meta":{"%s":"t"}}' % PAYLOAD_MARK.encode()})))
     assert marked is not None
     spliced = open_message(b"".join(splice(marked, {key: (raw,) for key, raw in members.items()})))
     assert isinstance(spliced.result, dict)

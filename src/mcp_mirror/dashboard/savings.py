@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mcp_mirror.callers import OWN, OWN_NAME
+from mcp_mirror.callers import OWN_NAME, OWN_UPSTREAM
 from mcp_mirror.settings.policies import PricePolicy
 from mcp_mirror.stores.event_log import DAY, HOURS_PER_DAY, SumKey, Sums
 
@@ -96,9 +96,9 @@ def build_savings(sums: Mapping[str, Mapping[SumKey, Sums]], assumed: Assumption
             _add(of_sources, (principal, upstream, tool), counts)
     days, upstreams, tools, principals, total = (_Group({}) for _ in range(5))
     for (day, upstream), counts in of_days.items():
-        _add(days, (f"{datetime.fromtimestamp(day * DAY, UTC):%Y-%m-%d}", upstream == OWN), counts)
+        _add(days, (f"{datetime.fromtimestamp(day * DAY, UTC):%Y-%m-%d}", upstream == OWN_UPSTREAM), counts)
     for (principal, upstream, tool), counts in of_sources.items():
-        is_own = upstream == OWN
+        is_own = upstream == OWN_UPSTREAM
         _add(upstreams, (upstream or OWN_NAME, is_own), counts)
         _add(tools, (tool, is_own), counts)
         _add(principals, (principal, is_own), counts)

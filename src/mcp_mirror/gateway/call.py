@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mcp_mirror.callers import OWN, Caller, ClientChannel
+from mcp_mirror.callers import OWN_UPSTREAM, Caller, ClientChannel
 from mcp_mirror.core.catalog import Catalog
 from mcp_mirror.core.replies import ToolResult, build_error_reply
 from mcp_mirror.errors import MirrorError, RefusalReason, RefusedError, drop_tracebacks
@@ -136,7 +136,7 @@ class RuntimeState(msgspec.Struct, frozen=True):
 
     def own_tools_for(self, caller: Caller) -> Mapping[str, MemoryTool]:
         """Return the gateway's own tools that this client sees: at the endpoint of one upstream, those of `minimal`."""
-        if caller.upstream in (None, OWN):
+        if caller.upstream in (None, OWN_UPSTREAM):
             return self.own_tools
         return {name: tool for name, tool in self.own_tools.items() if _MINIMAL.admits(name) or name in SEARCH_TOOLS}
 

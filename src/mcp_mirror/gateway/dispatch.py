@@ -30,7 +30,7 @@ from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refu
 from mcp_mirror.gateway.routing import find_entry, find_tools, route
 from mcp_mirror.gateway.script_calls import ScriptCalls
 from mcp_mirror.gateway.stages.telemetry import send_request
-from mcp_mirror.gateway.tool_search import FIND
+from mcp_mirror.gateway.tool_search import FIND_TOOLS
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
 from mcp_mirror.memory.lookup_errors import UnknownPathError
@@ -68,7 +68,7 @@ class Dispatcher:
         """Answer a call; raise a `MirrorError` if that is not possible."""
         if call.input_round is not None:
             check_round(call.input_round, call.arguments, call.name)
-        if call.name == FIND and FIND in call.own_tools:
+        if call.name == FIND_TOOLS and FIND_TOOLS in call.own_tools:
             return await find_tools(self._gateway, call)
         try:
             if own := call.own_tools.get(call.name):

@@ -10,7 +10,7 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
-from mcp_mirror.gateway.tool_search import CALL, ToolListing, choose_listing, complete_name, unwrap_call
+from mcp_mirror.gateway.tool_search import CALL_TOOL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
@@ -94,14 +94,14 @@ class Gateway:
         """Return the tool that a call names, and its arguments. Views (MCP Apps) know only their server's own names."""
         state = self.state
         own_tools, catalog, suffix = state.own_tools_for(caller), state.catalog_for(caller), state.config.mirror.suffix
-        if name == CALL and CALL in own_tools:
+        if name == CALL_TOOL and CALL_TOOL in own_tools:
             return unwrap_call(arguments, own_tools, catalog, suffix)
         return complete_name(name, own_tools, catalog, suffix) if caller.shows_views else name, arguments
 
     async def wait_for_tool(self, caller: Caller, name: str, arguments: Buffer) -> None:
         """Wait for upstreams that are starting if a call names an unknown tool by `call_tool` or from a view."""
         state = self.state
-        if name != CALL and (name in state.catalog.entries or not caller.shows_views):
+        if name != CALL_TOOL and (name in state.catalog.entries or not caller.shows_views):
             return
         named, _ = self._find_named(caller, name, arguments)
         if named not in state.own_tools_for(caller) and named not in state.catalog_for(caller).entries:

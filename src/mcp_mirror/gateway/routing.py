@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_mirror.callers import OWN
+from mcp_mirror.callers import OWN_UPSTREAM
 from mcp_mirror.core.catalog import Catalog, CatalogEntry
 from mcp_mirror.core.replies import ToolResult, build_content_reply, encode_text_block
 from mcp_mirror.core.similar_names import find_nearest
@@ -15,7 +15,7 @@ from mcp_mirror.core.tool_index import IndexedTool, summarize_tool
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.gateway.call import Call, find_refusal
 from mcp_mirror.gateway.gateway import Gateway
-from mcp_mirror.gateway.tool_search import FIND, complete_name, searchable_tools
+from mcp_mirror.gateway.tool_search import FIND_TOOLS, complete_name, searchable_tools
 from mcp_mirror.memory.tools.table import explain_unserved
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
@@ -72,13 +72,13 @@ def _explain_unknown(gateway: Gateway, call: Call, catalog: Catalog) -> ToolErro
     elsewhere = ""
     if call.config.server.wraps:
         elsewhere = "`mcp-mirror memory` serves it: the user can add this command to the client as one more server."
-    elif call.caller.upstream not in (None, OWN):
+    elif call.caller.upstream not in (None, OWN_UPSTREAM):
         elsewhere = "The endpoint `~memory` of this gateway serves it."
     unserved = explain_unserved(call.name, call.config.memory_tools, elsewhere)
     if unserved and not call.config.is_transparent:
         return ToolError(unserved, RefusalReason.UNKNOWN_TOOL)
     near = find_nearest(call.name, (*catalog.entries, *call.own_tools))
-    source = FIND if FIND in call.own_tools else "tools/list"
+    source = FIND_TOOLS if FIND_TOOLS in call.own_tools else "tools/list"
     advice = f"Nearest are {', '.join(near)}." if near else f"Take a name from {source}."
     visible = gateway.upstreams.visible_to(call.caller)
     down = [one.policy.name for one in visible if one.status.state != "ready"]
@@ -106,7 +106,7 @@ async def find_tools(gateway: Gateway, call: Call) -> ToolResult:
     Raises:
         ToolError: The arguments are invalid, or the call has no query and the named tool does not exist.
     """
-    given = call.own_tools[FIND].read_arguments(call.arguments)
+    given = call.own_tools[FIND_TOOLS].read_arguments(call.arguments)
     name, query = given.text("name").strip(), given.text("query")
     if name:
         try:

@@ -17,24 +17,24 @@ from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.system.slices import Steps
 from mcp_mirror.types import Buffer
 
-FIND: Final = "find_tools"
-CALL: Final = "call_tool"
+FIND_TOOLS: Final = "find_tools"
+CALL_TOOL: Final = "call_tool"
 
 
-_LISTED: Final = frozenset((FIND, CALL, RETRIEVE, "memory_read", "memory_grep"))
+_LISTED: Final = frozenset((FIND_TOOLS, CALL_TOOL, RETRIEVE, "memory_read", "memory_grep"))
 """The gateway's own tools that clients see where they search for tools, beside one for questions about whole values."""
 
 
 async def _reject_call(call: ToolInput) -> Content:
     """Reject a `call_tool` call that names `call_tool`: all others become calls of the tools that they name."""
-    raise ToolError(f"{call.tool} cannot call itself. Call it with the name of a tool that {FIND} returned.")
+    raise ToolError(f"{call.tool} cannot call itself. Call it with the name of a tool that {FIND_TOOLS} returned.")
 
 
 SEARCH_TOOLS: Final[Mapping[str, MemoryTool]] = {
     tool.name: tool
     for tool in (
         MemoryTool(
-            FIND,
+            FIND_TOOLS,
             "Search the tools that are not listed. Returns the best matches: name, arguments, purpose.",
             {
                 "query": {
@@ -48,8 +48,8 @@ SEARCH_TOOLS: Final[Mapping[str, MemoryTool]] = {
             _reject_call,  # the dispatcher answers it: a search needs the caller's catalog
         ),
         MemoryTool(
-            CALL,
-            f"Call a tool by a name from {FIND}.",
+            CALL_TOOL,
+            f"Call a tool by a name from {FIND_TOOLS}.",
             {"name": {"type": "string"}, "arguments": {"type": "object"}},
             ("name",),
             _reject_call,
@@ -84,9 +84,9 @@ def unwrap_call(
     A call without a usable name stays a `call_tool` call, which the pipeline answers with an error.
     """
     try:
-        given = own_tools[CALL].read_arguments(arguments)
+        given = own_tools[CALL_TOOL].read_arguments(arguments)
     except ToolError:
-        return CALL, arguments
+        return CALL_TOOL, arguments
     named = complete_name(given.text("name"), own_tools, catalog, suffix)
     return named, given.json("arguments") if given.has("arguments") else b"{}"
 

@@ -29,10 +29,10 @@ from mcp_mirror.functions.signatures import ToolOptions, read_function, read_pol
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.stages.custom import find_stage_fault
-from mcp_mirror.gateway.tool_search import CALL, FIND
+from mcp_mirror.gateway.tool_search import CALL_TOOL, FIND_TOOLS
 from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
 from mcp_mirror.library.tool_formats import Format, format_definition
-from mcp_mirror.memory.code.sandbox import PACKAGE
+from mcp_mirror.memory.code.sandbox import MONTY
 from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.memory.tools.save import NewValue, save_value
 from mcp_mirror.memory.tools.table import QUERY, RUN, TOOLS
@@ -41,7 +41,7 @@ from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
-from mcp_mirror.query.sql import PACKAGE as SQL_PACKAGE
+from mcp_mirror.query.sql import DUCKDB
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import MODEL
 from mcp_mirror.settings.policies import TokenProvider
@@ -51,7 +51,7 @@ from mcp_mirror.upstreams.local import LocalFunctions
 
 __all__ = ["OWN_TOOLS", "Call", "Mirror", "Next", "Reply", "ScriptReply", "Stage", "ToolResult"]
 
-OWN_TOOLS: Final[frozenset[str]] = frozenset({*TOOLS, RUN, FIND, CALL})
+OWN_TOOLS: Final[frozenset[str]] = frozenset({*TOOLS, RUN, FIND_TOOLS, CALL_TOOL})
 """The names of the mirror's own tools, which it can list beside the twins."""
 
 Tool = TypeVar("Tool", bound=Callable[..., Any])
@@ -193,7 +193,7 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the extra is not installed.
         """
-        if find_spec(PACKAGE) is None:
+        if find_spec(MONTY) is None:
             raise MirrorError("Scripts need an extra: pip install 'mcp-mirror[code]'.")
         return await self._run_script(RUN, {"code": code, "inputs": inputs or {}}, namespace, conversation)
 
@@ -219,7 +219,7 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the extra is not installed.
         """
-        if find_spec(SQL_PACKAGE) is None:
+        if find_spec(DUCKDB) is None:
             raise MirrorError("SQL needs an extra: pip install 'mcp-mirror[sql]'.")
         return await self._run_script(QUERY, {"sql": query, "inputs": inputs or {}}, namespace, conversation)
 

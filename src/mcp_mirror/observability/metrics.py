@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-CALL: Final = "tools/call"
+_METHOD: Final = "tools/call"
 OTHER: Final = "(other)"
 """Replaces the names of tools over the limit."""
 _OTHER_ERROR: Final = "_OTHER"
@@ -143,7 +143,7 @@ class Metrics(Collector):
     def record_request(self, tool: str, upstream: str, error: str, seconds: float) -> None:
         """Count a tool call that the gateway has sent to an upstream."""
         name = self._bound_tool(tool)
-        self._client.labels(CALL, name, upstream, self._bound_error(name, error)).observe(seconds)
+        self._client.labels(_METHOD, name, upstream, self._bound_error(name, error)).observe(seconds)
 
     def record_store_operation(self, operation: str, seconds: float, error: str) -> None:
         """Count an operation of the store."""
@@ -156,7 +156,7 @@ class Metrics(Collector):
     def _create_call_children(self, tool: str, error: str) -> _CallChildren:
         name = self._bound_tool(tool)
         children = _CallChildren(
-            self._server.labels(CALL, name, self._bound_error(name, error)).observe,
+            self._server.labels(_METHOD, name, self._bound_error(name, error)).observe,
             self._bytes.labels(name).inc,
             self._tokens.labels(name, "shown").inc,
             self._tokens.labels(name, "kept_out").inc,

@@ -20,13 +20,13 @@ from mcp_mirror.settings.limits import MAX_DEPTH
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Segments
 
-MARK: Final = "mcp-mirror/payload"
+PAYLOAD_MARK: Final = "mcp-mirror/payload"
 """The `_meta` member by which a stub names the payload that was lifted out of it."""
 
 RequestId = int | str
 T = TypeVar("T")
 
-_MARK_BYTES: Final = MARK.encode()
+_MARK_BYTES: Final = PAYLOAD_MARK.encode()
 _SMALL: Final = 1 << 16
 _INTERNAL_ERROR: Final = -32603
 _LONGEST_ERROR: Final = 1 << 20
@@ -348,7 +348,7 @@ def lift_params(message: Message, token: str) -> Lifted | None:
     meta = open_object(members.get("_meta", b"{}"))
     if meta is None and bytes(members["_meta"]) != b"null":
         return None
-    params = {**members, "_meta": b"".join(object_of({**(meta or {}), MARK: _ENCODE(token)}))}
+    params = {**members, "_meta": b"".join(object_of({**(meta or {}), PAYLOAD_MARK: _ENCODE(token)}))}
     if message.method == "tools/call":
         params["arguments"] = b"{}"
     request = {"jsonrpc": b'"2.0"', "id": _ENCODE(message.id), "method": _ENCODE(message.method)}
@@ -372,7 +372,7 @@ def find_mark(frame: Buffer) -> Marked | None:
     envelope = open_object(frame) or {}
     result = open_object(envelope.pop("result", b"null")) or {}
     meta = open_object(result.get("_meta", b"null")) or {}
-    token = _decode_scalar(meta.pop(MARK, b"null"))
+    token = _decode_scalar(meta.pop(PAYLOAD_MARK, b"null"))
     if not isinstance(token, str):
         return None
     if meta:

@@ -33,7 +33,7 @@ from mcp_mirror.types import Buffer
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-PACKAGE: Final = "duckdb"
+DUCKDB: Final = "duckdb"
 """The package of the database, an extra."""
 MEMORY: Final = 1 << 30
 """Bytes of memory for the tables and the query."""

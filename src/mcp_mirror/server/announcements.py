@@ -41,7 +41,7 @@ class ListChange(msgspec.Struct, frozen=True):
     required: tuple[str, ...] = ()
     """The OAuth scopes that a client needs to see the change."""
     upstream: str | None = None
-    """The upstream whose list changed, or `OWN`; None: any may have changed."""
+    """The upstream whose list changed, or `OWN_UPSTREAM`; None: any may have changed."""
 
     def is_visible_to(self, caller: Caller) -> bool:
         """Whether a client may get a notification of the change."""

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from mcp_mirror.callers import OWN
+from mcp_mirror.callers import OWN_UPSTREAM
 from mcp_mirror.core.catalog import Catalog, CatalogEntry, CatalogRules, build_catalog
 from mcp_mirror.core.naming import Origin
 from mcp_mirror.gateway.call import RuntimeState
@@ -213,7 +213,7 @@ class ChangeNotifier:
     def value_stored(self, namespace: str) -> None:
         """Notify the owner of a new value, which is a resource that only the owner may see."""
         if self._state.config.server.wraps is None:
-            self._enqueue(ListChange("resources", namespace=namespace, upstream=OWN))
+            self._enqueue(ListChange("resources", namespace=namespace, upstream=OWN_UPSTREAM))
 
     def _build(self, owner: str | None) -> Steps[Catalog]:
         config, pins = self._state.config, self._state.pins

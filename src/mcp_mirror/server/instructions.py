@@ -5,7 +5,7 @@ from typing import Final
 
 from mcp_mirror.callers import Caller
 from mcp_mirror.gateway.gateway import Gateway
-from mcp_mirror.gateway.tool_search import CALL, FIND
+from mcp_mirror.gateway.tool_search import CALL_TOOL, FIND_TOOLS
 from mcp_mirror.memory.tools.table import QUERY, RUN, accepts_sql
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.security.pins import Pins
@@ -26,7 +26,7 @@ _MEMORY_INSTRUCTIONS: Final = (
     "values."
 )
 _SEARCH_INSTRUCTIONS: Final = (
-    f"Most tools are not listed: find one with {FIND}, then call it by the name found with {CALL}."
+    f"Most tools are not listed: find one with {FIND_TOOLS}, then call it by the name found with {CALL_TOOL}."
 )
 _ABOUT_READING: Final = "{tools} only for questions about what a value says."
 _ABOUT_WHOLE_VALUES: Final = (

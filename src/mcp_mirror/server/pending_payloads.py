@@ -19,7 +19,7 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.errors import ToolError, UpstreamError, WireError
 from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_bounds import has_more_values, is_deeper
-from mcp_mirror.payload.json_rpc import MARK, MAX_MEMBERS, contiguous, find_mark, is_input_required, splice
+from mcp_mirror.payload.json_rpc import MAX_MEMBERS, PAYLOAD_MARK, contiguous, find_mark, is_input_required, splice
 from mcp_mirror.payload.spool import Frame, SpooledFrame
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.sdk_messages import drop_unawaited_result, read_sdk_message
@@ -158,7 +158,7 @@ class PendingPayloads:
         Raises:
             ToolError: The parameters were dropped, because the client disconnected.
         """
-        token = meta.get(MARK)
+        token = meta.get(PAYLOAD_MARK)
         if token is None:
             given = (parsed or {}).items()
             return {key: msgspec.json.encode(value) for key, value in given if (key, value) != ("arguments", None)}
@@ -180,13 +180,13 @@ class PendingPayloads:
             The stub with a token in `_meta`; `splice_result` replaces the token by the members.
         """
         result = payload_of(members)
-        token = str((meta or {}).get(MARK) or "")
+        token = str((meta or {}).get(PAYLOAD_MARK) or "")
         if not token:
             token = secrets.token_hex(16)
             self._keep(token, _PendingPayload(time.monotonic(), result=result))
         elif payload := self._payloads.get(token):  # else the client disconnected, and the SDK drops the stub too
             payload.result = result
-        return {"resultType": "complete", **stub, "_meta": {**stub.get("_meta", {}), MARK: token}}
+        return {"resultType": "complete", **stub, "_meta": {**stub.get("_meta", {}), PAYLOAD_MARK: token}}
 
     def splice_result(self, frame: bytes) -> Segments:
         """Return a message of the SDK with the pending result in place of its stub."""

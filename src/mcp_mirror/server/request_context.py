@@ -13,14 +13,14 @@ from starlette.types import Scope
 
 from mcp_mirror.callers import LOCAL, NO_HEADERS, Caller, ClientHeaders
 from mcp_mirror.gateway.context_budgets import CONVERSATION
-from mcp_mirror.payload.json_rpc import MARK
+from mcp_mirror.payload.json_rpc import PAYLOAD_MARK
 from mcp_mirror.server.auth.principals import read_namespace, read_scopes
 from mcp_mirror.server.http.endpoints import read_upstream
 from mcp_mirror.system.patterns import lazy_pattern
 
 _GATEWAY_META_KEYS: Final = frozenset(
     {
-        MARK,
+        PAYLOAD_MARK,
         CONVERSATION,
         "progressToken",
         types.PROTOCOL_VERSION_META_KEY,

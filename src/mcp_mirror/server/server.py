@@ -16,7 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.payload.json_rpc import MARK
+from mcp_mirror.payload.json_rpc import PAYLOAD_MARK
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import encode_secret
 from mcp_mirror.server.client_channel import LateSession, Session
@@ -107,7 +107,7 @@ class MirrorServer:
                 return self._stamp(ctx, await self._handle_handshake(ctx, call_next))
             result = await call_next(ctx)
         except BaseException as error:
-            self.handlers.pending_payloads.discard(str(read_meta(ctx).get(MARK)))
+            self.handlers.pending_payloads.discard(str(read_meta(ctx).get(PAYLOAD_MARK)))
             if isinstance(error, ValidationError):
                 raise MCPError(types.INVALID_PARAMS, _explain_parameters(error)) from None
             raise

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 from mcp_mirror.settings.policies import TokenProvider
 from mcp_mirror.tokens.estimate import estimate_text, expected_estimator, upper_estimator
-from mcp_mirror.tokens.messages import CALL, IMAGE_TOKENS, Message, read_parts
+from mcp_mirror.tokens.messages import CALL_PART, IMAGE_TOKENS, Message, read_parts
 from mcp_mirror.types import Buffer
 
 __all__ = ["IMAGE_TOKENS", "PROVIDERS", "TokenProvider", "estimate_tokens", "expected_estimator", "upper_estimator"]
@@ -65,5 +65,5 @@ def _estimate_message(message: Message, provider: TokenProvider) -> int:
         if isinstance(part, str):
             total += estimate_text(part, provider)
         else:
-            total += _CALL_TOKENS if part == CALL else part
+            total += _CALL_TOKENS if part == CALL_PART else part
     return total

@@ -49,12 +49,12 @@ MEDIUM_TOKENS: Final = 6_400
 """Minimum tokens of any other medium that is not a text; one per 4 characters of its data if that is more."""
 
 
-CALL: Final = 0
+CALL_PART: Final = 0
 """Marks a call or a result among the parts of a message."""
 
 
 def read_parts(value: Any) -> Iterator[str | int]:
-    """Yield the parts of a message that a model reads: texts, `CALL` for each call or result, tokens of each medium."""
+    """Yield what a model reads of a message: texts, `CALL_PART` for each call or result, tokens of each medium."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -77,7 +77,7 @@ def _read_members(value: Mapping[str, Any]) -> Iterator[str | int]:
         yield _encode_json(value["value"])
     else:
         if kind in _CALL_NAMES or kind.startswith("tool-"):
-            yield CALL
+            yield CALL_PART
         for name, member in value.items():
             yield from _read_member(name, member)
 
@@ -92,7 +92,7 @@ def _read_member(name: str, member: Any) -> Iterator[str | int]:
         yield from _read_medium(member)
         return
     if name in _CALL_NAMES:
-        yield from [CALL] * (len(member) if isinstance(member, list) else 1)
+        yield from [CALL_PART] * (len(member) if isinstance(member, list) else 1)
     if (name in _JSON_MEMBERS and not isinstance(member, str)) or (
         name in _RESULT_MEMBERS and _is_tool_value(name, member)
     ):

@@ -34,9 +34,9 @@ from mcp_mirror.system.resources import check_free_handles, explain_shortage
 if TYPE_CHECKING:
     from pydantic_monty import FunctionSnapshot, Monty, MontyCrashedError, MontyError, MontySession
 
-PACKAGE: Final = "pydantic_monty"
+MONTY: Final = "pydantic_monty"
 """The package of the interpreter, an extra."""
-CALL: Final = "_call_tool"
+CALL_FUNCTION: Final = "_call_tool"
 """The function by which a script's prelude calls tools: its arguments are a name and a JSON object."""
 FOLDER: Final = "/memory"
 
@@ -354,7 +354,7 @@ class _Execution:
         name = snapshot.function_name
         if snapshot.is_os_function:
             return self._answer_os_call(str(name), snapshot.args)
-        if name != CALL:
+        if name != CALL_FUNCTION:
             return {"exc_type": "NameError", "message": f"name '{name}' is not defined"}
         if snapshot.kwargs or [type(argument) for argument in snapshot.args] != [str, str]:
             return {"exc_type": "TypeError", "message": "Call tools with tools.name(argument=...)."}

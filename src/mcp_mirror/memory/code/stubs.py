@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mcp_mirror.core.schemas.references import read_required
 from mcp_mirror.memory.code.mistakes import TOOLS_CLASS
-from mcp_mirror.memory.code.sandbox import CALL, FOLDER
+from mcp_mirror.memory.code.sandbox import CALL_FUNCTION, FOLDER
 from mcp_mirror.memory.code.scripts import ScriptTool
 from mcp_mirror.system.patterns import lazy_pattern
 
@@ -59,7 +59,7 @@ def write_prelude(tools: Iterable[str], parsed: Iterable[str], *, has_tools: boo
         for name in tools:
             lines.append(f"    async def {name}({_RECEIVER}, **arguments):")
             encoded = "json.dumps(arguments, allow_nan=False)"
-            lines.append(f"        return json.loads(await {CALL}({json.dumps(name)}, {encoded}))")
+            lines.append(f"        return json.loads(await {CALL_FUNCTION}({json.dumps(name)}, {encoded}))")
         lines.append("tools = _Tools()")
     lines += [f"{name} = json.loads({name})" for name in parsed]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_mirror.callers import OWN
+from mcp_mirror.callers import OWN_UPSTREAM
 
 MEMORY: Final = "~memory"
 """The last part of the path of the gateway's own endpoint; no upstream can have this name."""
@@ -33,7 +33,7 @@ class EndpointRouter:
             name = path.removeprefix(self._prefix) if path.startswith(self._prefix) else ""
             is_main = f"{path}/" == self._prefix
             if is_main or (name and "/" not in name):
-                upstream = OWN if name == MEMORY else name
+                upstream = OWN_UPSTREAM if name == MEMORY else name
                 scope = {**scope, "path": self._path, "raw_path": self._path.encode()}
                 scope[_KEY] = None if is_main else upstream
         await self._app(scope, receive, send)

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.json_rpc import MARK
+from mcp_mirror.payload.json_rpc import PAYLOAD_MARK
 from mcp_mirror.payload.spool import Frame, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries
 from mcp_mirror.server.http.direct import DirectHttp
@@ -30,7 +30,7 @@ from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.server.sdk_messages import refuse_response
 from mcp_mirror.server.server import MirrorServer
 
-_MARK: Final = MARK.encode()
+_MARK: Final = PAYLOAD_MARK.encode()
 _DATA: Final = b"data: "
 _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
