@@ -18,6 +18,8 @@ A message is one or two plain sentences: the cause and the next step.
 import traceback
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from errno import errorcode
+from itertools import islice
 from math import ceil
 from pathlib import PurePath
 from typing import Any, Final, Self
@@ -39,6 +41,10 @@ __all__ = [
 
 DENIED_BY_USER: Final = "The user was asked, and does not allow it."
 """The end of the message of a call that a user does not allow."""
+
+
+_MAX_CAUSES: Final = 3
+"""Errors of a chain that a log line has."""
 
 
 class RefusalReason(StrEnum):
@@ -178,11 +184,25 @@ def walk_causes(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
+class LogNote(str):
+    """A note of an exception (`add_note`) for the log: it has no values, which notes of libraries may have."""
+
+    __slots__ = ()
+
+
 def summarize_traceback(error: BaseException) -> str:
-    """A summary of error and traceback for logs: class and code locations, no message, since it may repeat a value."""
+    """A summary of an error and its causes for logs: no messages, since these may repeat values."""
+    return ", caused by ".join(map(_locate_error, islice(walk_causes(error), _MAX_CAUSES)))
+
+
+def _locate_error(error: BaseException) -> str:
+    """The class of an error, its number if the operating system raised it, its notes, and the innermost locations."""
+    number = errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
+    notes = "".join(f" in {note}" for note in getattr(error, "__notes__", ()) if isinstance(note, LogNote))
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][-8:]
-    places = ", ".join(f"{PurePath(code.co_filename).name}:{line} {code.co_name}" for code, line in reversed(frames))
-    return f"{type(error).__name__} at {places or 'no known location'}"
+    files = [("/".join(PurePath(code.co_filename).parts[-2:]), line, code.co_qualname) for code, line in frames]
+    places = ", ".join(f"{file}:{line} {function}" for file, line, function in reversed(files))
+    return f"{type(error).__name__}{f' ({number})' if number else ''}{notes} at {places or 'no known location'}"
 
 
 def drop_tracebacks(error: BaseException) -> None:

@@ -119,7 +119,7 @@ def test_an_error_is_logged_by_kind_and_place(log: Log, capsys: pytest.CaptureFi
     except ValueError:
         logging.getLogger("mcp_mirror.x").exception("it failed")
     (line,) = capsys.readouterr().err.splitlines()
-    assert "it failed (ValueError at test_logging.py:" in line
+    assert "it failed (ValueError at integration/test_logging.py:" in line
     assert "c4nary" not in line
 
 

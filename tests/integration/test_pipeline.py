@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
-from mcp_mirror.errors import BusyError, ConfigError, FlowError, RefusalReason, RefusedError, StoreError, ToolError
+from mcp_mirror.errors import (
+    BusyError,
+    ConfigError,
+    FlowError,
+    RefusalReason,
+    RefusedError,
+    StoreError,
+    ToolError,
+    summarize_traceback,
+)
 from mcp_mirror.gateway.call import Call, Next, answer_errors
 from mcp_mirror.gateway.context_budgets import ContextBudgets
 from mcp_mirror.gateway.gateway import Gateway
@@ -223,9 +232,11 @@ async def test_a_broken_stage_is_recorded_as_an_error() -> None:
     async def fail(_call: Call) -> Any:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        await compose(build_stages(Config(), Flows(), shared(sink)), fail)(call_of())
+    call = call_of()
+    with pytest.raises(ZeroDivisionError) as caught:
+        await compose(build_stages(Config(), Flows(), shared(sink)), fail)(call)
     assert [record.outcome for record in sink.records] == ["error"]
+    assert f"in call of (unknown), correlation {call.id} at" in summarize_traceback(caught.value)
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [(b'"complete"', "ok"), (b'"input_required"', "asked")])

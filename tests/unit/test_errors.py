@@ -1,6 +1,7 @@
 """The data that errors carry besides their messages."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from mcp_mirror.errors import (
     BusyError,
     EndpointError,
     FlowError,
+    LogNote,
     MirrorError,
     RefusalReason,
     RefusedError,
@@ -48,9 +50,27 @@ def test_a_traceback_summary_has_types_and_locations_but_no_values() -> None:
         int("c4nary")
     except ValueError as error:
         summary = summarize_traceback(error)
-    assert summary.startswith("ValueError at test_errors.py:")
+    assert summary.startswith("ValueError at unit/test_errors.py:")
     assert "c4nary" not in summary
     assert summarize_traceback(ValueError("c4nary")) == "ValueError at no known location"
+
+
+def test_a_traceback_summary_names_call_causes_and_error_number() -> None:
+    def fail() -> None:
+        try:
+            Path("/c4nary").stat()
+        except OSError as error:
+            raise KeyError("c4nary") from error
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    caught.value.add_note("c4nary")
+    caught.value.add_note(LogNote("call of say_mirrored, correlation c1"))
+    summary = summarize_traceback(caught.value)
+    assert summary.startswith("KeyError in call of say_mirrored, correlation c1 at unit/test_errors.py:")
+    assert ", caused by FileNotFoundError (ENOENT) at " in summary
+    assert "c4nary" not in summary
+    assert summarize_traceback(OSError("c4nary")) == "OSError at no known location"
 
 
 def test_a_refused_flow_is_a_tool_error_with_a_question() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.replies import ToolResult, count_reply_bytes, count_result_tokens
-from mcp_mirror.errors import RefusalReason, RefusedError, ToolError
+from mcp_mirror.errors import LogNote, MirrorError, RefusalReason, RefusedError, ToolError
 from mcp_mirror.gateway.call import Call, CallEnd, Next, answer_and_report, find_refusal, name_tool, reply_to_error
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.observability.audit import UNKNOWN, Audit, AuditRecord, CallTrace
@@ -53,6 +53,8 @@ class ReportStage(msgspec.Struct, frozen=True):
         return reply_to_error(call, ToolError(UNWRITTEN, RefusalReason.NO_AUDIT_RECORD))
 
     def _report(self, call: Call, end: CallEnd) -> None:
+        if end.error is not None and not isinstance(end.error, MirrorError):  # a fault of the program
+            end.error.add_note(LogNote(f"call of {name_tool(call)}, correlation {call.id}"))
         if self.recorder is not None:
             self.recorder.add(_build_event(call, end))
         is_audited = self.audit.sink is not None and call.trace.reason is not RefusalReason.NO_AUDIT_RECORD
