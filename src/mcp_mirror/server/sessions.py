@@ -166,7 +166,6 @@ class Sessions:
     def count(self, namespace: str) -> int:
         """Return the number of HTTP sessions of a principal that are not idle."""
         now = self._clock()
-        self._end_idle(now)
         own = ((key, one) for key, one in self._records.items() if one.namespace == namespace and key != STDIO)
         return sum(not self._is_idle(key, one, now) for key, one in own)
 
