@@ -43,7 +43,7 @@ def lab(raw: Any, tmp_path: Path) -> dict[str, Any]:
 def write_pins(file: Path, name: str = "raw") -> None:
     """Lock what the upstream of this name lists at first, as `mcp-mirror lock` does."""
     policy = UpstreamPolicy("lab", StdioEndpoint("x"))
-    pinned = pin_upstream(policy, f"I am {name}. {'x' * 900}", BEFORE if name == "raw" else PLAIN, [])
+    pinned, _ = pin_upstream(policy, f"I am {name}. {'x' * 900}", BEFORE if name == "raw" else PLAIN)
     file.write_text(write_lock(Lock(1, {"lab": pinned})))
 
 

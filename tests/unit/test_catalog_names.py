@@ -122,7 +122,7 @@ def test_a_transparent_catalog_gives_no_name_twice_either(world: World) -> None:
 
 def locked(world: World) -> Lock:
     pinned = {one: [tool(name) for name in world[one]] for one in world}
-    return Lock(1, {one: pin_upstream(UpstreamPolicy(one, StdioEndpoint("x")), None, pinned[one], []) for one in world})
+    return Lock(1, {one: pin_upstream(UpstreamPolicy(one, StdioEndpoint("x")), None, pinned[one])[0] for one in world})
 
 
 @pytest.mark.parametrize("mode", ["warn", "block"])

@@ -41,7 +41,7 @@ def policy(name: str = "up", **more: Any) -> UpstreamPolicy:
 
 
 def lock(*tools: Mapping[str, Any], instructions: str | None = None) -> Lock:
-    return Lock(1, {"up": pin_upstream(policy(), instructions, tools, [])})
+    return Lock(1, {"up": pin_upstream(policy(), instructions, tools)[0]})
 
 
 def deep() -> Any:
@@ -141,19 +141,18 @@ def test_without_pins_nothing_is_found() -> None:
 
 
 def test_a_tool_that_is_not_served_is_not_pinned() -> None:
-    problems: list[str] = []
     listed = [TOOL, {**TOOL, "title": "second"}, {}, {"name": 7}, {"name": ""}, {**TOOL, "name": "drop"}]
-    pinned = pin_upstream(policy(deny=("drop",)), "", listed, problems)
+    pinned, problems = pin_upstream(policy(deny=("drop",)), "", listed)
     assert (list(pinned.tools), pinned.tools["add"].definition["title"], pinned.instructions) == (["add"], "Add", None)
-    assert problems == []
+    assert problems == ()
     assert Pins(lock(TOOL), "block").pinned_tools([policy(deny=("add",))]) == []
 
 
 def test_a_definition_nested_too_deep_is_always_a_change() -> None:
-    problems: list[str] = []
     bad = {**TOOL, "inputSchema": deep()}
-    assert pin_upstream(policy(), None, [bad], problems).tools == {}
-    assert problems == ["Tool \"add\" of upstream 'up' is nested too deep to be locked."]
+    pinned, problems = pin_upstream(policy(), None, [bad])
+    assert pinned.tools == {}
+    assert problems == ("Tool \"add\" of upstream 'up' is nested too deep to be locked.",)
     finding = Pins(lock(TOOL), "block").check_tool(policy(), "add", bad)
     assert finding is not None
     assert '("inputSchema")' in finding.sentence

@@ -109,9 +109,9 @@ async def compare(application: Application, before: Lock | None) -> Comparison:
         name = upstream.policy.name
         known = before.upstreams.get(name) if before else None
         if listing := upstream.listing:
-            problems.extend(listing.problems)
             served = [one.raw for one in listing.inspected if not one.rejection] if listing.inspected else listing.tools
-            after[name] = pin_upstream(upstream.policy, listing.instructions, served, problems)
+            after[name], unpinned = pin_upstream(upstream.policy, listing.instructions, served)
+            problems += (*listing.problems, *unpinned)
             continue
         rest = _KEPT if known else _NOT_LOCKED
         problems.append(f"Upstream {name!r} cannot be listed: {upstream.status.detail or 'it is down.'} {rest}")

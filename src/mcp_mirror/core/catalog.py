@@ -260,7 +260,9 @@ def build_catalog(listings: Listings, rules: CatalogRules) -> Steps[Catalog]:
     given = [(policy, tuple(tools)) for policy, tools in listings]
     listed: list[_ListedTool] = []
     for policy, tools in given:
-        listed += yield from _select_tools(policy, tools, rules.pins, problems)
+        selected, found = yield from _select_tools(policy, tools, rules.pins)
+        listed += selected
+        problems += found
     pinned = rules.pins.pinned_tools(policy for policy, _ in given)
     entries: dict[str, CatalogEntry] = {}
     slugs: set[str] = set()
@@ -311,9 +313,11 @@ def _name_tools(
 
 
 def _select_tools(
-    policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any] | InspectedTool], pins: Pins, problems: list[str]
-) -> Steps[list[_ListedTool]]:
+    policy: UpstreamPolicy, tools: Iterable[Mapping[str, Any] | InspectedTool], pins: Pins
+) -> Steps[tuple[Iterable[_ListedTool], list[str]]]:
+    """Return the tools of an upstream that the gateway serves, and a sentence about each problem."""
     selected: dict[str, _ListedTool] = {}
+    problems: list[str] = []
     for tool in tools:
         yield
         inspected = tool if isinstance(tool, InspectedTool) else InspectedTool(tool)
@@ -339,7 +343,7 @@ def _select_tools(
             problems += _find_problems(policy, inspected)
             finding = pins.check_tool(policy, name, inspected.raw)
             selected[name] = _ListedTool((policy.name, name), policy, inspected, finding)
-    return list(selected.values())
+    return selected.values(), problems
 
 
 def _find_problems(policy: UpstreamPolicy, inspected: InspectedTool) -> Iterator[str]:

@@ -226,13 +226,14 @@ NO_PINS: Final = Pins()
 
 
 def pin_upstream(
-    policy: UpstreamPolicy, instructions: str | None, tools: Iterable[Definition], problems: list[str]
-) -> Pinned:
+    policy: UpstreamPolicy, instructions: str | None, tools: Iterable[Definition]
+) -> tuple[Pinned, tuple[str, ...]]:
     """Pin the instructions of an upstream, and those of its tools that the policy admits; of one name, the first tool.
 
-    `problems` receives a sentence about each tool that cannot be pinned.
+    Return the pins, and a sentence about each tool that cannot be pinned.
     """
     pins: dict[str, Pin] = {}
+    problems: list[str] = []
     for tool in tools:
         name = tool.get("name")
         if not isinstance(name, str) or not name or name in pins or not policy.admits(name):
@@ -245,7 +246,7 @@ def pin_upstream(
             )
             continue
         pins[name] = Pin(hash_json(tool), json.loads(text))
-    return Pinned(instructions or None, pins)
+    return Pinned(instructions or None, pins), tuple(problems)
 
 
 def compare_locks(was: Lock, now: Lock) -> tuple[DefinitionChange, ...]:
