@@ -138,9 +138,10 @@ async def test_other_tasks_run_after_a_few_pieces_of_work_even_short_ones() -> N
 
 
 async def test_work_on_many_bytes_runs_beside_the_event_loop() -> None:
-    assert await run_by_size(INLINE_BYTES, threading.get_ident) == threading.get_ident()
-    assert await run_by_size(INLINE_BYTES + 1, threading.get_ident) != threading.get_ident()
-    assert await run_by_size(INLINE_BYTES + 1, divmod, 7, 2) == (3, 1)
+    large = INLINE_BYTES + 1
+    assert await run_by_size(INLINE_BYTES, threading.get_ident, principal="alice") == threading.get_ident()
+    assert await run_by_size(large, threading.get_ident, principal="alice") != threading.get_ident()
+    assert await run_by_size(large, divmod, 7, 2, principal="alice") == (3, 1)
 
 
 @pytest.mark.parametrize("value", [b"1,", b"{},", b"["])
@@ -164,9 +165,15 @@ async def test_work_on_texts_of_long_words_runs_beside_the_event_loop(text: byte
     assert await run_by_values((text,), threading.get_ident, principal="alice") != threading.get_ident()
 
 
-@pytest.mark.parametrize(("run", "large"), [(run_by_values, (b"x" * INLINE_BYTES, b"x")), (run_by_parts, b'"' * 5000)])
+@pytest.mark.parametrize(
+    ("run", "large"),
+    [(run_by_values, (b"x" * INLINE_BYTES, b"x")), (run_by_parts, b'"' * 5000), (run_by_size, INLINE_BYTES + 1)],
+)
 async def test_long_work_of_one_principal_leaves_threads_to_others(run: Callable[..., Any], large: Any) -> None:
-    """Threads that compute take turns with the event loop, which many of them would keep from other clients."""
+    """Threads that compute take turns with the event loop, which many of them would keep from other clients.
+
+    They would also be all threads that the gateway has: of forty, none would be left for another principal.
+    """
     begun, gate = list[int](), threading.Event()
 
     def work() -> None:

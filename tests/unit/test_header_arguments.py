@@ -41,12 +41,12 @@ def default_digits() -> Iterator[None]:
 )
 async def test_mirrored_arguments_are_selected_with_their_places(arguments: str, selected: dict[str, Any]) -> None:
     entry = entry_of(("a",), ("b", "c"), ("missing", "x"))
-    assert await select_header_arguments(entry, (arguments.encode(),)) == selected
+    assert await select_header_arguments(entry, (arguments.encode(),), "alice") == selected
 
 
 async def test_very_many_mirrored_arguments_are_selected_in_one_reading() -> None:
     arguments = {f"name {number}": number for number in range(1_500)}
     entry = entry_of(*(("name 7",), *((f"other {number}",) for number in range(2_000))))
     began = thread_time()
-    assert await select_header_arguments(entry, (msgspec.json.encode(arguments),)) == {"name 7": 7}
+    assert await select_header_arguments(entry, (msgspec.json.encode(arguments),), "alice") == {"name 7": 7}
     assert thread_time() - began < 1  # before: 10

@@ -127,7 +127,8 @@ class PointerFinder:
                 if isinstance(await self._gateway.writer.store.describe(call.namespace, base), Descriptor):
                     name = as_json_string(str(location[0]), _MAX_NAME)
                     note = _EMBEDDED.format(name=name, base=base)
-                    return await run_by_size(count_reply_bytes(reply), append_text, reply, note)
+                    size = count_reply_bytes(reply)
+                    return await run_by_size(size, append_text, reply, note, principal=call.namespace)
         return reply
 
     def log_strings(self, call: Call, entry: CatalogEntry, slugs: frozenset[str]) -> None:
@@ -242,7 +243,10 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             except MisfitError as misfit:
                 await anyio.lowlevel.checkpoint()  # as many pointers may not fit as a call can have
                 size, arguments = len(self.call.arguments), self.call.arguments
-                if unwrapped := await run_by_size(size, unwrap_pointer, arguments, pointers, misfit, types_of):
+                unwrapped = await run_by_size(
+                    size, unwrap_pointer, arguments, pointers, misfit, types_of, principal=self.call.namespace
+                )
+                if unwrapped:
                     item, array = unwrapped
                     pointers = tuple(array if pointer == item else pointer for pointer in pointers)
                     values = {array if pointer == item else pointer: value for pointer, value in values.items()}
@@ -257,7 +261,9 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         arguments, types_of = self.call.arguments, types_at(self.entry.schema)
         converted = await self._convert_large_texts(replaced, values, types_of)
         size = measure_substitution(replaced, values)
-        sent = await run_by_size(size, substitute_pointers, arguments, replaced, values, types_of, converted)
+        sent = await run_by_size(
+            size, substitute_pointers, arguments, replaced, values, types_of, converted, principal=self.call.namespace
+        )
         limit = self.gateway.limits.max_message_bytes
         if (total := sum(map(len, sent))) > limit:  # a call can name a large value many times
             raise ToolError(
@@ -356,7 +362,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         if text is None or QUERY not in self.call.own_tools:
             return None
         find = partial(advise_query, text, error.path, error.wanted, has_sql=self.gateway.sql is not None)
-        advised = await run_by_size(len(text), find)
+        advised = await run_by_size(len(text), find, principal=self.call.namespace)
         return ToolError(f"{error.cause} {advised}") if advised else None
 
 
@@ -383,7 +389,7 @@ def _name_path(cause: str, path: MemoryPath) -> ToolError:
     return ToolError(f"{cause} Pass a path that fits, such as {as_json_string(str(path), _MAX_PATH_BYTES)}.")
 
 
-async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> dict[str, Any]:
+async def select_header_arguments(entry: CatalogEntry, arguments: Segments, principal: str) -> dict[str, Any]:
     """Return the arguments that the schema mirrors into HTTP headers, parsed, as a tree of their locations."""
 
     def select() -> dict[str, Any]:
@@ -409,4 +415,4 @@ async def select_header_arguments(entry: CatalogEntry, arguments: Segments) -> d
                     tree[last] = value
         return selected
 
-    return await run_by_size(sum(map(len, arguments)), select)
+    return await run_by_size(sum(map(len, arguments)), select, principal=principal)

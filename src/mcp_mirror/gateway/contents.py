@@ -73,10 +73,10 @@ class ContentCapture(msgspec.Struct, frozen=True):
         if is_shown and not self.mirror.capture_resources:
             return result
         array = contiguous(result.get(kind.member, b"null"))
-        items = await run_by_size(len(array), open_array, array)
+        items = await run_by_size(len(array), open_array, array, principal=namespace)
         captured: list[Segments] = []
         is_changed = False
-        async for raw, members in _take_turns(items or ()):
+        async for raw, members in _take_turns(items or (), namespace):
             notice = await self._capture_block(kind.build_block(raw, members), kind.slug, namespace, origin, labels)
             is_changed = is_changed or notice is not None
             hidden_uri = None if is_shown else origin.key
@@ -127,12 +127,12 @@ class ContentCapture(msgspec.Struct, frozen=True):
         return result.notice
 
 
-async def _take_turns(items: Iterable[Buffer]) -> AsyncIterator[tuple[Buffer, Mapping[str, Buffer]]]:
+async def _take_turns(items: Iterable[Buffer], principal: str) -> AsyncIterator[tuple[Buffer, Mapping[str, Buffer]]]:
     """Yield each item and its members. One result may have very many: other tasks run after each slice of work."""
     pacer = Pacer()
     for item in items:
         pacer.begin()
-        members = await run_by_size(len(item), open_object, item)
+        members = await run_by_size(len(item), open_object, item, principal=principal)
         yield item, members or {}
         await pacer.end()
 

@@ -210,7 +210,7 @@ class Dispatcher:
     ) -> RawResponse | InputRequired:
         """Send the call to its upstream."""
         upstream = self._gateway.upstreams[entry.upstream]
-        mirrored = await select_header_arguments(entry, arguments) if entry.inspected.headers else {}
+        mirrored = await select_header_arguments(entry, arguments, call.namespace) if entry.inspected.headers else {}
         # From here on the upstream counts the call, so that a reload does not stop the upstream before the response.
         await upstream.wait_for_connection(call.channel)  # the caller's own connection may list another definition
         if (current := self._gateway.state.catalog_for(call.caller)) is not catalog:

@@ -162,6 +162,7 @@ class Relay(msgspec.Struct):
             kind,
             [(name, page.items) for name, page in listed.items()],
             self.gateway.owns_uri if kind != "prompts" else lambda _name: False,
+            principal=namespace,
         )
         for name, count in merged.invalid.items():
             _logger.warning(

@@ -134,7 +134,8 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         call, captured, trace = self.call, processed.result.captured, self.call.trace
         trace.labels = processed.labels
         if captured.value is not None:
-            digest = (await run_by_size(len(call.arguments), hashlib.sha256, call.arguments)).hexdigest()
+            size, principal = len(call.arguments), call.namespace
+            digest = (await run_by_size(size, hashlib.sha256, call.arguments, principal=principal)).hexdigest()
             paths = tuple(sorted({str(value.path) for value in self.inputs.values.values()}))
             provenance = Provenance(self.entry.upstream, self.entry.tool, digest, paths, trace.traceparent)
             writer = self.gateway.writer

@@ -193,7 +193,7 @@ class Handlers(msgspec.Struct):
             is_limited=True,
         )
         if headers is not None and caller.is_stateless and (schema := call.catalog.header_schema(name)):
-            mirrored = await select_header_arguments(call.catalog.entries[name], (call.arguments,))
+            mirrored = await select_header_arguments(call.catalog.entries[name], (call.arguments,), call.namespace)
             rejection = validate_mcp_param_headers(schema, mirrored, headers)
             if isinstance(rejection, InboundLadderRejection):
                 raise MCPError(rejection.code, rejection.message, rejection.data)

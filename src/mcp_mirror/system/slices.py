@@ -14,7 +14,6 @@ from typing import Final, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Buffer, Segments
@@ -103,9 +102,12 @@ async def take_sliced(steps: Steps[T]) -> T:
             began = monotonic()
 
 
-async def run_by_size(size: int, work: Callable[[*Args], T], *args: *Args) -> T:
-    """Return the result of work on `size` bytes, which runs in a thread if they are too many for the event loop."""
-    return work(*args) if size <= INLINE_BYTES else await anyio.to_thread.run_sync(work, *args)
+async def run_by_size(size: int, work: Callable[[*Args], T], *args: *Args, principal: str) -> T:
+    """Return the result of work on `size` bytes, which runs in a thread if they are too many for the event loop.
+
+    Principals share few such threads fairly.
+    """
+    return work(*args) if size <= INLINE_BYTES else await run_fairly(principal, work, *args)
 
 
 def has_few_parts(text: Buffer) -> bool:

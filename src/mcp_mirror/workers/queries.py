@@ -74,7 +74,7 @@ class QueryRunner:
         if cost <= _THREAD_BYTES:
             return await run_fairly(principal, run_query, blob, query, seconds)
         async with self.run_in_worker(blob, file, PickledQuery(query), seconds, principal) as answer:
-            return await run_by_size(len(answer), pickle.loads, answer)
+            return await run_by_size(len(answer), pickle.loads, answer, principal=principal)
 
     @asynccontextmanager
     async def run_in_worker(

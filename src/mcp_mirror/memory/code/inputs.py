@@ -122,12 +122,14 @@ class Inputs(msgspec.Struct, frozen=True):
         return {given.name: partial(read, given) for given in self.inputs}
 
 
-async def read_files(inputs: Inputs, most: int) -> Inputs:
+async def read_files(inputs: Inputs, most: int, principal: str) -> Inputs:
     """Return the inputs with the texts of embedded resources of at most `most` bytes in place of these."""
     changed: list[Input] = []
     for given in inputs.inputs:
         is_file = given.is_media and len(given.blob) <= most
-        blob = await run_by_size(len(given.blob), read_embedded_file, given.blob) if is_file else given.blob
+        blob = given.blob
+        if is_file:
+            blob = await run_by_size(len(blob), read_embedded_file, blob, principal=principal)
         changed.append(msgspec.structs.replace(given, blob=blob))
     return msgspec.structs.replace(inputs, inputs=tuple(changed))
 
@@ -275,8 +277,11 @@ async def read_inputs(
         size = len(text) + sum(len(value.blob) for value in loaded.values())
         joined += size
         check_size(joined)
-        segments = substitute_pointers(text, found[name], await _parse_literals(loaded), lambda _: frozenset())
-        inputs.append(Input(name, _trim_start(await run_by_size(size, contiguous, segments))))
+        segments = substitute_pointers(
+            text, found[name], await _parse_literals(loaded, call.namespace), lambda _: frozenset()
+        )
+        blob = await run_by_size(size, contiguous, segments, principal=call.namespace)
+        inputs.append(Input(name, _trim_start(blob)))
     known = (value for value in described.values() if isinstance(value, Descriptor))
     labels = memory.flows.join(*map(memory.flows.read_labels, known))
     paths = tuple(sorted({str(value.path) for value in values.values()}))
@@ -289,7 +294,7 @@ def _trim_start(blob: Buffer) -> Buffer:
     return memoryview(blob)[start:] if start else blob
 
 
-async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, Resolved]:
+async def _parse_literals(values: Mapping[Pointer, Resolved], principal: str) -> dict[Pointer, Resolved]:
     """Parse embedded resources and texts that are an object or array, for an input with several paths."""
     blobs = {value.path: value.blob for value in values.values()}
 
@@ -298,7 +303,7 @@ async def _parse_literals(values: Mapping[Pointer, Resolved]) -> dict[Pointer, R
         parsed = {path: read_text_container(content) or content for path, content in contents.items()}
         return {pointer: msgspec.structs.replace(value, blob=parsed[value.path]) for pointer, value in values.items()}
 
-    return await run_by_size(sum(map(len, blobs.values())), parse)
+    return await run_by_size(sum(map(len, blobs.values())), parse, principal=principal)
 
 
 def check_variables(names: Collection[str]) -> None:

@@ -69,7 +69,7 @@ async def run(call: ToolInput) -> Content:
     without_files = await read_inputs(
         call, raw_inputs, check_variables, lambda size: ValueBudget(policy.values).take(size)
     )
-    inputs = await read_files(without_files, policy.values)
+    inputs = await read_files(without_files, policy.values, call.namespace)
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     budget = ValueBudget(policy.values)
     names = tuple(given.name for given in inputs.inputs)
@@ -118,7 +118,7 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
 
     async def call_tool(name: str, arguments: str) -> CallAnswer:
         result = await _call_tool(scripts, tools, progress, name, arguments)
-        return await _convert_result(name, result, progress)
+        return await _convert_result(name, result, progress, call.namespace)
 
     outcome = await scripts.sandbox.run(call.namespace, script, call_tool)
     if outcome.failure is None:
@@ -152,7 +152,7 @@ async def _prepare_script(
     def read_variables() -> dict[str, str | bytes]:
         return {given.name: given.read_variable() for given in used}
 
-    variables = await run_by_size(sum(len(given.blob) for given in used), read_variables)
+    variables = await run_by_size(sum(len(given.blob) for given in used), read_variables, principal=call.namespace)
     progress.parsed |= {name: value for name, value in variables.items() if isinstance(value, bytes)}
     opened = [given for given in inputs.inputs if f"/memory/{given.name}" in code]
     progress.texts |= {given.name: given.blob for given in (*used, *opened) if given.name not in progress.parsed}
@@ -199,7 +199,7 @@ async def _call_tool(
     return result
 
 
-async def _convert_result(name: str, result: ScriptToolResult, progress: Progress) -> CallAnswer:
+async def _convert_result(name: str, result: ScriptToolResult, progress: Progress, principal: str) -> CallAnswer:
     """Return the result in the form of the sandbox: JSON text, or an exception."""
     value, error = result.value, result.error
     if error and result.is_refused:
@@ -218,7 +218,7 @@ async def _convert_result(name: str, result: ScriptToolResult, progress: Progres
         progress.parsed.setdefault(f"the result of {name}", parsed)
         return str(parsed, "utf-8", "replace")
 
-    return {"return_value": await run_by_size(len(value), read_result)}
+    return {"return_value": await run_by_size(len(value), read_result, principal=principal)}
 
 
 async def _reply(call: ToolInput, inputs: Inputs, progress: Progress, value: bytes) -> Content:

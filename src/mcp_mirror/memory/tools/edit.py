@@ -91,9 +91,9 @@ async def _read_change(call: ToolInput, way: str) -> tuple[Query[Pieces], tuple[
         )
     size += len(given)
     if is_text:
-        new = await run_by_size(size, bytes, used[0].blob) if used else given
+        new = await run_by_size(size, bytes, used[0].blob, principal=call.namespace) if used else given
         return Replace(arguments.text("old_text"), new, arguments.flag("all")), used
-    joined = bytes(await run_by_size(size, contiguous, segments))
+    joined = bytes(await run_by_size(size, contiguous, segments, principal=call.namespace))
     return Patch(joined) if way == "patch" else Merge(joined), used
 
 
@@ -122,7 +122,9 @@ async def _resolve(call: ToolInput, given: bytes, *, is_patch: bool = False) -> 
             if pointer.is_known or error.reason is not RefusalReason.UNKNOWN_PATH:
                 raise
     size = measure_substitution(found, values)
-    replaced = await run_by_size(size, substitute_pointers, given, found, values, lambda _: frozenset())
+    replaced = await run_by_size(
+        size, substitute_pointers, given, found, values, lambda _: frozenset(), principal=call.namespace
+    )
     return replaced, tuple(values.values())
 
 
@@ -139,7 +141,8 @@ def _open_text(given: bytes) -> bytes:
 async def put(call: ToolInput) -> Content:
     """Store a value that the model wrote and return its notice."""
     given = call.arguments.json("value")
-    segments, used = await _resolve(call, await run_by_size(len(given), _open_text, given))
+    opened = await run_by_size(len(given), _open_text, given, principal=call.namespace)
+    segments, used = await _resolve(call, opened)
     is_text = bytes(next(filter(None, segments))[:1]) == b'"'
     size = sum(map(len, segments))
     return await save_and_reply(call, NewValue(segments, used, most_shown=0, is_text=is_text, size=size))

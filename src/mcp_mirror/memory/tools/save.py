@@ -114,7 +114,8 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
             raise ToolError(f"The value cannot be stored. {error}") from None
         if isinstance(result, RejectedFrame) or result.captured.value is None:
             raise ToolError("null cannot be stored. Store another value.")
-        digest = await run_by_size(len(call.arguments.raw), hashlib.sha256, call.arguments.raw)
+        given = call.arguments.raw
+        digest = await run_by_size(len(given), hashlib.sha256, given, principal=call.namespace)
         inputs = (*(str(source.path) for source in value.inputs), *value.paths)
         provenance = Provenance(OWN_NAME, call.tool, digest.hexdigest(), inputs, memory.trace.traceparent)
         await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
@@ -134,7 +135,7 @@ async def _make_frame(call: ToolInput, value: NewValue) -> bytes | SpooledFrame:
     size = INLINE_BYTES + 1 if value.size is None else value.size
     if value.size is not None and size > limit:
         raise oversize
-    frame = await run_by_size(size, _build_frame, call, value)
+    frame = await run_by_size(size, _build_frame, call, value, principal=call.namespace)
     if isinstance(frame, DiscardedFrame):
         raise oversize if frame.failure is None else StoreError(frame.explain())
     return frame

@@ -231,7 +231,7 @@ class MemoryTool(msgspec.Struct, frozen=True):
             FlowError: The flow policy hides a value from the model.
             StoreError: The store failed.
         """
-        read = await run_by_size(len(arguments), self.read_arguments, arguments)
+        read = await run_by_size(len(arguments), self.read_arguments, arguments, principal=namespace)
         return await self.run(ToolInput(memory, namespace, self.name, read))
 
     def read_arguments(self, arguments: Buffer) -> Arguments:
