@@ -897,6 +897,7 @@ async def test_a_script_that_ends_with_an_assignment_returns_its_value(
         ("limit = 4\nif limit > 3:\n    limit = 7\nelse:\n    limit = 8", 7),
         ("n = 0\ntry:\n    n = int('x')\nexcept ValueError:\n    n = -1", -1),
         ("groups = {'a': []}\nfor x in [1, 2]: groups['a'].append(x)", {"a": [1, 2]}),
+        ("groups = {}\nfor x in 'aba': groups.setdefault(x, []).append(1)", {"a": [1, 1], "b": [1]}),
         ("rows = [2, 1]\nrows.sort()", [1, 2]),
         ("rows = [2, 1]\nlen([rows.append(n) for n in range(3)])", 3),
     ],

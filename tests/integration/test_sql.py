@@ -889,6 +889,14 @@ def test_the_row_for_which_csv_is_lines_is_named(text: str, reason: str) -> None
     assert ("split_part(line, ',', 1)" in message) == bool(reason)
 
 
+def test_the_lines_of_a_text_with_several_tables_are_explained() -> None:
+    table = "| id | price |\n|---:|:---|\n| 1 | 2.75 |\n| 2 | 1 |\n\n"
+    text = f"# North\n\n{table}# South\n\n{table}"
+    assert '"t" is a text with 2 tables and has a row for each line' in failure("SELECT price FROM t", t=text).message
+    prices = "SELECT sum(TRY_CAST(split_part(line, '|', 3) AS DOUBLE)) AS sum FROM t"
+    assert rows(prices, t=text) == [{"sum": 7.5}]
+
+
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:
     weather = {"place": "Bonn", "hourly": {"time": ["a", "b", "c", "d"], "rain": [0, 1, 0, 2], "wind": [1.5] * 4}}
     message = failure("SELECT max(rain) FROM w", w=weather).message

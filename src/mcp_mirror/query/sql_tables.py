@@ -105,6 +105,8 @@ _FILLED_BYTES: Final = 1 << 25
 """The largest CSV in which rows with too few cells are filled."""
 _SHORT_SHARE: Final = 0.05
 """The largest share of such rows."""
+_TABLE_RULE: Final = lazy_pattern(r"^[ \t]*+\|[ \t]*+:?-++:?[ \t]*+\|[-:| \t]*+$", re.MULTILINE)
+"""The rule below the header of a table in Markdown whose rows begin with a bar."""
 _EXPLAINED_LINES: Final = 100_000
 """Lines of a text in which a row is found because of which it is not CSV."""
 _PARQUET: Final = b"PAR1"
@@ -280,9 +282,16 @@ def _fill_rows(data: bytes, delimiter: str) -> bytes:
 
 
 def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
-    """Name the row for which a text that begins as CSV is a table of lines; empty for any other table of lines."""
+    """Explain why a text with tables in Markdown is a table of lines, or name the row of CSV for which it is.
+
+    Empty for any other table of lines.
+    """
     lines = f"SELECT line FROM {quote_name(name)} ORDER BY rowid LIMIT {_EXPLAINED_LINES}"  # noqa: S608  # a quoted name
     text = "\n".join(row[0] for row in database.execute(lines).fetchall())
+    if tables := len(_TABLE_RULE.findall(text)):
+        lines = f'"{name}" is a text with {format_count(tables, "table")} and has a row for each line'
+        second = "TRY_CAST(split_part(line, '|', 3) AS DOUBLE) is the second one as a number"
+        return f"{lines}: trim(split_part(line, '|', 2)) is the first cell, and {second}."
     body = text[measure_heading(_read_edges(text.encode())) :].lstrip("\n")
     edges = _read_edges(body.encode())
     if not (delimiter := find_delimiter(edges) or find_uneven_delimiter(edges)):

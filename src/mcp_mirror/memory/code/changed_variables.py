@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-_CHANGES: Final = frozenset({"add", "append", "discard", "extend", "insert", "remove", "reverse", "sort", "update"})
+_CHANGES: Final = frozenset(
+    {"add", "append", "appendleft", "discard", "extend", "insert", "remove", "reverse", "sort", "update"}
+)
 """Methods of lists, sets and dictionaries that return nothing."""
 _COMPOUND: Final = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.Try)
 _PARTS: Final = (ast.Subscript, ast.Attribute, ast.Starred)
@@ -75,11 +77,11 @@ def _list_targets(node: ast.AST) -> Sequence[ast.expr]:
 
 
 def _list_names(target: ast.expr) -> Iterator[str]:
-    """The variables of a target, also those of which it is a part."""
+    """The variables of a target, also those of which it is a part: `groups` of `groups.setdefault("a", [])`."""
     match target:
         case ast.Name(id=name):
             yield name
-        case ast.Subscript(value=value) | ast.Attribute(value=value):
+        case ast.Subscript(value=value) | ast.Attribute(value=value) | ast.Call(func=ast.Attribute(value=value)):
             yield from _list_names(value)
         case ast.Tuple(elts=items) | ast.List(elts=items):
             for item in items:
