@@ -7,6 +7,8 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+from mcp_mirror.system.event_loop import find_stalls
+
 _SAMPLE = 0.03
 """Seconds of processor time that a sample takes."""
 
@@ -44,6 +46,14 @@ async def measure_pause(request: Awaitable[Any]) -> float:
         watching.cancel()
         gc.unfreeze()
     return max(pauses)
+
+
+async def find_longest_stall() -> float:
+    """Return the longest stall of the running loop, which measures them, up to the pass that asks."""
+    await asyncio.sleep(0.001)  # a pass ends when the loop looks for events
+    stalls = find_stalls()
+    assert stalls
+    return stalls.longest
 
 
 def _read_wait() -> float:

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
+from waiting import until
 
 CLIENT = ("the-client", "s3cr3t-c4nary-of-the-client")
 TOOLS = [
@@ -213,9 +214,7 @@ async def governing(authority: Authority) -> AsyncIterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(60):
-            while not server.started:  # noqa: ASYNC110  # another task changes it
-                await asyncio.sleep(0.01)
+        await until(lambda: server.started)
         authority.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         yield authority.url
     finally:

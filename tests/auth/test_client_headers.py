@@ -22,7 +22,8 @@ from redis_process import free_port
 from samples import sample
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, visiting
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 from mcp_mirror import Mirror
 from mcp_mirror.config import load_config
@@ -240,10 +241,12 @@ async def test_a_connection_with_a_former_credential_ends_when_it_is_idle(
         await alice.reveal("Bearer old")
         await alice.reveal("Bearer new")
         assert len(upstream.connections) == 3
-        async with asyncio.timeout(BOUND):
-            while len(upstream.connections) == 3:
-                await alice.ask("ping")  # the session, and with it the present connection, stays
-                await asyncio.sleep(0.05)
+
+        async def is_one_fewer() -> bool:
+            await alice.ask("ping")  # the session, and with it the present connection, stays
+            return len(upstream.connections) < 3
+
+        await until(is_one_fewer)
         (_, kept) = upstream.connections
         assert kept.settings.policy.endpoint.headers["Authorization"] == "Bearer new"
         assert (await alice.reveal("Bearer new"))["credential"] == "Bearer new"
@@ -322,10 +325,11 @@ async def test_updates_of_a_resource_reach_its_person(wire: str, configured: Con
             client.listen(resource_subscriptions=["notes://one"]) as subscription,
         ):
             (upstream,) = application.upstreams
+            await until(
+                lambda: client.call_tool("watched_mirrored", {}), lambda result: "notes://one" in str(result.content)
+            )
+            assert len(upstream.connections) == 2
             async with asyncio.timeout(BOUND):
-                while "notes://one" not in str((await client.call_tool("watched_mirrored", {})).content):  # noqa: ASYNC110  # the gateway subscribes
-                    await asyncio.sleep(0.01)
-                assert len(upstream.connections) == 2
                 await client.call_tool("touch_mirrored", {"uri": "notes://one"})
                 assert await anext(aiter(subscription)) == ResourceUpdated(uri="notes://one")
 

@@ -22,6 +22,7 @@ from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.issuing import AUDIENCE, SigningKey, jwks
 from tests.auth.strangers import MODERN, Visitor, visiting
 from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.config import load_config
@@ -397,9 +398,7 @@ async def test_a_reload_applies_changed_scopes(scoped: Path) -> None:
         sections["upstreams"]["wiki"]["required_scopes"] = ["wiki"]
         scoped.write_text(json.dumps(sections))
         served.application.reload(load_config(scoped, {}), NO_PINS)
-        async with asyncio.timeout(BOUND):
-            while "crm_echo_mirrored" not in await names(bob, *TOOLS, modern=False):  # noqa: ASYNC110  # the upstream starts
-                await asyncio.sleep(0.05)
+        await until(lambda: names(bob, *TOOLS, modern=False), lambda found: "crm_echo_mirrored" in found)
         assert "wiki_echo_mirrored" not in await names(bob, *TOOLS, modern=False)
 
 

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode
@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from tests.auth.conftest import serving_gateway
 from tests.auth.issuing import SigningKey, jwks
+from waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs/guides/identity-providers.md"
 MODULES = Path("/usr/lib/apache2/modules")
@@ -150,16 +151,14 @@ async def running_apache(config: Path, port: int) -> AsyncIterator[None]:
         str(APACHE), "-f", str(config), "-DFOREGROUND", stderr=asyncio.subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(BOUND):
-            while True:
-                assert process.returncode is None, await process.stderr.read() if process.stderr else b""
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    await asyncio.sleep(0.05)
-                    continue
-                writer.close()
-                break
+
+        async def connect() -> asyncio.StreamWriter | None:
+            assert process.returncode is None, await process.stderr.read() if process.stderr else b""
+            with suppress(OSError):
+                return (await asyncio.open_connection("127.0.0.1", port))[1]
+            return None
+
+        (await until(connect)).close()
         yield
     finally:
         process.terminate()

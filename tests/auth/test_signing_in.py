@@ -22,6 +22,7 @@ from gateway_processes import COMMAND, forked_python
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from tests.auth.authority import CLIENT, Authority, governing
+from waiting import until
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
@@ -191,9 +192,7 @@ async def test_a_user_signs_in_once_and_tokens_are_refreshed(
         assert upstream.status.detail == SIGN_IN
         assert "not connected now: guarded" in await text(application, "hear_mirrored")
         await log_in(config, "more")
-        async with asyncio.timeout(BOUND):
-            while RECEIVED not in await text(application, "hear_mirrored"):  # noqa: ASYNC110  # the gateway connects
-                await asyncio.sleep(0.1)
+        await until(lambda: text(application, "hear_mirrored"), lambda found: RECEIVED in found)
     request = dict(authority.asked)["authorization_code"]
     assert request["resource"] == f"{authority.url}/mcp"
     assert request["client_id"] == "registered"
@@ -390,9 +389,7 @@ async def test_calls_that_wait_for_one_failed_refresh_fail_with_it(
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
                 tasks.start_soon(ask)
-            async with asyncio.timeout(BOUND):
-                while len(begun) < 4 or "refresh_token" not in grants(authority):  # noqa: ASYNC110  # others do that
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(begun) >= 4 and "refresh_token" in grants(authority))
             for _ in range(100):  # the answers to requests that are under way arrive
                 await anyio.lowlevel.checkpoint()
             await anyio.wait_all_tasks_blocked()
@@ -417,9 +414,7 @@ async def test_a_refresh_does_not_replace_the_tokens_of_a_new_sign_in(
         authority.refreshes = 2  # the refresh takes half a second
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(text, application, "hear_mirrored")
-            async with asyncio.timeout(BOUND):
-                while "refresh_token" not in grants(authority):  # noqa: ASYNC110  # the authority notes it
-                    await asyncio.sleep(0.01)
+            await until(lambda: "refresh_token" in grants(authority))
             await log_in(config)
             signed_in = token_file.read_text()
     assert token_file.read_text() == signed_in
@@ -430,9 +425,7 @@ async def test_a_refresh_is_finished_although_the_gateway_ends(authority: Author
     authority.good.clear()
     authority.refreshes = 2  # the refresh takes half a second
     async with open_application(load_config(config, {})):
-        async with asyncio.timeout(BOUND):
-            while "refresh_token" not in grants(authority):  # noqa: ASYNC110  # the gateway connects
-                await asyncio.sleep(0.01)
+        await until(lambda: "refresh_token" in grants(authority))
     authority.refreshes = 0
     async with open_application(load_config(config, {})) as application:
         assert RECEIVED in await text(application, "hear_mirrored")

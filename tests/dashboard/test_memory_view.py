@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.dashboard.browsing import NODE, NODE_MODULES, SHOTS, find_missing, open_browser
 from tests.dashboard.samples import HOSTILE
 from tests.end_to_end.conftest import SHOWS_VIEWS, open_lines
+from waiting import until
 
 from mcp_mirror.gateway.gateway import VIEW_URI
 from mcp_mirror.server.memory_view import OVERVIEW, VIEW_TYPE, read_view
@@ -62,13 +62,12 @@ async def test_the_view_gets_figures_that_the_model_does_not_read(
     async with open_lines(configured({"raw": raw()})) as client:
         await client.greet(**SHOWS_VIEWS)
         await client.text("say_mirrored", {"result": LARGE})
-        async with asyncio.timeout(60):
-            while True:
-                result = (await ask(client, "tools/call", name="memory_list", arguments={}))["result"]
-                overview = json.loads(result["_meta"][OVERVIEW])
-                if overview["total"]["calls"]:
-                    break
-                await asyncio.sleep(0.05)
+        response = await until(
+            lambda: ask(client, "tools/call", name="memory_list", arguments={}),
+            lambda found: json.loads(found["result"]["_meta"][OVERVIEW])["total"]["calls"],
+        )
+    result = response["result"]
+    overview = json.loads(result["_meta"][OVERVIEW])
     assert OVERVIEW not in json.dumps(result["content"])
     assert overview["values"] == 1
     assert overview["total"]["kept_out"] > 1_000

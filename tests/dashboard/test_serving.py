@@ -21,6 +21,7 @@ from tests.auth.conftest import HASHES, TOKENS, serving_gateway
 from tests.auth.strangers import visiting
 from tests.dashboard.samples import base_of, open_disk, put
 from tests.end_to_end.conftest import BOUND, stop
+from waiting import until
 
 from mcp_mirror.dashboard.static_files import SECURITY_HEADERS, read_static
 
@@ -94,11 +95,9 @@ async def test_the_page_and_the_mcp_endpoint_share_tokens_and_values(guarded: Pa
 async def test_a_call_appears_in_the_log_of_its_principal_only(guarded: Path) -> None:
     async with serving_gateway(guarded) as served:
         path = await store_one(served.url, "alice")
-        async with browsing(served.url, **bearer("alice")) as client, asyncio.timeout(BOUND):
-            calls: list[dict[str, Any]] = []
-            while not calls:
-                calls = (await client.get("/api/calls")).json()["calls"]
-                await asyncio.sleep(0.05)
+        async with browsing(served.url, **bearer("alice")) as client:
+            response = await until(lambda: client.get("/api/calls"), lambda response: response.json()["calls"])
+            calls = response.json()["calls"]
         assert (calls[0]["tool"], calls[0]["outcome"], calls[0]["path"]) == ("say_mirrored", "stored", path)
         assert calls[0]["kept_out"] > 0
         async with browsing(served.url, **bearer("bob")) as client:
@@ -285,9 +284,7 @@ async def test_the_command_works_beside_a_gateway_and_shows_its_calls(
             )
             part = await client.get("/api/part", params={"path": path[0]})
             assert part.json()["total"] == 400
-            async with asyncio.timeout(BOUND):
-                while not (await client.get("/api/calls")).json()["calls"]:  # noqa: ASYNC110  # another process writes
-                    await asyncio.sleep(0.05)
+            await until(lambda: client.get("/api/calls"), lambda response: response.json()["calls"])
     assert '"tool": "dashboard"' in (tmp_path / "audit.jsonl").read_text()
 
 

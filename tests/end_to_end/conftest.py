@@ -42,18 +42,11 @@ SHARED = {"client", "mirror", "shared_client", "shared_desk", "shared_lines"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests that share a fixture in one process and in the event loop of their module."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and SHARED.intersection(getattr(item, "fixturenames", ())):
+    here = str(Path(__file__).parent)
+    for item in items:  # all tests, not only those of this folder
+        if str(item.path).startswith(here) and SHARED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
-async def until(true: Callable[[], Any]) -> None:
-    """Wait for what another process, or another task, brings about."""
-    async with asyncio.timeout(BOUND):
-        while not true():  # noqa: ASYNC110  # see above
-            await asyncio.sleep(0.01)
 
 
 class Configured(Protocol):

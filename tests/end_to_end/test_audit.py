@@ -14,7 +14,8 @@ import pytest
 from gateway_processes import forked_upstream
 from mcp import Client, MCPError
 from notices import path_in
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 from mcp_mirror import Mirror
 from mcp_mirror.gateway.contents import ContentCapture
@@ -141,9 +142,7 @@ async def test_a_call_without_an_audit_record_is_made_unless_audit_is_required(
     upstream = raw("ok", "--log", str(tmp_path / "log"))
     async with open_client({"one": upstream}, audit={"path": "/dev/full", "required": required}) as client:
         answer = await client.text("hear_mirrored")
-        async with asyncio.timeout(BOUND):
-            while not await lost(client):  # noqa: ASYNC110  # a thread of the gateway's writes
-                await asyncio.sleep(0.01)
+        await until(lambda: lost(client))
     assert answer.startswith("The gateway cannot write its audit log") is required
     assert ("tools/call" in (tmp_path / "log").read_text()) is not required
     assert b"loses records: No space left on device" in b"".join(client.stderr)

@@ -13,7 +13,8 @@ import httpx2
 import pytest
 from http_sessions import HEADERS, open_session
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from process_tree import offspring, stat_of
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, OpenClient, OpenLines

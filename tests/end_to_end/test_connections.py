@@ -15,7 +15,8 @@ from http_sessions import META
 from mcp import Client
 from redis_process import free_port
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Lines, Listening, OpenClient, OpenLines, Serve
@@ -78,9 +79,7 @@ async def test_a_session_that_ends_closes_its_connections(configured: Configured
         async with Client(served.url, mode="legacy") as client:
             await client.call_tool("hear_mirrored", {})
             assert (await status(watching))[0]["connections"] == 2
-        async with asyncio.timeout(BOUND):
-            while "connections" in (await status(watching))[0]:  # noqa: ASYNC110  # the gateway ends them
-                await asyncio.sleep(0.01)
+        await until(lambda: status(watching), lambda found: "connections" not in found[0])
 
 
 async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Configured, serve: Serve, raw: Any) -> None:
@@ -94,9 +93,7 @@ async def test_tools_that_a_session_caused_are_seen_only_by_it(configured: Confi
     ):
         await other.call_tool("hear_mirrored", {})
         await growing.call_tool("grow_mirrored", {"name": "sprout"})
-        async with asyncio.timeout(BOUND):
-            while "sprout_mirrored" not in await names(growing):  # noqa: ASYNC110  # the gateway lists again
-                await asyncio.sleep(0.05)
+        await until(lambda: names(growing), lambda found: "sprout_mirrored" in found)
         assert (await growing.call_tool("sprout_mirrored", {})).is_error is not True
         assert "sprout_mirrored" not in await names(other)
         assert "Unknown tool" in str((await other.call_tool("sprout_mirrored", {})).content)
@@ -278,14 +275,10 @@ async def test_a_server_whose_event_stream_cannot_be_opened_is_down(
                 upstream = await read_status(client, meta)
                 return upstream["state"] == "down" and "nothing listens there" in upstream["detail"]
 
-            async with asyncio.timeout(BOUND):
-                while not await is_down():  # noqa: ASYNC110  # the gateway notices it
-                    await asyncio.sleep(0.01)
+            await until(is_down)
             if not meta:
                 await server.enter_async_context(listening("raw_http.py", *options))
-                async with asyncio.timeout(BOUND):
-                    while (await read_status(client, meta))["state"] != "ready":  # noqa: ASYNC110  # the same
-                        await asyncio.sleep(0.01)
+                await until(lambda: read_status(client, meta), lambda found: found["state"] == "ready")
 
 
 async def test_an_event_stream_that_breaks_off_again_and_again_is_opened_again(
@@ -328,9 +321,7 @@ async def test_a_server_that_starts_late_serves_later_requests(
         assert offered["resources"]["subscribe"] is True
         assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
         gate.touch()
-        async with asyncio.timeout(BOUND):
-            while b"say_mirrored" not in await client.request("tools/list"):  # noqa: ASYNC110  # it starts
-                await asyncio.sleep(0.01)
+        await until(lambda: client.request("tools/list"), lambda found: b"say_mirrored" in found)
         assert json.loads(await client.request("prompts/list"))["result"]["prompts"] == []
 
 

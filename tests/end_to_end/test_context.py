@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp_types import CallToolResult, ImageContent, TextContent
 from samples import sample
-from tests.end_to_end.conftest import until
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

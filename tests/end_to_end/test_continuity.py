@@ -15,7 +15,8 @@ import httpx2
 import pytest
 from http_sessions import HEADERS, META
 from samples import sample
-from tests.end_to_end.conftest import BOUND, Served, until
+from tests.end_to_end.conftest import BOUND, Served
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

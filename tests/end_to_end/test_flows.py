@@ -20,8 +20,9 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams, ElicitRes
 from samples import sample
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, visiting
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from typer.testing import CliRunner
+from waiting import until
 
 from mcp_mirror import Mirror
 from mcp_mirror.app import open_application

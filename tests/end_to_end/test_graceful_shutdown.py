@@ -23,8 +23,9 @@ from http_sessions import HEADERS, META
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from tests.load import slowness
+from waiting import until
 
 if TYPE_CHECKING:
     from gateway_processes import GatewayProcess, Start

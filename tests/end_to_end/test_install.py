@@ -18,7 +18,8 @@ from mcp.client.stdio import stdio_client
 from mcp_types import ListRootsResult
 from notices import path_in
 from samples import sample
-from tests.end_to_end.conftest import BOUND, SERVERS, until
+from tests.end_to_end.conftest import BOUND, SERVERS
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

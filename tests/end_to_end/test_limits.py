@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 from notices import path_in
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from tests.end_to_end.servers import forgetful
+from waiting import until
 
 from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel

@@ -9,7 +9,8 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 from mcp_mirror.security.pins import Lock, pin_upstream, write_lock
 from mcp_mirror.settings.upstreams import StdioEndpoint, UpstreamPolicy

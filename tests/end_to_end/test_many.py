@@ -16,7 +16,8 @@ import pytest
 from http_sessions import HEADERS, META
 from mcp import Client
 from notices import path_in
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Listening, OpenClient, Serve

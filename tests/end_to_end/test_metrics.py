@@ -17,7 +17,8 @@ from mcp import Client
 from notices import path_in
 from prometheus_client.parser import text_string_to_metric_families
 from redis_process import free_port
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -126,10 +127,8 @@ async def test_reconnects_circuit_breakers_and_open_calls_are_exported(
         samples = await export(http, port)
         end.touch()
         await call
-        async with asyncio.timeout(BOUND):
-            name = "mcp_mirror_upstream_open_circuit_breakers"
-            while not (await export(http, port))(name, upstream="broken"):  # noqa: ASYNC110  # another process
-                await asyncio.sleep(0.1)
+        name = "mcp_mirror_upstream_open_circuit_breakers"
+        await until(lambda: export(http, port), lambda found: found(name, upstream="broken"))
     assert samples("mcp_mirror_inflight_calls") == 1
     assert samples("mcp_mirror_upstream_inflight_requests", upstream="raw") == 1
     assert samples("mcp_mirror_upstream_connects_total", upstream="raw", result="opened") == 2
@@ -190,9 +189,7 @@ async def test_metrics_and_probes_answer_during_a_graceful_shutdown(
         call = asyncio.create_task(http.post(served.url, json=body, headers=headers))
         await until(started.exists)
         served.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(BOUND):
-            while (await http.get(f"http://127.0.0.1:{port}/readyz")).text != "not ready":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: http.get(f"http://127.0.0.1:{port}/readyz"), lambda response: response.text == "not ready")
         assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok"
         assert (await export(http, port))("mcp_mirror_inflight_calls") == 1
         end.touch()

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel
 from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 from mcp_mirror import OWN_TOOLS, Mirror, Reply
 from mcp_mirror.app import open_application
@@ -714,11 +715,11 @@ async def test_calls_that_run_when_the_mirror_closes_end_with_the_cause(kind: st
         released.wait(BOUND)
 
     loop = asyncio.get_running_loop()
-    until = {"started": str(tmp_path / "started"), "until": str(tmp_path / "never")}
+    marks = {"started": str(tmp_path / "started"), "until": str(tmp_path / "never")}
     calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         "function": lambda: mirror.call("wait_mirrored"),
         "thread": lambda: mirror.call("block_mirrored"),
-        "server": lambda: mirror.call("hang_mirrored", until),
+        "server": lambda: mirror.call("hang_mirrored", marks),
         "script": lambda: mirror.run("await tools.wait_mirrored()"),
         "other loop": lambda: asyncio.to_thread(asyncio.run, mirror.call("wait_mirrored")),
     }
@@ -726,7 +727,7 @@ async def test_calls_that_run_when_the_mirror_closes_end_with_the_cause(kind: st
         async with asyncio.timeout(BOUND):
             async with mirror:
                 call = asyncio.create_task(calls[kind]())
-                await (until_exists(tmp_path / "started") if kind == "server" else started.wait())
+                await (until((tmp_path / "started").exists) if kind == "server" else started.wait())
             with pytest.raises(MirrorError, match="This Mirror was closed before the call ended"):
                 await call
     finally:
@@ -760,11 +761,6 @@ async def test_the_log_of_the_program_describes_each_call(caplog: pytest.LogCapt
     )
     assert "tool=(unknown) upstream=- " in unknown.getMessage()
     assert vars(stored)["members"]["outcome"] == "stored"
-
-
-async def until_exists(path: Path) -> None:
-    while not path.exists():  # noqa: ASYNC110  # another process makes it
-        await asyncio.sleep(0.01)
 
 
 async def test_use_outside_the_context_names_the_next_step() -> None:

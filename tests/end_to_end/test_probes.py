@@ -15,7 +15,8 @@ from http_sessions import META
 from mcp import Client
 from redis_process import free_port
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,9 +60,7 @@ async def probe(http: httpx2.AsyncClient, served: Served, path: str, **headers: 
 
 
 async def await_readiness(http: httpx2.AsyncClient, served: Served, wanted: tuple[int, str]) -> None:
-    async with asyncio.timeout(BOUND):
-        while await probe(http, served, "/readyz") != wanted:  # noqa: ASYNC110  # the gateway is another process
-            await asyncio.sleep(0.05)
+    await until(lambda: probe(http, served, "/readyz"), lambda found: found == wanted)
 
 
 async def probe_until_the_end(http: httpx2.AsyncClient, served: Served) -> set[tuple[int, str]]:
@@ -194,13 +193,9 @@ async def test_probes_at_the_address_of_the_metrics_delay_the_shutdown_too(
     async with serve(config) as served, Client(served.url) as client:
         if noticed != "neither":
             await await_readiness(http, served, READY)
-        async with asyncio.timeout(BOUND):
-            while await probe_metrics() != READY:  # noqa: ASYNC110  # the gateway is another process
-                await asyncio.sleep(0.05)
+        await until(probe_metrics, lambda found: found == READY)
         served.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(BOUND):
-            while await probe_metrics() != NOT_READY:  # noqa: ASYNC110  # as above
-                await asyncio.sleep(0.05)
+        await until(probe_metrics, lambda found: found == NOT_READY)
         if noticed == "metrics":  # what probes the other address knows nothing yet
             assert [await probe_metrics() for _ in range(5)] == 5 * [NOT_READY]
         elif noticed == "endpoint":

@@ -18,6 +18,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from samples import sample
 from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -129,9 +130,7 @@ async def test_a_reload_adds_and_raises_quotas_in_open_sessions(serve: Serve, co
         for number, (auth, limits) in enumerate(settings, 1):
             configured({"raw": raw()}, auth=auth, limits=limits)
             served.process.send_signal(signal.SIGHUP)
-            async with asyncio.timeout(BOUND):
-                while b"".join(served.stderr).count(b"was reloaded.") < number:  # noqa: ASYNC110  # as in `until`
-                    await asyncio.sleep(0.01)
+            await until(lambda: b"".join(served.stderr).count(b"was reloaded.") >= number)  # noqa: B023  # called at once
             errors = await call(alice, 4), await call(bot, 4)
             refused.append((sum(map(bool, errors[0])), sum(map(bool, errors[1]))))
         assert "`limits.calls_per_minute` (1)" in errors[0][-1]

@@ -18,7 +18,8 @@ import anyio
 import httpx2
 import pytest
 from process_tree import offspring
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 from mcp_mirror.security import ssrf_guard
 from mcp_mirror.security.ssrf_guard import PRIVATE, AddressPolicy, SSRFGuardTransport

@@ -14,6 +14,7 @@ from notices import path_in
 from samples import sample
 from tests.end_to_end.conftest import BOUND
 from tests.load import slowness
+from waiting import until
 
 import mcp_mirror.stores.opening
 from mcp_mirror import Mirror
@@ -96,9 +97,7 @@ async def test_without_its_store_a_gateway_passes_calls_and_reports_errors(
             resources = json.loads(await client.request("resources/list"))["result"]["resources"]
             assert [one["name"] for one in resources] == ["upstreams"]
         own_redis.start() if fault == "kill" else own_redis.resume()
-        async with asyncio.timeout(BOUND):
-            while "a line of text" not in await found_value(client, path):  # noqa: ASYNC110  # a server comes back
-                await asyncio.sleep(0.05)
+        await until(lambda: found_value(client, path), lambda found: "a line of text" in found)
         assert await stored(client)
     log = b"".join(client.stderr).decode()
     assert "passed on unchanged because it could not be stored" in log
@@ -179,9 +178,7 @@ async def test_a_gateway_starts_without_its_store_and_uses_it_when_it_comes(
     async with open_client({"raw": raw()}, store=store_of(absent_redis, tmp_path)) as client:
         assert await say(client, SMALL) == SMALL
         absent_redis.start()
-        async with asyncio.timeout(BOUND):
-            while await say(client, SMALL) == SMALL:  # noqa: ASYNC110  # as above
-                await asyncio.sleep(0.05)
+        await until(lambda: say(client, SMALL), lambda found: found != SMALL)
 
 
 async def test_a_resource_that_cannot_be_stored_is_passed_on(
@@ -200,9 +197,7 @@ async def test_a_resource_that_cannot_be_stored_is_passed_on(
         passed = await read(client)
         assert "This path " not in passed
         absent_redis.start()
-        async with asyncio.timeout(BOUND):
-            while "This path " not in await read(client):  # noqa: ASYNC110  # as above
-                await asyncio.sleep(0.05)
+        await until(lambda: read(client), lambda found: "This path " in found)
 
 
 @pytest.mark.executable  # PYTHONPATH

@@ -19,8 +19,9 @@ import pytest
 from gateway_processes import forked_upstream
 from process_tree import offspring
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from tests.end_to_end.servers import forgetful
+from waiting import until
 
 from mcp_mirror.app import open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
@@ -53,10 +54,8 @@ async def serving(client: Lines, *, but: int = 0) -> int:
 
 
 async def until_listed(client: Lines, wanted: str, *, listed: bool = True) -> set[str]:
-    async with asyncio.timeout(BOUND):
-        while (wanted in (found := names(await client.request("tools/list")))) is not listed:  # noqa: ASYNC110  # another process changes it
-            await asyncio.sleep(0.05)
-    return found
+    lines = await until(lambda: client.request("tools/list"), lambda found: (wanted in names(found)) is listed)
+    return names(lines)
 
 
 @pytest.mark.posix
@@ -130,9 +129,7 @@ async def test_a_subscription_outlives_the_process_of_its_upstream(
     note = "notes://one"
 
     async def watched(client: Lines) -> None:
-        async with asyncio.timeout(BOUND):
-            while json.loads(await client.text("watched_mirrored")) != [note]:  # noqa: ASYNC110  # another process changes it
-                await asyncio.sleep(0.05)
+        await until(lambda: client.text("watched_mirrored"), lambda found: json.loads(found) == [note])
 
     async with open_lines(configured({"shelf": upstream})) as client:
         await client.greet()
@@ -212,13 +209,11 @@ async def test_a_subscription_starts_no_upstream_that_is_down(
         await call("forget_mirrored")
         assert "down" in await call("count_mirrored")
         with anyio.move_on_after(0.5):
-            while len(starts.read_text()) == 2:  # noqa: ASYNC110  # a process would add to it
-                await asyncio.sleep(0.01)
+            await until(lambda: len(starts.read_text()) != 2)
         assert len(starts.read_text()) == 2
         broken.unlink()
         await call("count_mirrored")
-        while not updates:  # noqa: ASYNC110  # as above
-            await asyncio.sleep(0.01)
+        await until(lambda: updates)
         assert len(starts.read_text()) == 3
 
 
@@ -321,9 +316,7 @@ async def test_reloads_name_what_changed_and_what_a_start_will_change(
         for number, (upstreams, sections) in enumerate(((later, changed), (later, changed), (first, {})), 1):
             configured(upstreams, **sections)
             client.process.send_signal(signal.SIGHUP)
-            async with asyncio.timeout(BOUND):
-                while b"".join(client.stderr).count(b"was reloaded.") < number:  # noqa: ASYNC110  # as in `until`
-                    await asyncio.sleep(0.01)
+            await until(lambda: b"".join(client.stderr).count(b"was reloaded.") >= number)  # noqa: B023  # called at once
     lines = [line.decode().partition("was reloaded.")[2] for line in b"".join(client.stderr).splitlines()]
     assert [line for line in lines if line] == [
         " Changed: upstreams.one.timeout, upstreams.three (added), upstreams.two (removed), mirror.suffix." + deferred,
@@ -434,8 +427,7 @@ async def test_a_hangup_after_a_change_of_a_watched_file_reloads_once(
         await until_listed(client, "three_hear_mirrored")
         with suppress(TimeoutError):
             async with asyncio.timeout(2):  # the gateway examines the file every second
-                while b"".join(client.stderr).count(b"was reloaded") < 3:  # noqa: ASYNC110  # another process writes it
-                    await asyncio.sleep(0.05)
+                await until(lambda: b"".join(client.stderr).count(b"was reloaded") >= 3)
         assert b"".join(client.stderr).count(b"was reloaded") == 2
 
 

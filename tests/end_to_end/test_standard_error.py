@@ -17,6 +17,7 @@ from gateway_processes import COMMAND, start_command
 from redis_process import free_port
 from samples import sample
 from tests.end_to_end.conftest import BOUND, Lines
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -75,8 +76,7 @@ async def test_a_signal_ends_a_gateway_whose_log_nothing_reads(
     arguments = ("serve", "-vv", "--config", str(config), "--http", address, "--workers", workers)
     process = await start_command(*arguments, stdin=DEVNULL, stdout=DEVNULL, stderr=unread)
     async with asyncio.timeout(BOUND), killing(process), httpx2.AsyncClient() as client:
-        while not await is_serving(client, address):  # noqa: ASYNC110  # another process starts
-            await asyncio.sleep(0.05)
+        await until(lambda: is_serving(client, address))
         process.terminate()
         assert await process.wait() == 0
 

@@ -22,6 +22,7 @@ from samples import sample
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, visiting
 from tests.end_to_end.conftest import BOUND, scripted_upstream
+from waiting import until
 
 from mcp_mirror import Mirror, SyncMirror
 
@@ -332,9 +333,7 @@ async def test_the_call_command_searches(configured: Configured, run: Run, files
 
 
 async def until_found(client: Lines, query: str, wanted: str) -> None:
-    async with asyncio.timeout(BOUND):
-        while wanted not in await client.text("find_tools", {"query": query}):  # noqa: ASYNC110  # another process changes it
-            await asyncio.sleep(0.05)
+    await until(lambda: client.text("find_tools", {"query": query}), lambda found: wanted in found)
 
 
 @pytest.mark.parametrize("tool", sample(["find_tools", "call_tool"], lambda tool: tool == "call_tool"))
@@ -370,9 +369,7 @@ async def test_denied_and_quarantined_tools_are_not_found(
     (tmp_path / "tools.json").write_text(json.dumps([{**tool, "description": "Other."} for tool in tools]))
     async with connect(config) as client:
         assert "delete_folder" not in await search(client, query="delete a folder")
-        async with asyncio.timeout(BOUND):  # the last listing is served until the upstream has listed its tools
-            while "none" not in await search(client, query="say"):  # noqa: ASYNC110  # another process changes it
-                await asyncio.sleep(0.05)
+        await until(lambda: search(client, query="say"), lambda found: "none" in found)
         assert "quarantined" in await call(client, "say_mirrored")
         assert (await client.call_tool("find_tools", {"name": "say_mirrored"})).is_error
 

@@ -18,7 +18,8 @@ from gateway_processes import COMMAND, start_command
 from http_sessions import HEADERS, HELLO, open_session
 from notices import path_in
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from notices import path_in
 from samples import sample
+from waiting import until
 
 from mcp_mirror import Mirror
 from mcp_mirror.stores.event_log import MemoryEventLog
@@ -36,13 +37,6 @@ def shout(text: str) -> str:
     return text.upper()
 
 
-async def until(true: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(BOUND):
-        while not (found := await true()):  # noqa: ASYNC110  # another process brings it about
-            await asyncio.sleep(0.1)
-        return found
-
-
 async def usage(run: Run, config: Path, by: str = "tool") -> dict[str, Any]:
     ended = await run("usage", "--config", str(config), "--by", by, "--json")
     assert ended.code == 0, ended.err
@@ -61,12 +55,7 @@ async def test_usage_counts_calls_while_a_gateway_runs(
         notice = await say(client, LARGE)
         await client.text("memory_read", {"memory_path": path_in(notice)})
         await client.call("no_such_tool")
-
-        async def found() -> Any:
-            rows = await usage(run, config)
-            return rows if len(rows) == 3 else None
-
-        rows = await until(found)
+        rows = await until(lambda: usage(run, config), lambda found: len(found) == 3)
     assert rows.keys() == {"say_mirrored", "memory_read", "(unknown)"}
     assert (rows["say_mirrored"]["calls"], rows["(unknown)"]["refused"], rows["memory_read"]["errors"]) == (1, 1, 0)
     assert rows["say_mirrored"]["kept_out"] > 10_000

@@ -10,7 +10,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
-from contextlib import AsyncExitStack
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from mcp import Client
 from mcp_types import ElicitResult
 from notices import path_in
 from samples import sample
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
+from waiting import until
 
 if TYPE_CHECKING:
     from redis_process import RedisProcess
@@ -437,13 +438,9 @@ async def test_a_reload_reaches_all_workers(serve: Serve, shared: Path, configur
         sessions = await open_sessions_of_all_workers(served.url, 2)
         configured({"raw": raw(), "added": raw("ok", "--name", "added")}, store={"kind": "disk"})
         served.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(BOUND), AsyncExitStack():
-            for session in sessions.values():
-                names: set[str] = set()
-                while "added_hear_mirrored" not in names:
-                    listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
-                    names = {tool["name"] for tool in listed["tools"]}
-                    await asyncio.sleep(0.05)
+        for session in sessions.values():
+            list_tools = partial(post, served.url, "tools/list", {}, **{"mcp-session-id": session})
+            await until(list_tools, lambda response: '"added_hear_mirrored"' in response.text)
         await until(lambda: b"".join(served.stderr).count(b"the configuration was reloaded.") == 2)
         victim = min(workers_of(served))
         os.kill(victim, signal.SIGKILL)

@@ -1,26 +1,20 @@
 """Files that a thread removes."""
 
-import time
 from contextlib import suppress
 from pathlib import Path
 
-_SECONDS = 20
+from waiting import wait_until
 
 
 def wait_until_gone(path: Path) -> None:
     """Wait until no file has this name."""
-    deadline = time.monotonic() + _SECONDS
-    while path.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not path.exists()
+    wait_until(lambda: not path.exists())
 
 
 def wait_until_left(folder: Path, over: int, count: int) -> None:
     """Wait until a folder has no more than so many files with over so many bytes, and check that it has them."""
-    deadline = time.monotonic() + _SECONDS
-    while len(found := _find_files(folder, over)) > count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(found) == count
+    wait_until(lambda: len(_find_files(folder, over)) <= count)
+    assert len(_find_files(folder, over)) == count
 
 
 def _find_files(folder: Path, over: int) -> list[Path]:

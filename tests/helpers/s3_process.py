@@ -10,10 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Self
 
 from redis_process import free_port
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,13 +52,15 @@ class S3Process:
         self._process = subprocess.Popen(
             command, env=os.environ | checks, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + BOUND
-        while True:
-            with contextlib.suppress(OSError):
-                self.request("PUT", f"/{BUCKET}")
-                return self
-            assert time.monotonic() < deadline, "the S3 server does not start"
-            time.sleep(0.05)
+        wait_until(self._has_bucket)
+        return self
+
+    def _has_bucket(self) -> bool:
+        """Create the bucket; return whether the server has answered."""
+        with contextlib.suppress(OSError):
+            self.request("PUT", f"/{BUCKET}")
+            return True
+        return False
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from samples import sample
-from tests.end_to_end.conftest import until
 from tests.hostile.sessions import Session, children
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Serve

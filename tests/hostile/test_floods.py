@@ -10,17 +10,17 @@ import anyio
 import anyio.to_thread
 import pytest
 from samples import sample
-from tests.end_to_end.conftest import until
 from tests.hostile.bystander import HttpClient, Waits, bystander
 from tests.hostile.conftest import FULL
 from tests.hostile.servers.many import FLOODS
 from tests.load import slowness
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, OpenLines, Serve
     from tests.hostile.conftest import Budget
 
-MANY = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "many.py")]}
+MANY = {"command": sys.executable, "args": ["-S", str(Path(__file__).parent / "servers" / "many.py")]}
 HONEST = "hear_mirrored"
 SECONDS = 6 if FULL else 2
 LOG = 64 << 10

@@ -22,12 +22,13 @@ import pytest
 from gateway_processes import COMMAND, start_executable
 from http_sessions import META, session_of
 from tests.auth.conftest import HASHES, TOKENS
-from tests.end_to_end.conftest import BOUND, serve_gateway, until
+from tests.end_to_end.conftest import BOUND, serve_gateway
 from tests.hostile.bystander import HEADERS, HttpClient
 from tests.hostile.conftest import MIB, pinging
 from tests.hostile.raw_connections import HeldConnection, Holder, holding
 from tests.hostile.sessions import resident_bytes
 from tests.load import slowness
+from waiting import until
 
 from mcp_mirror.server.http.server import listen
 
@@ -290,9 +291,7 @@ async def test_the_bound_of_headers_is_exact(configured: Configured, serve: Serv
     async with serve(write_config(configured)) as served, holding(served.url) as holder:
         for name, (sent, wanted) in table.items():
             connection = await holder.hold(sent)
-            async with asyncio.timeout(BOUND):
-                while connection.received.count(b"HTTP/1.1 ") < len(wanted):  # noqa: ASYNC110  # bytes come in a callback
-                    await asyncio.sleep(0.01)
+            await until(lambda: connection.received.count(b"HTTP/1.1 ") >= len(wanted))  # noqa: B023  # called at once
             assert [answer[:3] for answer in connection.received.split(b"HTTP/1.1 ")[1:]] == wanted, name
         assert b"`limits.max_header_bytes` (65,536)" in holder.open[1].received
 

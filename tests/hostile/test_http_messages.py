@@ -11,8 +11,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tests.auth.conftest import HASHES, TOKENS
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from tests.hostile.raw_connections import Holder, holding
+from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 from removed_files import wait_until_left
 from samples import sample
-from tests.end_to_end.conftest import until
+from waiting import until
 
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import WirePolicy

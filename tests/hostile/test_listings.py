@@ -13,11 +13,12 @@ import httpx2
 import pytest
 from http_sessions import META
 from mcp import Client
-from tests.end_to_end.conftest import BOUND, Serve, Served, until
+from tests.end_to_end.conftest import BOUND, Serve, Served
 from tests.hostile import lister
 from tests.hostile.bystander import HEADERS
 from tests.hostile.conftest import Budget, Configured, connect_http, full_size, pinging
 from tests.hostile.schemas import tool
+from waiting import until
 
 Tools = list[dict[str, Any]]
 
@@ -186,8 +187,7 @@ async def test_listing_many_tools_does_not_delay_other_clients(
     definitions = tools()
     async with opened() as scene, asyncio.timeout(4 * BOUND):
         await scene.relist(json.dumps([*BEGIN, *definitions, tool("last", {})]))
-        while await ask(scene.client, "last_mirrored", {}) != "done":  # noqa: ASYNC110  # of a process
-            await asyncio.sleep(0.1)
+        await until(lambda: ask(scene.client, "last_mirrored", {}), lambda found: found == "done")
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}})
         headers = {**HEADERS, "mcp-method": "tools/list"}
         async with (

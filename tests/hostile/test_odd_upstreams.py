@@ -15,9 +15,10 @@ import pytest
 from http_sessions import HEADERS, META, open_session
 from samples import sample
 from tests.auth.conftest import serving_gateway
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from tests.hostile.conftest import MIB
 from tests.load import measure_pause, slowness
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Connect, Lines, OpenLines, Run, Serve

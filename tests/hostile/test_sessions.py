@@ -16,8 +16,9 @@ import httpx2
 import pytest
 from http_sessions import META
 from resource_limits import limited
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from tests.hostile.sessions import NOT_FOUND, Session, children, resident_bytes, threads
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -280,8 +281,7 @@ async def test_without_handles_calls_fail_clearly_and_work_again_later(
         assert processor_time(pid) - spent < 1
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limit_before)
         async with asyncio.timeout(ATTEMPTS):
-            while "Result ends." not in await second.call("hear_mirrored"):  # noqa: ASYNC110  # as clients do
-                await asyncio.sleep(0.2)
+            await until(lambda: second.call("hear_mirrored"), lambda found: "Result ends." in found)
             assert await asyncio.gather(*strangers) == [200] * 20
         stack.push_async_callback(second.delete)
     reported = refusals(served.stderr)

@@ -1,6 +1,5 @@
 """Edits with very many replacements run beside other calls."""
 
-import asyncio
 import json
 import sys
 from contextlib import aclosing
@@ -9,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from notices import path_in
+from tests.load import find_longest_stall
 
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.tools.tool import Memory
@@ -64,8 +64,7 @@ def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_p
                 (block,) = await TOOLS["memory_edit"].call(memory, "me", json.dumps(arguments).encode())
                 notice = json.loads(b"".join(block))["text"]
                 edited = bytes(await store.read("me", path_in(notice)) or b"")
-                await asyncio.sleep(0.01)  # so that the last pass of the loop is measured
-                return edited, loop.stalls.longest
+                return edited, await find_longest_stall()
 
     try:
         edited, longest = loop.run_until_complete(edit())

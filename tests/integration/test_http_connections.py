@@ -18,6 +18,7 @@ import anyio
 import httpx2
 import pytest
 from clocks import PassTime
+from waiting import until
 
 from mcp_mirror.system.http_connections import HttpConnections, Receiver, open_connection
 from mcp_mirror.upstreams.transports.network_errors import explain_failed_connection
@@ -197,8 +198,7 @@ async def test_bytes_that_arrive_after_a_response_are_not_the_next_response() ->
     async with serving(JSON + b"...", JSON) as site:
         assert await site.read() == b"hi"
         site.go_on.set()
-        while site.receivers[0].is_idle:  # noqa: ASYNC110  # bytes come in a callback
-            await anyio.sleep(0.001)
+        await until(lambda: not site.receivers[0].is_idle)
         assert await site.read() == b"hi"
         assert site.connections == 2
 
@@ -207,8 +207,7 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
     closing = JSON.replace(b"X-Case: 1", b"X-Case: close")
     async with serving(closing, JSON) as site:
         assert await site.read() == b"hi"
-        while site.receivers[0].is_idle:  # noqa: ASYNC110  # the end comes in a callback
-            await anyio.sleep(0.001)
+        await until(lambda: not site.receivers[0].is_idle)
         assert await site.read() == b"hi"
         assert site.connections == 2
 

@@ -19,6 +19,7 @@ import uvicorn
 from clocks import PassTime
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
+from waiting import until
 
 from mcp_mirror.server.http.connection_limits import Connections
 from mcp_mirror.server.http.connections import LimitedProtocol, find_connection
@@ -487,12 +488,6 @@ async def test_an_event_stream_replaces_one_whose_client_does_not_read(*, is_sil
             with suppress(ConnectionError):
                 while await asyncio.wait_for(reader.read(1 << 20), BOUND):
                     pass  # until the server closes the connection
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(BOUND):
-        while not true():  # noqa: ASYNC110  # another task brings it about
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from mmap import mmap
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from removed_files import wait_until_empty, wait_until_gone
+from waiting import wait_until
 
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import WirePolicy
@@ -63,10 +63,7 @@ def removed_files_of(path: Path) -> list[str]:
 def wait_until_closed(path: Path) -> None:
     """Wait until no descriptor of this process belongs to a removed file; what is garbage keeps none open."""
     gc.collect()
-    deadline = time.monotonic() + BOUND
-    while removed_files_of(path) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert removed_files_of(path) == []
+    wait_until(lambda: not removed_files_of(path))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")

@@ -11,6 +11,7 @@ import anyio
 import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
+from waiting import until
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.server.http.graceful_shutdown import ShutdownMiddleware
@@ -84,9 +85,7 @@ async def test_a_failing_store_is_asked_again_after_a_second(store: FaultyStore)
         assert not await readiness.is_ready()
         assert store.lookups == 1
         store.is_failing = False
-        with anyio.fail_after(20):
-            while not await readiness.is_ready():  # noqa: ASYNC110  # time passes
-                await anyio.sleep(0.05)
+        await until(readiness.is_ready)
 
 
 async def test_a_gateway_that_shuts_down_is_alive_and_not_ready(store: FaultyStore) -> None:

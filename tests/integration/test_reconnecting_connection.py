@@ -19,6 +19,7 @@ import mcp_types as types
 import pytest
 from samples import sample
 from tests.load import slowness
+from waiting import until
 
 from mcp_mirror.core.schemas.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import RefusedError, UpstreamError
@@ -242,13 +243,12 @@ async def test_the_circuit_breaker_opens_after_five_failures_in_a_row(connect: C
         assert at_once.count(False) <= elapsed + 1
         starts = len(program.starts)
         program.repair()
-        with anyio.fail_after(BOUND):
-            while True:  # as callers do
-                try:
-                    session = await connection.get_session()
-                    break
-                except UpstreamError:
-                    await anyio.sleep(0.01)
+
+        async def get_session() -> Any:
+            with suppress(UpstreamError):
+                return await connection.get_session()
+
+        session = await until(get_session)
         assert len(program.starts) - starts <= 2  # the second if an attempt was in progress
         assert session is connection.current_session
         assert connection.failure is None
@@ -316,8 +316,7 @@ async def test_exits_soon_after_each_start_open_the_circuit_breaker(connect: Con
 
 async def test_reconnect_delays_grow_without_requests(connect: Connect) -> None:
     async with connect(broken=True) as (_, program):
-        while len(program.starts) < 4:  # noqa: ASYNC110  # another process writes them
-            await anyio.sleep(0.05)
+        await until(lambda: len(program.starts) >= 4)
         first, second, third, fourth = program.starts[:4]
     slack = 0.3 * slowness()  # a program that starts slowly writes down a later time
     assert second - first >= 0.25 + 0.5 * 0.8 - slack
@@ -331,8 +330,7 @@ async def test_a_start_that_fails_late_does_not_reset_the_backoff(
 ) -> None:
     monkeypatch.setattr("mcp_mirror.upstreams.reconnect.STABLE_AFTER", 0.0)  # each start takes longer
     async with connect(broken=True) as (_, program):
-        while len(program.starts) < 4:  # noqa: ASYNC110  # another process writes them
-            await anyio.sleep(0.05)
+        await until(lambda: len(program.starts) >= 4)
     assert program.starts[3] - program.starts[2] >= 0.25 + 2 * 0.8 - 0.3 * slowness()
 
 

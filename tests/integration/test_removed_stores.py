@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sqlite3
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clocks import Clock
 from disk_values import BASE, LARGE, SMALL, opened, put, read
+from waiting import until
 
 from mcp_mirror.errors import StoreError
 
@@ -99,9 +99,7 @@ async def test_a_gateway_that_only_reads_finds_the_new_store_soon(folder: Path, 
         async with opened(folder, clock) as other:
             await put(other, clock, BASE, SMALL)
 
-            async with asyncio.timeout(30):
-                while await read(reader, BASE) != SMALL:  # noqa: ASYNC110  # it looks every two seconds
-                    await asyncio.sleep(0.01)
+            await until(lambda: read(reader, BASE), lambda found: found == SMALL)
             await put(other, clock, "t-2", SMALL)
             assert await read(reader, "t-2") == SMALL
 

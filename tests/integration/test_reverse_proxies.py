@@ -18,7 +18,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from redis_process import free_port
-from tests.end_to_end.conftest import BOUND, SERVERS, serve_gateway, until
+from tests.end_to_end.conftest import BOUND, SERVERS, serve_gateway
+from waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs/getting-started/http.md"
 APACHE_MODULES = Path("/usr/lib/apache2/modules")
@@ -106,8 +107,8 @@ async def test_progress_and_large_values_pass_a_documented_proxy(
     program, port, folder, gate = find_program(proxy), free_port(), tmp_path / "proxy", tmp_path / "gate"
     folder.mkdir()
     upstreams = {
-        "slow": {"command": sys.executable, "args": [str(SERVERS / "slow.py"), str(tmp_path / "log")]},
-        "raw": {"command": sys.executable, "args": [str(SERVERS / "raw.py"), "ok"]},
+        "slow": {"command": sys.executable, "args": ["-S", str(SERVERS / "slow.py"), str(tmp_path / "log")]},
+        "raw": {"command": sys.executable, "args": ["-S", str(SERVERS / "raw.py"), "ok"]},
     }
     config = tmp_path / "mirror.yaml"
     config.write_text(json.dumps({"upstreams": upstreams, "mirror": {"suffix": "", "capture": "never"}}))

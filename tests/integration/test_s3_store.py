@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import operator
 import re
 import ssl
 import subprocess
@@ -22,6 +23,7 @@ from s3_process import BUCKET, ENVIRONMENT, IS_INSTALLED, MISSING, CheckingS3Pro
 from samples import sample
 from store_errors import time_store_error
 from tests.load import slowness
+from waiting import until
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 HELPERS = Path(__file__).parents[1] / "helpers"
 MIB = 1 << 20
 LARGE = bytes(range(256)) * (12 * MIB // 256)
-REMOVED = 30.0
-"""Seconds within which an object without a value has to be removed."""
 
 
 class Clock:
@@ -88,15 +88,8 @@ async def read(store: RedisStore, base: str, span: Span | None = None) -> bytes 
     return None if found is None else bytes(found)
 
 
-async def wait_until(is_done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + REMOVED * slowness()
-    while not is_done():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
-
-
 async def wait_for_objects(bucket: S3Process, number: int) -> None:
-    await wait_until(lambda: len(bucket.names()) == number)
+    await until(lambda: len(bucket.names()) == number)
 
 
 @pytest.mark.parametrize("encryption", [None, EncryptionPolicy(("an example of a secret of 32 characters",))])
@@ -132,12 +125,14 @@ async def test_a_server_with_credentials_needs_the_documented_permissions(
         async with opened(redis_server, bucket, tmp_path) as store:
             await put(store, "t-large")
             assert await read(store, "t-large") == LARGE
-            blobs, deadline = S3Blobs(bucket.url), time.monotonic() + REMOVED * slowness()
-            assert len([item async for page in blobs.list("") for item in page]) == 1
+            blobs = S3Blobs(bucket.url)
+
+            async def count_objects() -> int:
+                return len([item async for page in blobs.list("") for item in page])
+
+            assert await count_objects() == 1
             assert await store.delete("me", "t-large")
-            while [item async for page in blobs.list("") for item in page]:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
+            await until(count_objects, operator.not_)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         async with opened(redis_server, bucket, tmp_path) as store:
             with pytest.raises(StoreError, match="refuses access"):
@@ -284,14 +279,14 @@ async def test_who_writes_to_redis_does_not_reach_other_objects(
         redis_server.run("HSET", f"{tmp_path}:2:value:me:t-1", "mark", "backups/one", "size", 17)
         with pytest.raises(StoreError, match="another program uses keys"):
             await read(store, "t-1")
-        await wait_until(lambda: not redis_server.run("ZCOUNT", f"{tmp_path}:2:objects", 0, 0))
+        await until(lambda: not redis_server.run("ZCOUNT", f"{tmp_path}:2:objects", 0, 0))
     redis_server.run("DEL", f"{tmp_path}:2:searched")
     redis_server.run("SET", f"{tmp_path}:2:bucket", "")
     clock.ahead = 7200
     async with opened(redis_server, bucket, tmp_path, clock, ttl=1e6) as store:
         with pytest.raises(StoreError, match="another program uses keys"):
             await put(store, "t-2")
-        await wait_until(lambda: redis_server.run("EXISTS", f"{tmp_path}:2:searched"))
+        await until(lambda: redis_server.run("EXISTS", f"{tmp_path}:2:searched"))
     assert "pre/fix/backups/one" in bucket.names()
 
 

@@ -21,6 +21,7 @@ import anyio.lowlevel
 import mcp_types as types
 import pytest
 from tests.load import measure_pause, slowness
+from waiting import until
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.schemas.tool_inspection import InspectedTool, inspect_tool
@@ -96,14 +97,14 @@ class Setup:
 
     async def until_called(self, tool: str) -> None:
         """Wait until the upstream has received a call of a tool."""
-        while not self.calls(tool):  # noqa: ASYNC110  # another process writes them
-            await anyio.sleep(0.02)
+        await until(lambda: self.calls(tool))
 
     async def cancellation_of(self, tool: str) -> Any:
         """Wait for the cancellation of the only call of a tool; return the notification, or "closed"."""
         (identity,) = [one["id"] for one in self.calls(tool)]
         closes = self.transport != "stdio" and self.version == NEW
-        while True:
+
+        def find() -> Any:
             for message, about in self.received:
                 if closes and message == "closed" and about == identity:
                     return message
@@ -111,7 +112,9 @@ class Setup:
                     assert not closes
                     assert message["params"]["requestId"] == identity
                     return message
-            await anyio.sleep(0.02)
+            return None
+
+        return await until(find)
 
 
 async def inspected(policy: UpstreamPolicy, items: Sequence[Buffer]) -> tuple[InspectedTool, ...]:

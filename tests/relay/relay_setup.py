@@ -140,15 +140,6 @@ class RelaySetup:
         """Return the parameters of the notifications since a message."""
         return [message.get("params") for message in self.received[since:] if message.get("method") == method]
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait for a condition that another process causes."""
-        async with asyncio.timeout(BOUND):
-            while True:
-                met = condition()
-                if await met if isinstance(met, Awaitable) else met:
-                    return
-                await asyncio.sleep(0.01)
-
 
 @asynccontextmanager
 async def _recording(transport: AbstractAsyncContextManager[Any], received: list[Any]) -> AsyncIterator[Any]:

@@ -21,6 +21,7 @@ from mcp_types import (
 )
 from notices import path_in
 from relay_setup import BOUND, NEW, OLD, RelaySetup
+from waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -119,7 +120,7 @@ async def test_progress_reaches_the_waiting_request_in_every_input_round(setup: 
     arguments = {"rounds": "form;form;form"}
     await asyncio.wait_for(setup.client.call_tool("interview_mirrored", arguments, progress_callback=record), BOUND)
     rounds = 3 if setup.combination.upstream == OLD else 4
-    await setup.until(lambda: len(answered) == rounds)
+    await until(lambda: len(answered) == rounds)
     assert sorted(answered) == list(range(rounds))
 
 
@@ -189,7 +190,7 @@ async def test_an_abandoned_call_takes_no_input_requests_of_later_calls(setup: R
     else:
         setup.user.is_away = True
         left = asyncio.create_task(in_tool(setup, "form"))
-        await setup.until(lambda: setup.user.requests)
+        await until(lambda: setup.user.requests)
         setup.user.is_away = False
         left.cancel()
     assert (await in_tool(setup, ROUNDS))["answers"] == ANSWERS
@@ -203,10 +204,10 @@ async def test_cancelling_a_call_with_an_open_input_request_cancels_it_upstream(
         return
     setup.user.is_away = True
     call = asyncio.create_task(setup.call("interview", rounds="form", over=str(over)))
-    await setup.until(lambda: setup.user.requests)
+    await until(lambda: setup.user.requests)
     call.cancel()
     if setup.combination.upstream == OLD:
-        await setup.until(over.exists)
+        await until(over.exists)
     assert await setup.text("echo") == "{}"
 
 
@@ -230,7 +231,7 @@ async def test_a_call_with_an_unanswered_input_request_ends_in_time(reserved: Re
     if reserved.combination.client == NEW:
         await first_round(reserved, **arguments)
         if reserved.combination.is_suspended:
-            await reserved.until(over.exists)
+            await until(over.exists)
         return
     result = await reserved.call("interview", **arguments)
     if reserved.combination.upstream == OLD:

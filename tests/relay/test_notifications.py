@@ -14,6 +14,7 @@ from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, R
 from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp_types import LOG_LEVEL_META_KEY, LoggingLevel
 from relay_setup import BOUND, OLD, RelaySetup
+from waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -40,7 +41,7 @@ async def test_progress_arrives_in_order_and_before_the_result(setup: RelaySetup
     assert [messages[at]["params"]["progress"] for at in counted] == list(range(20))
     [answered] = [at for at, message in enumerate(messages) if "result" in message]
     assert answered > counted[-1]  # announcements of changed lists may come at any time
-    await setup.until(lambda: len(received_progress) == 20)
+    await until(lambda: len(received_progress) == 20)
 
 
 async def test_a_client_without_a_progress_token_gets_no_progress(setup: RelaySetup) -> None:
@@ -124,12 +125,12 @@ async def test_a_subscriber_gets_updates_until_it_unsubscribes(setup: RelaySetup
         return bool(await watched(setup) == [])
 
     async with subscribed(setup) as updates:
-        await setup.until(is_watched)
+        await until(is_watched)
         await setup.text("touch", uri="notes://other")
         await setup.text("touch", uri=NOTE)
-        await setup.until(lambda: len(updates) >= 1)
+        await until(lambda: len(updates) >= 1)
         assert set(updates) == {NOTE}
-    await setup.until(is_not_watched)
+    await until(is_not_watched)
     before = len(setup.received)
     await setup.text("touch", uri=NOTE)
     assert setup.notifications(UPDATED, before) == []
@@ -144,7 +145,7 @@ async def test_a_client_is_notified_of_changed_lists_and_reads_the_changes(setup
         before = len(setup.received)
         await change()
         for kind in KINDS:
-            await setup.until(partial(setup.notifications, f"notifications/{kind}/list_changed", before))
+            await until(partial(setup.notifications, f"notifications/{kind}/list_changed", before))
     else:
         flags = {f"{kind}_list_changed": True for kind in KINDS}
         async with setup.client.listen(**flags) as subscription:  # type: ignore[arg-type]  # only flags
@@ -161,8 +162,8 @@ async def test_a_client_is_notified_of_changed_lists_and_reads_the_changes(setup
 async def test_a_cancelled_call_is_cancelled_at_the_upstream(setup: RelaySetup, tmp_path: Path) -> None:
     began, cancelled = tmp_path / "began", tmp_path / "cancelled"
     call = asyncio.create_task(setup.call("hang", began=str(began), cancelled=str(cancelled)))
-    await setup.until(began.exists)
+    await until(began.exists)
     assert not cancelled.exists()
     call.cancel()
-    await setup.until(cancelled.exists)
+    await until(cancelled.exists)
     assert await setup.text("echo") == "{}"

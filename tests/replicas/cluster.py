@@ -10,10 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from redis_process import COMMAND as REDIS
 from redis_process import RedisProcess, free_port
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -102,13 +103,14 @@ class Cluster:
 
     async def in_rotation(self, *replicas: str) -> None:
         """Wait until the proxy sends requests to just these."""
-        deadline = time.monotonic() + 2 * BOUND
-        seen: list[str | None] = []
-        while set(seen[-4:]) != set(replicas) or len(seen) < 4:
-            assert time.monotonic() < deadline, f"{replicas} do not all serve: {seen}"
+        seen: deque[str | None] = deque(maxlen=4)
+
+        async def see() -> set[str | None]:
             async with httpx2.AsyncClient() as http:
                 seen.append((await http.get(self.url)).headers.get("x-served-by"))
-            await asyncio.sleep(0.05)
+            return set(seen) if len(seen) == seen.maxlen else set()
+
+        await until(see, lambda found: found == set(replicas), within=2 * BOUND)
 
     @asynccontextmanager
     async def client(self, url: str | None = None, **keys: Any) -> AsyncIterator[tuple[Client, Trail]]:
@@ -179,15 +181,13 @@ async def start_cluster(folder: Path) -> AsyncIterator[Cluster]:
         stack.enter_context(
             running([str(HAPROXY), "-db", "-f", str(PROXY)], env=cluster.proxied(), stderr=log, stdout=log)
         )
-        await asyncio.wait_for(_answering(cluster), 2 * BOUND)
+        await until(partial(_is_answering, cluster), within=2 * BOUND)
         await cluster.in_rotation(*REPLICAS)
         yield cluster
 
 
-async def _answering(cluster: Cluster) -> None:
-    while True:
-        with contextlib.suppress(httpx2.TransportError):
-            async with httpx2.AsyncClient() as http:
-                if "x-served-by" in (await http.get(cluster.url)).headers:
-                    return
-        await asyncio.sleep(0.05)
+async def _is_answering(cluster: Cluster) -> bool:
+    with contextlib.suppress(httpx2.TransportError):
+        async with httpx2.AsyncClient() as http:
+            return "x-served-by" in (await http.get(cluster.url)).headers
+    return False

@@ -14,6 +14,7 @@ from cluster import BOUND, REPLICAS, Cluster, Trail
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestParams, ElicitResult
 from notices import path_in
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -106,9 +107,7 @@ class Writers:
     async def grown(self, by: int) -> int:
         """How many were acknowledged before these."""
         before = len(self.acknowledged)
-        async with asyncio.timeout(3 * BOUND):
-            while len(self.acknowledged) < before + by:  # noqa: ASYNC110  # the writers continue
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.acknowledged) >= before + by, within=3 * BOUND)
         return before
 
     @asynccontextmanager

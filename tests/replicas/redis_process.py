@@ -10,10 +10,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,19 +63,20 @@ class RedisProcess:
 
     def start(self) -> None:
         self.launch()
-        deadline = time.monotonic() + BOUND
-        while True:
-            try:
-                self.run("PING")
-            except redis.exceptions.AuthenticationError:
-                return
-            except redis.exceptions.ConnectionError:
-                if time.monotonic() > deadline:
-                    self.kill()
-                    raise
-                time.sleep(0.01)
-            else:
-                return
+        try:
+            wait_until(self._is_answering)
+        except TimeoutError:
+            self.kill()
+            raise
+
+    def _is_answering(self) -> bool:
+        try:
+            self.run("PING")
+        except redis.exceptions.AuthenticationError:
+            return True
+        except redis.exceptions.ConnectionError:
+            return False
+        return True
 
     def run(self, *command: str | bytes | int) -> Any:
         with contextlib.closing(redis.Redis(port=self.port, protocol=2)) as client:

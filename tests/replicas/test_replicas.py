@@ -8,6 +8,7 @@ import pytest
 from cluster import BOUND, MISSING, REPLICAS, start_cluster
 from journeys import JOURNEYS, run_all
 from mcp import Client
+from waiting import until
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
@@ -32,9 +33,7 @@ async def test_calls_without_memory_continue_behind_the_proxy_without_redis(tmp_
         assert not (await client.call_tool("measure_mirrored", {"text": "before"})).is_error
         lines = len(without_ready_gateways(tmp_path))
         cluster.redis.kill()
-        async with asyncio.timeout(BOUND):
-            while len(without_ready_gateways(tmp_path)) == lines:  # noqa: ASYNC110  # another process writes the file
-                await asyncio.sleep(0.01)
+        await until(lambda: len(without_ready_gateways(tmp_path)) != lines)
         assert not (await client.call_tool("measure_mirrored", {"text": "without"})).is_error
         async with cluster.client() as (other, _):
             for _ in range(4):
@@ -70,9 +69,7 @@ async def test_sessions_stay_at_their_gateways_while_these_become_ready(tmp_path
             for _ in range(3):
                 lines = len(without_ready_gateways(tmp_path))
                 cluster.redis.kill()
-                async with asyncio.timeout(BOUND):
-                    while len(without_ready_gateways(tmp_path)) == lines:  # noqa: ASYNC110  # as above
-                        await asyncio.sleep(0.01)
+                await until(lambda: len(without_ready_gateways(tmp_path)) != lines)  # noqa: B023  # called at once
                 cluster.redis.start()
                 await cluster.in_rotation(*REPLICAS)
             over.set()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client
-from tests.end_to_end.conftest import until
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Serve

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client
-from tests.end_to_end.conftest import BOUND, until
+from tests.end_to_end.conftest import BOUND
 from tests.signals.receiver import exporting_gateway, read_attributes
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Serve
