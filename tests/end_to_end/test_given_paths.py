@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
+from gateway_processes import forked_upstream
 from tests.end_to_end.conftest import BOUND
 
 from mcp_mirror import Mirror
@@ -258,7 +258,7 @@ async def test_an_argument_takes_the_key_of_its_name_from_an_object() -> None:
 
 
 async def test_for_the_path_of_a_picture_the_rows_beside_it_fit() -> None:
-    office = {"command": sys.executable, "args": [str(OFFICE)], "tools": {"allow": ["plot_sales", "archive_rows"]}}
+    office = forked_upstream(str(OFFICE), tools={"allow": ["plot_sales", "archive_rows"]})
     async with Mirror(upstreams={"upstreams": {"office": office}, "mirror": {"startup_wait": BOUND}}) as mirror:
         drawn = await mirror.call("plot_sales_mirrored", {"year": 2025})
         picture = re.search(r'"(plot_sales-[^"]+/1)" image/png', drawn.text)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
+from gateway_processes import forked_upstream
 from mcp import Client
 from redis_process import free_port
 from samples import sample
@@ -94,7 +95,7 @@ async def test_a_search_without_a_match_names_servers_that_are_missing(
 async def test_a_list_without_a_late_server_is_not_cached(
     configured: Configured, connect: Connect, raw: Any, tmp_path: Path
 ) -> None:
-    cached = {"command": sys.executable, "args": [str(SERVERS / "cached.py")]}
+    cached = forked_upstream(str(SERVERS / "cached.py"))
     late = raw("ok", "--gate", str(tmp_path / "never"))
     for upstreams, milliseconds in (({"cached": cached}, 60_000), ({"cached": cached, "late": late}, 0)):
         config = configured(upstreams, mirror={"startup_wait": 1})

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.end_to_end.conftest import SERVERS, until
+from tests.end_to_end.conftest import SERVERS
+from waiting import until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, OpenClient, OpenLines
@@ -23,7 +24,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def upstream(log: Path) -> dict[str, Any]:
     """An upstream with such a tool."""
-    return {"command": sys.executable, "args": [str(SERVERS / "tasks.py"), str(log)]}
+    return {"command": sys.executable, "args": ["-S", str(SERVERS / "tasks.py"), str(log)]}
 
 
 async def test_a_tool_that_runs_only_as_a_task_returns_its_result(

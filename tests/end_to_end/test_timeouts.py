@@ -17,7 +17,7 @@ SLOW = str(Path(__file__).parent / "servers" / "slow.py")
 
 
 def slow(log: Path, **keys: Any) -> dict[str, Any]:
-    return {"slow": {"command": sys.executable, "args": [SLOW, str(log)], **keys}}
+    return {"slow": {"command": sys.executable, "args": ["-S", SLOW, str(log)], **keys}}
 
 
 @pytest.mark.parametrize("resets", sample([True, False], lambda resets: resets))

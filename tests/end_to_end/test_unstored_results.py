@@ -1,10 +1,10 @@
 """What a model reads that looks in memory for a result which it has seen whole, and which therefore is not stored."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_processes import forked_upstream
 
 from mcp_mirror import Mirror
 
@@ -99,6 +99,6 @@ async def test_a_result_that_only_a_script_receives_is_not_shown() -> None:
 
 
 async def test_a_shown_result_of_a_server_is_known() -> None:
-    async with Mirror(upstreams={"office": {"command": sys.executable, "args": [OFFICE]}}) as mirror:
+    async with Mirror(upstreams={"office": forked_upstream(OFFICE)}) as mirror:
         assert not (await mirror.call("get_weather_mirrored", {"city": "Bergen"})).is_error
         assert (await look_up(mirror)).endswith(COMPLETE)

@@ -26,7 +26,7 @@ PATH: Final = re.compile(r"[A-Za-z_]+-[0-9a-f]{8}-[0-9a-f-]{27}")
 
 def upstream(name: str, log: Path, **keys: Any) -> dict[str, Any]:
     """Return the configuration of an upstream that writes the methods of its requests to a log."""
-    return {"command": sys.executable, "args": [RAW, "ok", "--log", str(log / f"{name}.log")], **keys}
+    return {"command": sys.executable, "args": ["-S", RAW, "ok", "--log", str(log / f"{name}.log")], **keys}
 
 
 @dataclass

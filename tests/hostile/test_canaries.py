@@ -131,7 +131,7 @@ async def run_through(client: Client, suffix: str) -> dict[str, Any]:
 
 
 def upstream(version: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": ["-m", "tests.hostile.servers.canary", version], "cwd": str(ROOT)}
+    return {"command": sys.executable, "args": ["-S", "-m", "tests.hostile.servers.canary", version], "cwd": str(ROOT)}
 
 
 def is_quick(case: tuple[str, str, str]) -> bool:

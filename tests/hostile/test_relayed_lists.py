@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def describe_server(*arguments: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [resources.__file__, *arguments]}
+    return {"command": sys.executable, "args": ["-S", resources.__file__, *arguments]}
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Serve
     from tests.hostile.conftest import Budget
 
-GIANT = {"command": sys.executable, "args": ["-m", "tests.end_to_end.servers.hostile", "ok"], "cwd": str(ROOT)}
+GIANT = {"command": sys.executable, "args": ["-S", "-m", "tests.end_to_end.servers.hostile", "ok"], "cwd": str(ROOT)}
 SIZE, TIMES = 6_000_000, 60
 STALL = 0.25
 """Seconds of a pass of the event loop on an idle machine. Before, these calls stalled for several times as long."""

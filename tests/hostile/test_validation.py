@@ -12,7 +12,7 @@ from tests.hostile import lister
 from tests.hostile.conftest import Budget, Configured, connect_http, pinging
 from tests.hostile.schemas import blocks, doubling, levels, nesting, page, tool
 
-LISTER = [lister.__file__]
+LISTER = ["-S", lister.__file__]
 
 
 def listing(folder: Path, name: str, tools: list[dict[str, Any]]) -> dict[str, Any]:

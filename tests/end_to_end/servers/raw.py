@@ -3,40 +3,85 @@
 `raw.py BEHAVIOUR [--log FILE] [--tools FILE] [--gate FILE] ...`: it logs the method of each request, one per line.
 """
 
-import argparse
+# ruff: noqa: PTH110, PTH123  # see `TYPE_CHECKING`
+
+from __future__ import annotations
+
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # `typing`, `argparse` and `pathlib` take longer to import than all else: tests start this often
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 sys.set_int_max_str_digits(0)
-parser = argparse.ArgumentParser()
-parser.add_argument("behaviour")
-parser.add_argument("--log")
-parser.add_argument("--tools", help="a file with the tools, a JSON array; each tool answers as `hear` does")
-parser.add_argument("--gate", help="a file that must be there before an answer is given")
-parser.add_argument("--opens", help="a file that is made at the start")
-parser.add_argument("--shelf", action="store_true", help="it has a resource, whose name is its process id")
-parser.add_argument("--lacks", help="a method of the shelf that it does not have")
-parser.add_argument("--rooted", action="store_true", help="it has one more tool for a client with roots")
-parser.add_argument("--uri", action="append", help="of its resources")
-parser.add_argument("--before", default="", help="text before each result, in the same line")
-parser.add_argument("--name", default="raw")
-parser.add_argument("--pad", type=int, default=0, help="characters before what is quoted")
-parser.add_argument("rest", nargs="*")
-options, unknown = parser.parse_known_args()
 
+
+class Options:
+    """The words of the command line: a behaviour, and options; others are ignored."""
+
+    behaviour = ""
+    log = ""
+    tools = ""
+    """A file with the tools, a JSON array; each tool answers as `hear` does."""
+    gate = ""
+    """A file that must be there before an answer is given."""
+    opens = ""
+    """A file that is made at the start."""
+    shelf = False
+    """It has a resource, whose name is its process id."""
+    lacks = ""
+    """A method of the shelf that it does not have."""
+    rooted = False
+    """It has one more tool for a client with roots."""
+    before = ""
+    """Text before each result, in the same line."""
+    name = "raw"
+    pad = 0
+    """Characters before what is quoted."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.uri: list[str] = []
+        """Of its resources: `--uri`, any number of times."""
+        words = iter(words)
+        self.behaviour = next(words)
+        for word in words:
+            name, is_joined, value = word.removeprefix("--").partition("=")
+            if not word.startswith("--") or not hasattr(self, name):
+                continue
+            default = getattr(self, name)
+            if default is False:
+                setattr(self, name, True)
+            elif name == "uri":
+                self.uri.append(next(words))
+            else:
+                setattr(self, name, type(default)(value if is_joined else next(words)))
+
+
+options = Options(sys.argv[1:])
 TOOLS = ("say", "hear", "die", "hang", "storm", "grow", "scream", "refuse")
 """`say` gives back its argument `result`, the JSON text of a whole result; `hear` the request as it arrived; the others
 are below."""
 lock = threading.Lock()
+
+
+def read_file(name: str) -> str:
+    with open(name) as file:
+        return file.read()
+
+
+def touch(name: str) -> None:
+    with open(name, "a"):
+        pass
+
+
 tools: list[Any] = (
-    json.loads(Path(options.tools).read_text())
+    json.loads(read_file(options.tools))
     if options.tools
     else [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
 )
@@ -44,7 +89,7 @@ tools: list[Any] = (
 
 def log(method: str) -> None:
     if options.log:
-        with lock, Path(options.log).open("a") as file:
+        with lock, open(options.log, "a") as file:
             file.write(f"{time.monotonic():.3f} {method}\n")
 
 
@@ -62,7 +107,7 @@ def complain(*words: object) -> None:
 
 def await_file(name: str) -> None:
     deadline = time.monotonic() + 60
-    while not Path(name).exists() and time.monotonic() < deadline:
+    while not os.path.exists(name) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -91,7 +136,7 @@ def die(_identity: Any, _arguments: dict[str, Any], _line: str) -> None:
 
 
 def hang(identity: Any, arguments: dict[str, Any], _line: str) -> None:
-    Path(arguments["started"]).touch()
+    touch(arguments["started"])
 
     def answer() -> None:
         await_file(arguments["until"])
@@ -333,5 +378,5 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     if options.opens:
-        Path(options.opens).touch()
+        touch(options.opens)
     BEHAVIOURS.get(options.behaviour, lambda: serve(sys.stdin.buffer))()
