@@ -26,8 +26,10 @@ import sys
 import tempfile
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Final
 
 PRELOADED: Final = (
@@ -135,6 +137,9 @@ class Template:
 
     def _fork(self, request: Request) -> bool:
         """Fork a program; return whether this process is the program."""
+        with contextlib.suppress(OSError, SyntaxError, ValueError):  # the program itself reports them
+            script = Path(request.folder, request.arguments[0])
+            compile_script(str(script), script.stat().st_mtime_ns)
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -198,7 +203,20 @@ def become(request: Request) -> None:
         runpy.run_module(others[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = request.arguments, str(Path(first).parent)
-        runpy.run_path(first, run_name="__main__")
+        run_script(first)
+
+
+def run_script(path: str) -> None:
+    """Run a script as Python does, with the code that the template has compiled."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = path
+    exec(compile_script(path, Path(path).stat().st_mtime_ns), vars(main))  # noqa: S102  # the program that was requested
+
+
+@lru_cache
+def compile_script(path: str, _changed: int) -> CodeType:
+    """Compile a script; once for all its programs, until the file changes."""
+    return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
 
 def exit_quickly(code: int) -> None:
