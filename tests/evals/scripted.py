@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-SCRIPTS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "scripts.yaml").read_text())
+SCRIPTS: dict[str, dict[str, Any]] = yaml.load((Path(__file__).parent / "scripts.yaml").read_text(), yaml.CSafeLoader)
 BASE = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
