@@ -70,6 +70,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def without_background_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only calls remove expired values. On a slow machine, the background task would begin during a test."""
+    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
+
+
+@pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A certificate for 127.0.0.1 and tools.example.com, signed by itself, with its key."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=test")

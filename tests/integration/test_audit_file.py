@@ -133,9 +133,9 @@ async def test_a_full_disk_leaves_no_part_of_a_line_to_other_gateways(
     write = os.write
     with writing(path) as file, writing(path) as other:
         assert await other.write(RECORD)
-        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[:20]))
+        monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
         assert not await file.write(RECORD)
-        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", write)
+        monkeypatch.setattr(os, "write", write)
         assert await other.write(AuditRecord("call", "local", "other", "ok"))
         assert await file.write(AuditRecord("call", "local", "then", "ok"))
     assert records(path) == ["say", "other", "then"]
@@ -147,7 +147,7 @@ async def test_losses_that_alternate_with_records_are_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write, sizes = os.write, cycle([20, 1000])
-    monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[: next(sizes)]))
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: next(sizes)]))
     with writing(tmp_path / "audit.jsonl") as file:
         assert [await file.write(RECORD) for _ in range(20)] == [False, True] * 10
     assert caplog.text.count("loses records: the disk is full") == 2
@@ -164,10 +164,10 @@ async def test_a_truncated_line_that_cannot_be_removed_ends_first(
         raise PermissionError
 
     with writing(path) as file:
-        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.ftruncate", refuse)
-        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", lambda fd, data: write(fd, data[:20]))
+        monkeypatch.setattr(os, "ftruncate", refuse)
+        monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
         assert not await file.write(RECORD)
-        monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", write)
+        monkeypatch.setattr(os, "write", write)
         assert await file.write(AuditRecord("call", "local", "then", "ok"))
     torn, complete = path.read_text().splitlines()
     assert (len(torn), json.loads(complete)["tool"]) == (20, "then")
@@ -200,7 +200,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         gate.wait(20)
         return write(descriptor, data)
 
-    monkeypatch.setattr("mcp_mirror.observability.audit_file.os.write", wait_and_write)
+    monkeypatch.setattr(os, "write", wait_and_write)
     return gate
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -449,7 +450,7 @@ async def test_a_long_response_that_no_request_awaits_is_not_parsed() -> None:
 
 async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("mcp_mirror.server.pending_payloads.time.monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     pending_payloads = no_pending_payloads()
     waiting, _ = await letter(pending_payloads)
     working, _ = await letter(pending_payloads)

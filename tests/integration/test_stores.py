@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import gc
+import operator
 import shutil
 import sys
 import threading
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from removed_files import wait_until_gone
 from samples import sample
 from tests.load import measure_pause, slowness
+from waiting import until
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.limits import PrincipalLimits
@@ -749,12 +751,6 @@ async def fill_and_expire(store: Store, clock: Clock, namespace: str = "me") -> 
     clock.now += TTL
 
 
-@pytest.fixture
-def without_background_removal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only calls remove expired values. On a slow machine, the background task would begin during a test."""
-    monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 3600.0)
-
-
 @pytest.mark.usefixtures("without_background_removal")
 async def test_expired_values_are_invisible_before_they_are_removed(roomy: Store, clock: Clock) -> None:
     await fill_and_expire(roomy, clock)
@@ -885,9 +881,7 @@ async def test_expired_values_are_removed_in_the_background(
     monkeypatch.setattr("mcp_mirror.stores.quotas._IDLE", 0.01)
     async with open_store() as store:
         await fill_and_expire(store, clock)
-        async with asyncio.timeout(60):
-            while await count_kept(store):  # noqa: ASYNC110  # the store removes them
-                await asyncio.sleep(0.01)
+        await until(lambda: count_kept(store), operator.not_)
         gone = [await store.describe("me", based("old", index)) for index in range(MANY)]
         assert all(isinstance(one, Tombstone) and one.reason == "expired" for one in gone)
 
