@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import yaml
 from redis_process import COMMAND as REDIS
 from redis_process import RedisProcess, free_port
+from waiting import wait_until
 
 from mcp_mirror.config.loading import load_config
 
@@ -236,15 +237,15 @@ def test_a_gateway_runs_with_rendered_arguments_and_answers_the_probes(tmp_path:
 
 def await_answer(url: str, gateway: subprocess.Popen[bytes]) -> str:
     """Return the body of the first positive answer."""
-    deadline = time.monotonic() + BOUND
-    while time.monotonic() < deadline:
+    bodies: list[str] = []
+
+    def ask() -> list[str]:
         assert gateway.poll() is None, gateway.communicate()[1]
-        try:
+        with suppress(httpx2.TransportError):
             answer = httpx2.get(url)
-        except httpx2.TransportError:
-            time.sleep(0.05)
-            continue
-        if answer.status_code == 200:
-            return answer.text
-        time.sleep(0.05)
-    pytest.fail(f"{url} is not available")
+            if answer.status_code == 200:
+                bodies.append(answer.text)
+        return bodies
+
+    wait_until(ask)
+    return bodies[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import operator
 import os
 import signal
 import sys
@@ -29,12 +31,13 @@ WATCHDOG = "/bin/sh"
 async def survivors(pids: dict[int, str], *, zombies: bool = False) -> dict[int, str]:
     """The processes that still live after a while; zombies count only if requested."""
     gone = ("",) if zombies else ("", "Z", "X")
-    deadline = time.monotonic() + SOON
-    while left := {pid: command for pid, command in pids.items() if stat_of(pid)[0] not in gone}:
-        if time.monotonic() > deadline:
-            break
-        await asyncio.sleep(0.02)  # what other processes do can only be looked at again
-    return left
+
+    def find() -> dict[int, str]:
+        return {pid: command for pid, command in pids.items() if stat_of(pid)[0] not in gone}
+
+    with contextlib.suppress(TimeoutError):
+        await until(find, operator.not_, within=SOON)
+    return find()
 
 
 def one_of(pids: dict[int, str], words: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import operator
 import os
 import signal
 import sys
@@ -128,11 +129,13 @@ async def test_errors_of_calls_name_the_next_step(open_client: OpenClient, raw: 
 
 async def left_behind(marker: str) -> list[str]:
     """The processes that are still there after a while, by a word of their command lines."""
-    for _ in range(int(GONE / 0.05)):
-        if not (left := [line for line in _command_lines() if marker in line]):
-            return []
-        await asyncio.sleep(0.05)  # what other processes do can only be looked at again
-    return left
+
+    def find() -> list[str]:
+        return [line for line in _command_lines() if marker in line]
+
+    with contextlib.suppress(TimeoutError):
+        await until(find, operator.not_, within=GONE)
+    return find()
 
 
 def _command_lines() -> Iterator[str]:

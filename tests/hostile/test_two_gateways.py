@@ -27,6 +27,7 @@ from http_sessions import META
 from redis_process import free_port
 from tests.end_to_end.conftest import Configured, configured, raw
 from tests.integration.conftest import audit
+from waiting import until
 
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Tombstone
@@ -97,14 +98,14 @@ class Run:
         with (self.log.parent / f"gateway-{port}.log").open("ab") as errors:
             command = (COMMAND, "serve", "--config", str(self.config), "--http", f"127.0.0.1:{port}")
             self.processes[port] = await asyncio.create_subprocess_exec(*command, stderr=errors)
-        async with asyncio.timeout(BOUND):
-            while True:
-                with suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.close()
-                    return
-                assert self.processes[port].returncode is None, "a gateway did not start: see its log"
-                await asyncio.sleep(0.05)
+
+        async def connect() -> asyncio.StreamWriter | None:
+            assert self.processes[port].returncode is None, "a gateway did not start: see its log"
+            with suppress(OSError):
+                return (await asyncio.open_connection("127.0.0.1", port))[1]
+            return None
+
+        (await until(connect)).close()
 
     async def stop(self, port: int, number: signal.Signals) -> None:
         process = self.processes[port]

@@ -62,18 +62,17 @@ USES: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
 }
 
 
-async def back(store: RedisStore, base: str = "t-back") -> float:
-    """Seconds until the store is used again."""
-    started = time.monotonic()
-    while time.monotonic() - started < RETURN:
-        try:
+async def back(store: RedisStore, base: str = "t-back") -> None:
+    """Wait until the store is used again."""
+
+    async def is_used() -> bool:
+        with suppress(StoreError):
             await put(store, base)
-        except StoreError:
-            await asyncio.sleep(0.02)
-        else:
-            assert await store.read("me", base) == b'"x"'
-            return time.monotonic() - started
-    pytest.fail("The store is not used again.")
+            return True
+        return False
+
+    await until(is_used, within=RETURN)
+    assert await store.read("me", base) == b'"x"'
 
 
 OUTAGES = [(use, fault) for use in USES for fault in ("kill", "pause")]
@@ -93,7 +92,7 @@ async def test_a_server_outage_is_reported_in_time_and_recovered_from(
         assert max(seconds for _, seconds in outcomes) < LIMIT * slowness()
         assert outcomes[0][0].startswith("The store's Redis server ")
         own_redis.start() if fault == "kill" else own_redis.resume()
-        assert await back(store) < RETURN
+        await back(store)
         assert await store.read("me", "t-1") == b'"x"'
         check_accounts(own_redis, tmp_path)
 
@@ -110,7 +109,7 @@ async def test_waiting_requests_to_a_silent_server_fail_with_the_first(own_redis
         assert time.monotonic() - started < bound
         assert max(seconds for _, seconds in outcomes) < bound
         own_redis.resume()
-        assert await back(store) < RETURN
+        await back(store)
 
 
 async def test_a_server_that_is_not_there_at_the_start_may_come_later(
@@ -121,7 +120,7 @@ async def test_a_server_that_is_not_there_at_the_start_may_come_later(
         message, _ = await refused(put(store, "t-1"))
         assert "cannot be reached" in message
         absent_redis.start()
-        assert await back(store) < RETURN
+        await back(store)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +196,7 @@ async def test_a_read_only_server_is_reported(own_redis: RedisProcess, tmp_path:
         assert "read-only" in (await refused(store.delete("me", "t-1")))[0]
         assert "read-only" in (await refused(store.check()))[0]
         own_redis.run("REPLICAOF", "NO", "ONE")
-        assert await back(store) < RETURN
+        await back(store)
         assert await store.describe("me", "t-2") is None
 
 
@@ -213,7 +212,7 @@ async def test_a_read_only_server_is_logged_once_although_reads_succeed(
         [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
         assert line.startswith("The store's Redis server is read-only. ")
         own_redis.run("REPLICAOF", "NO", "ONE")
-        assert await back(store) < RETURN
+        await back(store)
         assert caplog.messages[-1] == "The store's Redis server is used again."
 
 
@@ -273,7 +272,7 @@ async def test_a_server_out_of_memory_is_reported_and_keeps_its_values(
         with pytest.raises(StoreError, match="out of memory"):
             await fill(store, size)
         own_redis.run("CONFIG", "SET", "maxmemory", 0)
-        assert await back(store) < RETURN
+        await back(store)
         assert await store.read("me", "t-1") == b'"x"'
         check_accounts(own_redis, tmp_path)
 
@@ -286,7 +285,7 @@ async def test_a_server_near_its_memory_limit_is_logged_once(
         own_redis.run("CONFIG", "SET", "maxmemory", own_redis.run("INFO", "memory")["used_memory"] + 8 * MIB)
         for number in range(3):
             assert "out of memory" in (await refused(put(store, f"t-{number}", bytes(30 * MIB))))[0]
-            assert await back(store, f"t-small-{number}") < RETURN
+            await back(store, f"t-small-{number}")
         [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
         assert line.startswith("The store's Redis server is out of memory. ")
         monkeypatch.setattr("mcp_mirror.system.limited_logs._INTERVAL", 0.0)
@@ -725,7 +724,7 @@ async def test_a_silent_server_with_tls_cancels_no_call(
             await pass_time(61)
             assert [type(error) for error in await reads] == [StoreError, StoreError]
             server.resume()
-            assert await back(store) < RETURN
+            await back(store)
             assert await store.read("me", "t-1") == b'"x"'
 
 
