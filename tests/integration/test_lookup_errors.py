@@ -1,7 +1,7 @@
 """Errors for paths without a stored value."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import cache
 from pathlib import Path
@@ -12,10 +12,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from mcp_mirror.core.resolve import Pointer
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.path_advice import PathAdvice, advise_query
-from mcp_mirror.memory.tools.lookup import read_path
+from mcp_mirror.memory.tools.lookup import find_value, read_path
+from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import MemoryPath, new_base, parse_wrapped_path
@@ -27,7 +30,7 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
+from mcp_mirror.types import Descriptor, FileSpan, Member, Provenance, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 GRID = "make_grid-3f2b8c1e-9d4a-4e7b-8f21-0a1b2c3d4e5f"
@@ -177,6 +180,19 @@ async def test_a_pasted_notice_resolves_to_its_value_not_to_its_input() -> None:
     found_value = await look_up(store, nowhere, "me", path)
     assert found_value is not None
     assert found_value.blob == b"[7]"
+
+
+async def test_a_value_that_a_call_holds_has_no_index_of_its_members(memory_over: Callable[..., Memory]) -> None:
+    """Of fifty calls that wait, the indexes of objects with 10,000 keys would take 100 MB."""
+    store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: Path("/nonexistent"))
+    indexed = msgspec.structs.replace(descriptor(GRID), size=7, members=(Member("a", Span(5, 1)),))
+    await store.put("me", indexed, (b'{"a":7}',))
+    memory, pointer = memory_over(store), Pointer(Span(0, 0), ("grid",), GRID, MemoryPath(GRID), is_known=True)
+    loader = ArgumentLoader(memory.writer, memory.scanner, memory.guard("me", "total_mirrored"))
+    loaded = await loader.load((pointer,), await loader.describe((pointer,)))
+    held = [await find_value(memory, "me", GRID, "memory_query"), loaded[pointer]]
+    assert [(found.blob, found.descriptor.members) for found in held] == [(b'{"a":7}', ())] * 2
+    assert (await find_value(memory, "me", f"{GRID}/a", "memory_query")).blob == b"7"
 
 
 class Fleeting(MemoryStore):

@@ -202,7 +202,8 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
         flows, namespace = self.guard.flows, self.guard.namespace
         include_keys = isinstance(known, Tombstone) or flows.may_show(flows.read_labels(known))
         content = ErrorContent(include_keys, self.can_query)
-        return await look_up_described(self.writer.store, self.scanner, namespace, path, known, content)
+        found = await look_up_described(self.writer.store, self.scanner, namespace, path, known, content)
+        return found.without_index()
 
     def _path_of(self, pointer: Pointer) -> MemoryPath | None:
         """The path of a pointer, also of a notice that was pasted without its path."""

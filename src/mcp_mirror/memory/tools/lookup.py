@@ -155,7 +155,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
         raise
     write_audit("read", "ok", len(found_value.blob))
     memory.trace.inputs[str(found_value.path)] = found_value.producer
-    return found_value
+    return found_value.without_index()
 
 
 def read_path(text: str) -> MemoryPath | None:
