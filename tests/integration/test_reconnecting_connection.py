@@ -69,6 +69,7 @@ PROGRAM = """
             "answer": {"result": info},
             "discover": {"result": {**later, "supportedVersions": ["2026-07-28"]}},
             "refuse": {"error": {"code": -32601, "message": "What?"}},
+            "resemble": {"error": {"code": -32000, "message": "SSE stream ended without a response"}},
         }.get(does.get(method, "refuse"))
         if answer is None:
             how = does.get(method, "die")
@@ -180,6 +181,13 @@ async def test_reconnecting_starts_with_the_mode_that_worked(connect: Connect) -
         assert [method for method in program.methods if method != "notifications/initialized"] == [
             "server/discover", "initialize", "tools/call", "initialize"
         ]  # fmt: skip
+
+
+async def test_an_error_of_a_server_in_words_of_the_gateway_is_a_refusal(connect: Connect) -> None:
+    async with connect(("legacy",), initialize="answer", tools_call="resemble") as (connection, _):
+        await connection.settled.wait()
+        with pytest.raises(RefusedError, match="refused 'x': SSE stream ended without a response"):
+            await connection.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
 
 
 async def test_no_handshake_fails_once_a_server_is_back(connect: Connect) -> None:

@@ -60,7 +60,7 @@ _QUOTED_VERSION: Final = 40
 _QUOTED: Final = 2_000
 """Characters of a server's error that are quoted."""
 
-_REFUSALS: Final = (None, FailureKind.REFUSED)
+_REFUSALS: Final = (None, FailureKind.REFUSED, FailureKind.CUT)
 """The kinds of JSON-RPC errors with which a server refuses the handshake."""
 _TRY_AGAIN: Final = "Try again in a moment."
 _TRY_AFTER_SIGN_IN: Final = "Try again after that."

@@ -89,8 +89,8 @@ class FailedRequest(msgspec.Struct, frozen=True):
         upstream = f"Upstream {name!r}"
         kind, reason = read_failure(error)
         match kind:
-            case None:
-                return self._explain_error(error)
+            case None | FailureKind.CUT:
+                return self._explain_error(error, kind)
             case FailureKind.LOST:
                 return ConnectionLostError(f"{upstream} did not answer {what}. {reason}")
             case FailureKind.ANSWERED:
@@ -108,10 +108,10 @@ class FailedRequest(msgspec.Struct, frozen=True):
         unread = RefusedError(f"{problem} to {what}. {reason}", types.INTERNAL_ERROR)
         return unread.with_log_message(f"{problem}. {reason}")
 
-    def _explain_error(self, error: MCPError) -> UpstreamError:
+    def _explain_error(self, error: MCPError, kind: FailureKind | None) -> UpstreamError:
         """Return the error of a request that ended with an error of the server, or with the connection."""
         name, what, advice = self.settings.policy.name, self.request.what, self.request.after_loss
-        if error.message.startswith("SSE stream "):
+        if kind is FailureKind.CUT:
             advice += CUT_STREAM
         elif not is_closed(error):
             code, message, data = error.error.code, error.error.message, error.error.data

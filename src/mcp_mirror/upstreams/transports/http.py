@@ -283,16 +283,15 @@ class StreamableHttp(HttpStreams):
         """Take the response to a request from an event stream, which is resumed if it ends too early."""
         position, failures = StreamPosition(), 0
         while not await self._read_events(response, identity, position):
-            reason = "SSE stream ended without a response"
             resumed = None
             while resumed is None and position.last_id and failures < _MAX_FAILURES:
                 await position.wait()
                 opened = await self._open_events(position)
                 resumed = opened if opened is not None and _is_event_stream(opened) else None
                 failures = 0 if resumed else failures + 1
-                reason = "SSE stream ended and reconnection attempts were exhausted"
             if resumed is None:
-                await self._bodies.fail(identity, types.ErrorData(code=types.CONNECTION_CLOSED, message=reason))
+                reason = "It ended the event stream before the response."
+                await self._bodies.fail(identity, build_failure(FailureKind.CUT, reason, types.CONNECTION_CLOSED))
                 return
             response = resumed
 

@@ -35,6 +35,8 @@ class FailureKind(Enum):
     """The server responded, but not with MCP."""
     REFUSED = auto()
     """The same, to a request of the SDK: a server may refuse the handshake of a protocol version."""
+    CUT = auto()
+    """The event stream with the response ended before it."""
     INVALID = auto()
     """The response cannot be read."""
     DISCARDED = auto()
