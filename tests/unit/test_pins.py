@@ -1,6 +1,7 @@
 """Pinned definitions and findings about changes."""
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from mcp_mirror.security.pins import (
     Pins,
     compare_locks,
     compare_tool,
+    hash_json,
     pin_upstream,
     read_lock,
     write_lock,
@@ -159,12 +161,16 @@ def test_a_definition_nested_too_deep_is_always_a_change() -> None:
     assert any("nested too deep" in line for line in finding.change.lines())
 
 
-def test_a_changed_definition_is_found_without_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = {"name": "add", "description": "Adds."}
-    pinned = lock(tool)
-    monkeypatch.setattr("mcp_mirror.security.pins.hash_json", None)  # it is slow for large definitions
-    assert compare_tool(pinned, "up", "add", dict(tool)) is None
-    assert compare_tool(pinned, "up", "add", {**tool, "description": "other"}) is not None
+@pytest.mark.alone
+def test_a_changed_large_definition_is_found_without_its_digest() -> None:
+    fields = {f"p{number}": {"type": "string", "description": "text " * 20} for number in range(9_000)}
+    tool = {**TOOL, "inputSchema": {"type": "object", "properties": fields}}
+    pinned, now = lock(tool), json.loads(json.dumps({**tool, "description": "other"}))
+    begin = time.perf_counter()
+    digest = hash_json(now)
+    middle = time.perf_counter()
+    assert compare_tool(pinned, "up", "add", now) is not None
+    assert time.perf_counter() - middle < (middle - begin) / 2, digest
 
 
 def test_a_diff_is_readable_and_escapes_invisible_characters() -> None:

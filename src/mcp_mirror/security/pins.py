@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -31,6 +32,9 @@ _CONTEXT: Final = 1
 _INSTRUCTIONS: Final = "instructions"
 _TOO_DEEP: Final = "(nested too deep to be shown)"
 _ADVICE: Final = "`mcp-mirror lock --check` shows the difference, `mcp-mirror lock` accepts it."
+_MOST_DIGITS: Final = 21
+_LEAST_DIGITS: Final = -5
+"""Positions of the decimal point up to which ECMAScript (Number::toString) writes a number without an exponent."""
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -294,27 +298,43 @@ def read_lock(text: str) -> Lock:
 def write_canonical(value: Any) -> str:
     """The canonical text of a JSON value: one text per value, for any key order and number notation.
 
-    Keys are sorted, and whole numbers are written without a fraction. NaN and infinity become null, as in messages.
+    The form is that of RFC 8785, except that integers keep all their digits: beyond 2**53, RFC 8785 would write two
+    different bounds alike. NaN and infinity become null, as in sent messages.
 
     Raises:
         RecursionError: The value is nested too deep.
     """
-    return json.dumps(_unify_numbers(value), sort_keys=True)
+    match value:
+        case dict():
+            members = sorted(value.items(), key=lambda member: member[0].encode("utf-16-be", "surrogatepass"))
+            return "{" + ",".join(f"{_encode_text(key)}:{write_canonical(each)}" for key, each in members) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(write_canonical, value)) + "]"
+        case str():
+            return _encode_text(value)
+        case float():
+            return _encode_number(value)
+    return json.dumps(value)
 
 
 def hash_json(value: Any) -> str:
-    """The SHA-256 of the text of `write_canonical`, hexadecimal."""
-    return hashlib.sha256(write_canonical(value).encode("ascii")).hexdigest()
+    """The SHA-256 of the text of `write_canonical` in UTF-8, hexadecimal."""
+    return hashlib.sha256(write_canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _unify_numbers(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _unify_numbers(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_unify_numbers(each) for each in value]
-        case float() if not math.isfinite(value):
-            return None
-        case float() if value.is_integer():
-            return int(value)
-    return value
+def _encode_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _encode_number(number: float) -> str:
+    if not math.isfinite(number):
+        return "null"
+    if number.is_integer() and abs(number) < 10**_MOST_DIGITS:
+        return str(int(number))
+    sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101  # it is finite
+    text, minus, place = "".join(map(str, digits)), "-" if sign else "", exponent + len(digits)
+    if not _LEAST_DIGITS <= place <= _MOST_DIGITS:
+        point = f".{text[1:]}" if len(text) > 1 else ""
+        return f"{minus}{text[0]}{point}e{place - 1:+d}"
+    return f"{minus}{text[:place]}.{text[place:]}" if place > 0 else f"{minus}0.{'0' * -place}{text}"
