@@ -64,7 +64,8 @@ test-as-macos: $(VENV)/.installed ## run the tests of the core and of whole call
 
 check: lint words ## format, lint, types, layers, coverage of the pure core, words of the documentation
 	$(BIN)/coverage erase
-	HYPOTHESIS_PROFILE=same $(BIN)/coverage run -m pytest -q -m "not alone" tests/unit
+	HYPOTHESIS_PROFILE=same $(BIN)/coverage run -m pytest -q -n $(or $(TEST_WORKERS),auto) --dist loadgroup -m "not alone" tests/unit
+	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100 --include='$(subst $() ,$(comma),$(PURE:%=src/mcp_mirror/%.py))'
 
 lint: $(VENV)/.installed ## format, lint, types (also with the library of macOS) and layers: the quick part of check
@@ -210,7 +211,7 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		--python-version 3.11 --output-file tests/deploy/requirements.lock tests/deploy/requirements.in
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(HELM) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOWEST) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(HELM) $(AUDIT) $(BENCH) $(EVAL) $(DAILY) $(LOWEST) $(LOCA) $(DOCS) site .cache $(AGENTS) $(BEEAI) $(CHATS) $(FRAMES) $(TRUE) calibration/packages calibration/node_modules $(NODE) $(MCPB) .image dist .fuzz .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@echo "Installing the dependencies into $(VENV) (one to three minutes) ..."
