@@ -487,44 +487,6 @@ def test_texts_of_csv_are_not_rewritten_as_booleans_or_numbers(cells: list[str],
         assert [row["a"] for row in found] == cells
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-@pytest.mark.parametrize(
-    ("cells", "numbers"),
-    [
-        (["6207,94", "12", "-0,5"], [6207.94, 12, -0.5]),
-        (["1.234,56", "2.000", "999,1"], [1234.56, 2000, 999.1]),
-        (["0,125", "NA", "7,5"], [0.125, None, 7.5]),
-        (["1,5", "", "+2,25"], [1.5, None, 2.25]),
-    ],
-)
-def test_numbers_with_a_decimal_comma_are_numbers(
-    cells: list[str], numbers: list[float | None], delimiter: str
-) -> None:
-    text = "".join(f"{delimiter.join(row)}\n" for row in [("name", "price"), *(("n", cell) for cell in cells)])
-    assert [row["price"] for row in rows("SELECT price FROM t", t=text)] == numbers
-
-
-def test_numbers_with_a_decimal_comma_in_a_table_of_markdown_are_numbers() -> None:
-    text = "| Ort | Preis |\n|---|---:|\n| Ulm; Nord | 1.086,55 |\n| Bonn | 9,62 |\n"
-    assert rows("FROM t", t=text) == [{"Ort": "Ulm; Nord", "Preis": 1086.55}, {"Ort": "Bonn", "Preis": 9.62}]
-
-
-@pytest.mark.parametrize(
-    ("cells", "delimiter"),
-    [
-        (["1,234", "12,000"], ";"),  # perhaps thousands
-        (["1,5", "1,5,7"], ";"),
-        (["1,5", "n.v."], ";"),
-        (["01,5", "2,5"], ";"),
-        (["1,5", "2,5 kg"], ";"),
-        (['"1,5"', '"2,5"'], ","),  # perhaps two values
-    ],
-)
-def test_other_texts_with_commas_stay_texts(cells: list[str], delimiter: str) -> None:
-    text = "".join(f"{delimiter.join(row)}\n" for row in [("name", "price"), *(("n", cell) for cell in cells)])
-    assert [row["price"] for row in rows("SELECT price FROM t", t=text)] == [cell.strip('"') for cell in cells]
-
-
 def test_types_are_found_in_all_rows_so_that_no_late_value_changes() -> None:
     late_rows = [{"a": number} for number in range(30_000)] + [{"a": 1.5}, {"a": "007"}, {"b": True}]
     assert rows("FROM t OFFSET 30000", t=late_rows) == [

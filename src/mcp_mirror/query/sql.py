@@ -22,8 +22,7 @@ from mcp_mirror.core.texts.python_literals import replace_nan
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name
-from mcp_mirror.query.sql_numbers import MISSING
-from mcp_mirror.query.sql_tables import TableSource, explain_lines, load_table
+from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent

@@ -11,7 +11,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -35,7 +35,6 @@ from mcp_mirror.core.texts.pipe_tables import find_pipe_table, find_record_table
 from mcp_mirror.core.texts.python_literals import is_python_literal, replace_nan
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.query.sql_json import load_json
-from mcp_mirror.query.sql_numbers import MISSING, clear_missing, find_columns, parse_decimal_commas
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, FileSpan
@@ -66,6 +65,11 @@ _PREFIXED: Final = lazy_pattern(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
 _PREFIX_LETTERS: Final = (b"x", b"X", b"b", b"B")
 """Its letters: a search for one is twenty times as fast."""
+MISSING: Final = ("#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", r"\N", "n/a", "nan", "null")
+"""Texts for missing numbers, as R, pandas, Excel and databases write them into CSV."""
+_NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
+"""Numbers that DuckDB does not take for texts, so without leading zeros."""
+_INTEGER: Final = r"\s*[+-]?\d+\s*"
 _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
 _HEADED: Final = lazy_pattern(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
@@ -240,9 +244,9 @@ def _load_drawn_table(database: "DuckDBPyConnection", name: str, data: bytes, bo
     drawn = find_record_table(text) or find_pipe_table(text) or find_spaced_table(body.decode(errors="replace"))
     if drawn is None:
         return False
-    rows = _write_csv((drawn.header, *drawn.rows), ";")
+    rows = _write_csv((drawn.header, *drawn.rows), ",")
     with open_as_file(rows) as path:
-        _read_csv(database, name, rows, f"{path}, header = true, delim = ';', quote = '\"', escape = '\"'")
+        _read_csv(database, name, rows, f"{path}, header = true, delim = ',', quote = '\"', escape = '\"'")
     return True
 
 
@@ -396,12 +400,39 @@ def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: st
             create_table(database, name, f"read_csv({source}, {_CSV}, types = {{{types}}})")
         columns |= dict.fromkeys(texts, "VARCHAR")
     numbers = [column for column, kind in columns.items() if kind == "DOUBLE"]
-    for column in map(quote_name, find_columns(database, quote_name(name), numbers, "bool_or(isnan({0}))")):
+    for column in map(quote_name, _test_columns(database, quote_name(name), numbers, "bool_or(isnan({0}))")):
         database.execute(f"UPDATE {quote_name(name)} SET {column} = NULL WHERE isnan({column})")  # noqa: S608  # quoted names
-    if len(columns) >= _COLUMNS:
-        columns |= clear_missing(database, name, columns)
-        columns |= {} if "delim = ','" in source else parse_decimal_commas(database, name, columns)
-    return columns
+    return columns | _clear_missing(database, name, columns) if len(columns) >= _COLUMNS else columns
+
+
+def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """Make columns of numbers of those columns of a CSV file that are text only because numbers are missing.
+
+    Returns:
+        The types of these columns.
+    """
+    table, missing = quote_name(name), f"({', '.join(map(quote_text, MISSING))})"
+    texts = [column for column, kind in columns.items() if kind == "VARCHAR"]
+    gaps = _test_columns(database, table, texts, f"bool_or({{0}} IN {missing})")
+    present = f"FILTER ({{0}} NOT IN {missing})"
+    numbers = _test_columns(database, table, gaps, f"bool_and(regexp_full_match({{0}}, '{_NUMBER}')) {present}")
+    kinds = dict.fromkeys(numbers, "DOUBLE")
+    for kind in ("HUGEINT", "BIGINT"):
+        is_integer = f"regexp_full_match({{0}}, '{_INTEGER}') AND TRY_CAST({{0}} AS {kind}) IS NOT NULL"
+        kinds |= dict.fromkeys(_test_columns(database, table, numbers, f"bool_and({is_integer}) {present}"), kind)
+    for column, kind in ((quote_name(column), kind) for column, kind in kinds.items()):
+        number = f"CASE WHEN {column} NOT IN {missing} THEN {column}::{kind} END"
+        database.execute(f"ALTER TABLE {table} ALTER {column} TYPE {kind} USING {number}")
+    return kinds
+
+
+def _test_columns(database: "DuckDBPyConnection", source: str, columns: Sequence[str], test: str) -> list[str]:
+    """The columns for which an aggregate, with `{0}` for the column, is true."""
+    if not columns:
+        return []
+    tests = ", ".join(test.format(quote_name(column)) for column in columns)
+    found = database.execute(f"SELECT {tests} FROM {source}").fetchone()  # noqa: S608  # quoted names
+    return [column for column, is_true in zip(columns, found or (), strict=True) if is_true]
 
 
 def _sniff_dialect(database: "DuckDBPyConnection", path: str, sample: str) -> str:
@@ -445,7 +476,7 @@ def _is_first_row_data(database: "DuckDBPyConnection", source: str) -> bool:
             column for column, cell in cells.items() if all(re.fullmatch(form, cell) for form in (pattern, of_first))
         ]
         tests.append((alike, f"bool_and(regexp_full_match({{0}}, '{pattern.replace('{', '{{').replace('}', '}}')}'))"))
-    return any(find_columns(database, table, columns, f"{test} AND count({{0}}) > 1") for columns, test in tests)
+    return any(_test_columns(database, table, columns, f"{test} AND count({{0}}) > 1") for columns, test in tests)
 
 
 def _decode_base64(blob: Buffer) -> bytes:
