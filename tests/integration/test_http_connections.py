@@ -130,7 +130,8 @@ async def test_head_and_body_of_a_small_request_leave_together() -> None:
         assert request.startswith(b"POST /a?b=%20c HTTP/1.1\r\n")
         assert request.endswith(b"\r\n\r\nbody")
         assert b"x-Own: \xc3\xa9\r\n" in request
-        assert (response.status_code, response.headers["x-case"]) == (200, "1")
+        assert (response.status_code, response.reason_phrase, response.headers["x-case"]) == (200, "OK", "1")
+        assert response.http_version == "HTTP/1.1"
 
 
 async def test_a_large_request_arrives_whole() -> None:
@@ -304,7 +305,7 @@ async def test_informational_responses_without_an_end_are_an_error(response: byt
     [
         b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000 + JSON,
         (b"HTTP/1.1 103 Early Hints\r\n" + b"a:b\r\n" * 400 + b"\r\n") * 250 + JSON,
-        STREAM + b"1\r\nx\r\n" * 80_000 + END,
+        STREAM + b"1\r\nx\r\n" * 20_000 + END,
     ],
     ids=["informational responses", "large ones", "chunks"],
 )
@@ -322,7 +323,7 @@ async def test_other_tasks_run_while_a_response_of_many_parts_is_read(response: 
         tasks.start_soon(count_turns)
         assert (await answer.aread() if answer else await site.read()).startswith(b"hi")
         tasks.cancel_scope.cancel()
-    assert turns > 20
+    assert turns > 200
 
 
 async def test_an_early_response_is_read_although_the_request_cannot_be_sent() -> None:
@@ -366,7 +367,7 @@ BROKEN = {
         BROKEN_OFF,
     ),
     "head": (b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 200_000, TOO_LONG),
-    "whole head": (b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 130_000 + b"\r\ncontent-length: 2\r\n\r\nhi", TOO_LONG),
+    "whole head": (b"HTTP/1.1 200 OK\r\nset-cookie: " + b"x" * 110_000 + b"\r\ncontent-length: 2\r\n\r\nhi", TOO_LONG),
     "lines": (b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 1_000 + b"content-length: 2\r\n\r\nhi", TOO_LONG),
     "lines of a second head": (
         b"HTTP/1.1 103 OK\r\n\r\nHTTP/1.1 200 OK\n" + b"a:b\n" * 1_000 + b"content-length: 2\n\nhi",
@@ -446,7 +447,8 @@ async def test_the_end_of_a_body_is_found(response: bytes, body: bytes, *, is_us
         {"headers": {"x y": "b"}},
         {"headers": {"x": "\x00"}},
         {"method": "A B"},
-        {"headers": {"transfer-encoding": "chunked"}},
+        {"headers": {"transfer-encoding": "gzip"}},
+        {"content": b"hi", "headers": {"content-length": "3"}},
     ],
 )
 async def test_a_request_that_http_cannot_express_is_not_sent(keys: dict[str, Any]) -> None:
@@ -474,9 +476,8 @@ async def test_a_request_that_the_server_does_not_read_ends_with_its_timeout() -
             yield b"x" * 100_000
 
     async with serving(b"...") as site:
-        length = {"content-length": "1000000000"}
         with pytest.raises(httpx2.WriteTimeout):
-            await site.request(content=body(), headers=length, extensions={"timeout": {"write": 0.05}})
+            await site.request(content=body(), extensions={"timeout": {"write": 0.05}})
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:

@@ -23,19 +23,20 @@ import httpx2
 
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
 from mcp_mirror.system.forward_proxies import ForwardProxy, find_forward_proxy
-from mcp_mirror.system.http_responses import ResponseReader
+from mcp_mirror.system.http_responses import PARTS_AT_ONCE, ResponseReader
 from mcp_mirror.system.patterns import lazy_pattern
 
 _HEAD: Final = lazy_pattern(
     rb"[A-Z]+ [!-~]+ HTTP/1\.1\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n"
 )
 """The head of a request."""
+_FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
+_LENGTH: Final = lazy_pattern(r"content-length: [0-9]+|transfer-encoding: chunked")
+"""What says the length of a request's body."""
 _MAX_MERGED: Final = 1 << 16
 """Bytes of a request that are written in one piece."""
 _MAX_BUFFERED: Final = 1 << 20
 """Received bytes above which a connection stops to read until they are taken."""
-_PARTS_AT_ONCE: Final = 64
-"""Parts of a response after which other tasks run: received bytes may contain many small chunks."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9}
 """Seconds until the first probe of a silent connection (the second name is that of macOS), seconds between the next
 ones, and the number of probes without an answer that end it: after two minutes. A server that is only slow answers."""
@@ -242,14 +243,19 @@ class _HttpConnection:
 
     async def _write(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
         assert isinstance(request.stream, httpx2.AsyncByteStream)  # noqa: S101  # as for any async transport
-        pending = self._build_head(request)
-        async for chunk in request.stream:
-            if len(pending) + len(chunk) > _MAX_MERGED:
+        pending, is_chunked = self._build_head(request), "transfer-encoding" in request.headers
+        missing = int(request.headers.get("content-length", "0"))
+        async for part in request.stream:
+            missing -= len(part)
+            data = b"%x\r\n%b\r\n" % (len(part), part) if is_chunked and part else part
+            if len(pending) + len(data) > _MAX_MERGED:
                 await self._receiver.write(pending, timeout)
-                pending = chunk
+                pending = data
             else:
-                pending += chunk
-        await self._receiver.write(pending, timeout)
+                pending += data
+        if missing and not is_chunked:
+            raise httpx2.LocalProtocolError("the body of the request does not have the length that its head says")
+        await self._receiver.write(pending + (b"0\r\n\r\n" if is_chunked else b""), timeout)
         self._is_written = True
 
     def _build_head(self, request: httpx2.Request) -> bytes:
@@ -258,8 +264,10 @@ class _HttpConnection:
             target, headers = b"http://" + request.url.netloc + target, [*headers, *self._proxy.headers]
         lines = [b"%b %b HTTP/1.1" % (request.method.encode(), target), *(b"%b: %b" % header for header in headers)]
         head = b"\r\n".join((*lines, b"\r\n"))
-        if "transfer-encoding" in request.headers or not _HEAD.fullmatch(head) or head.count(b"\n") != len(lines) + 1:
-            raise httpx2.LocalProtocolError("the request has no length, or its head is not valid in HTTP/1.1")
+        framing = [header for header in request.headers.multi_items() if header[0] in _FRAMING]
+        is_framed = not framing or (len(framing) == 1 and _LENGTH.fullmatch(": ".join(framing[0])))
+        if not is_framed or not _HEAD.fullmatch(head) or head.count(b"\n") != len(lines) + 1:
+            raise httpx2.LocalProtocolError("the head of the request is not valid in HTTP/1.1")
         return head
 
     async def _read(self, timeout: float | None) -> None:  # noqa: ASYNC109
@@ -268,7 +276,7 @@ class _HttpConnection:
         if not self._received:
             self._received = memoryview(await self._receiver.receive(timeout))
         self._received = response.feed(self._received)
-        if response.parts // _PARTS_AT_ONCE > before // _PARTS_AT_ONCE:
+        if response.parts // PARTS_AT_ONCE > before // PARTS_AT_ONCE:
             await asyncio.sleep(0)
 
     async def receive(self, timeout: float | None) -> bytes:  # noqa: ASYNC109

@@ -6,7 +6,7 @@ import httpx2
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 _MAX_BETWEEN: Final = 100 * 1024
-"""Bytes of a head, of a trailer, and of the line before a chunk; the slice that ends one may exceed it."""
+"""Bytes of a head with its trailer, and of the line before a chunk."""
 _MAX_LINES: Final = 1000
 """Lines of a head: more would take tens of milliseconds."""
 _MAX_INFORMATIONAL: Final = 1 << 17
@@ -15,6 +15,10 @@ _FEWEST_LINES: Final = 3
 """Lines that such a response counts without its headers."""
 _SLICE: Final = 1 << 14
 """Bytes that are read at once, if they may be many small parts."""
+PARTS_AT_ONCE: Final = 64
+"""Parts of a response after which other tasks run: received bytes may contain many small chunks."""
+_SEPARATORS: Final = len(": \r\n")
+"""Bytes of a header beside its name and its value."""
 _FIRST_FINAL: Final = 200
 """The lowest status of a response that is not informational."""
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -31,6 +35,8 @@ class ResponseReader:
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
         self.parts: int = 0
         """The number of headers and parts of bodies so far."""
+        self._slice = _SLICE
+        """Bytes that are read at once: about `PARTS_AT_ONCE`, if the parts are as small as the last ones."""
         self.begin()
 
     def begin(self) -> None:
@@ -45,6 +51,8 @@ class ResponseReader:
         """Whether another response may follow, and none has begun."""
         self._has_length = self._ends_with_connection = False
         self._lines = self._informational = 0
+        self._head_size = 0
+        """Bytes of the head, as far as its lines are complete, and of a trailer."""
         self._between = 0
         """Bytes since the last part of a body."""
 
@@ -58,7 +66,7 @@ class ResponseReader:
             if not self._ends_with_connection:
                 raise httpx2.RemoteProtocolError(CLOSED_EARLY)
             self.is_complete = True
-        part = data if self._has_length else data[:_SLICE]
+        part, before = data if self._has_length else data[: self._slice], self.parts
         self._between += len(part)
         try:
             self._parser.feed_data(part)
@@ -66,7 +74,8 @@ class ResponseReader:
             if not self.is_complete:
                 raise httpx2.RemoteProtocolError(f"it is not valid HTTP/1.1: {error}") from error
             self.keeps_alive = False
-        if self._between > _MAX_BETWEEN or self._lines > _MAX_LINES:
+        self._slice = min(_SLICE, 1 + len(part) * PARTS_AT_ONCE // max(self.parts - before, 1))
+        if max(self._between, self._head_size) > _MAX_BETWEEN or self._lines > _MAX_LINES:
             raise httpx2.RemoteProtocolError(LARGE_HEAD)
         if self._informational > _MAX_INFORMATIONAL:
             raise httpx2.RemoteProtocolError("the server sends informational responses without an end")
@@ -76,12 +85,17 @@ class ResponseReader:
         """Begin a head; an error if the response before it was the last one that is expected."""
         if self.is_complete:
             raise ValueError
-        self._lines = 0
+        self._lines = self._head_size = 0
+
+    def on_status(self, reason: bytes) -> None:
+        """Count the reason phrase, which may come in pieces."""
+        self._head_size += len(reason)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header, or a field of a trailer."""
         self.parts += 1
         self._lines += 1
+        self._head_size += len(name) + len(value) + _SEPARATORS
         self.headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
