@@ -55,6 +55,7 @@ MAY_BEGIN_JSON: Final = frozenset({b"{", b"[", b" ", b"\\"})
 """The first bytes of strings that may contain an object or array; a backslash escapes white space."""
 
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
+_TEXT: Final = msgspec.json.Decoder(str)
 
 _SAFE_CUT: Final = lazy_pattern(rb"[^\\]{6}[\x80-\xbf]*|[^\\](?=\\)")
 """Bytes after which a string can be cut: six without a backslash, then the rest of a character, since no escape extends
@@ -63,6 +64,9 @@ beyond them; or one before a backslash, which begins an escape."""
 
 def text_start(blob: Buffer, span: Span, limit: int) -> str:
     """The beginning of the JSON string at `span`, decoded from at most `limit` of its bytes."""
+    if limit >= span.length:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # half of a surrogate pair
+            return _TEXT.decode(blob[span.start : span.stop])
     known = str(bytes(blob[span.start : min(span.stop, span.start + limit)]), "utf-8", "ignore")
     whole = _UNITS.match(known)
     text: str = json.loads(f'{whole[0]}"') if whole else ""

@@ -47,14 +47,15 @@ def find_number_table(text: str) -> PipeTable | None:
     """Find the table that is a whole text; None for any other text, and if the column of a cell is in doubt."""
     if "\t" in text or len(text) > MAX_CHARACTERS:
         return None
-    header, *rows = (line.rstrip() for line in text.strip("\r\n").split("\n"))
-    if len(header) > _MAX_HEADER or len(rows) < _MIN_ROWS or not all(rows):
-        return None
+    header, *lines = text.strip("\r\n").split("\n")
     names = header.split()
-    numbers = sum(_NUMBER.fullmatch(word) is not None for word in rows[0].split())
+    if len(header.rstrip()) > _MAX_HEADER or not _MIN_ROWS <= len(lines) <= _MAX_CELLS // max(len(names), 1):
+        return None
+    numbers = sum(_NUMBER.fullmatch(word) is not None for word in lines[0].split())
     if len(names) < _MIN_NUMBERS or numbers < _MIN_NUMBERS or any(map(_NUMBER.fullmatch, names)):
         return None
-    if len(names) * len(rows) > _MAX_CELLS:
+    header, *rows = (line.rstrip() for line in (header, *lines))
+    if not all(rows):
         return None
     tables = (_build_table(rows, split_cells(header, rows)) for split_cells in (_split_at_gaps, _split_words))
     return next(filter(None, tables), None)
