@@ -140,7 +140,7 @@ class Application(msgspec.Struct, frozen=True):
         """Check the store, and the keys of `auth.issuers`; return a sentence for each that is not available."""
         problems: list[str] = []
         try:
-            await self.gateway.writer.store.check()
+            await self.gateway.services.writer.store.check()
         except StoreError as error:
             problems.append(f"store: {error}")
         if self.config.auth.issuers:
@@ -197,7 +197,7 @@ class Application(msgspec.Struct, frozen=True):
         """Return the probes of one address. A shutdown waits for what probes any of them."""
         from mcp_mirror.server.http.probes import Readiness  # noqa: PLC0415  # not on stdio
 
-        readiness = Readiness(self.gateway.writer.store, self.upstreams, shutdown, self.probed_addresses)
+        readiness = Readiness(self.gateway.services.writer.store, self.upstreams, shutdown, self.probed_addresses)
         self.probed_addresses.append(readiness)
         return readiness
 

@@ -25,6 +25,7 @@ from mcp_mirror.gateway.stages.limits import CallQuotas
 from mcp_mirror.gateway.stages.telemetry import TelemetryStage
 from mcp_mirror.gateway.subscriptions import Subscriptions
 from mcp_mirror.memory.code.sandbox import MONTY, Sandbox
+from mcp_mirror.memory.memory import MemoryServices
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import Audit
@@ -182,18 +183,20 @@ def build_gateway(
     """Return the gateway, which has no state yet; `on_stored` is called with the owner of each stored value."""
     return Gateway(
         upstreams=upstreams,
-        writer=ValueWriter(resources.store, resources.store_policy, time.time, on_stored),
-        scanner=resources.scanner,
-        queries=resources.queries,
+        services=MemoryServices(
+            writer=ValueWriter(resources.store, resources.store_policy, time.time, on_stored),
+            scanner=resources.scanner,
+            queries=resources.queries,
+            spool=resources.spool,
+            usage_counter=resources.usage_counter,
+            limits=config.limits,
+            new_id=uuid4,
+            sql=resources.sql_workers if find_spec(DUCKDB) else None,
+        ),
         schema_workers=resources.schema_workers,
-        spool=resources.spool,
-        limits=config.limits,
-        new_id=uuid4,
-        usage_counter=resources.usage_counter,
         path_hasher=create_path_hasher(config),
         audit=Audit(resources.audit, config.audit.required),
         sandbox=resources.sandbox if find_spec(MONTY) else None,
-        sql=resources.sql_workers if find_spec(DUCKDB) else None,
         suspended_scripts=SuspendedCalls(resources.tasks, config.server.answer_timeout),
     )
 
@@ -244,7 +247,7 @@ def _build_telemetry_stage(signals: Signals, path_hasher: PathHasher, *, is_stdi
 
 def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessions, tasks: TaskGroup) -> Handlers:
     """Return the handlers of clients' requests; they notify clients in tasks of this group."""
-    traffic = gateway.limits.traffic
+    traffic = gateway.services.limits.traffic
     relay = Relay(gateway)
     return Handlers(
         gateway=gateway,
@@ -252,6 +255,6 @@ def build_handlers(gateway: Gateway, limiter: PrincipalLimiter, sessions: Sessio
         subscriptions=Subscriptions(gateway.upstreams, relay, tasks, traffic.subscriptions_per_principal),
         announcements=Announcements(sessions, tasks, traffic.streams_per_principal),
         sessions=sessions,
-        pending_payloads=PendingPayloads(gateway.limits, gateway.scanner),
+        pending_payloads=PendingPayloads(gateway.services.limits, gateway.services.scanner),
         admission=limiter,
     )

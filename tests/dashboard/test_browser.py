@@ -35,7 +35,7 @@ class Opened:
 
     @property
     def store(self) -> Store:
-        return self.served.application.gateway.writer.store
+        return self.served.application.gateway.services.writer.store
 
     @property
     def address(self) -> str:
@@ -248,7 +248,7 @@ async def test_a_gateway_that_ended_is_an_error_with_a_next_step(config: Path) -
     async with opening(config) as opened:
         await opened.open("#/calls", csp=False)
         await opened.browser("wait", selector=".empty")
-        opened.served.application.server.handlers.gateway.writer.store.events.read = _fail  # type: ignore[method-assign]
+        opened.served.application.server.handlers.gateway.services.writer.store.events.read = _fail  # type: ignore[method-assign]
         await opened.browser("wait", selector=".failure")
         await opened.shoot("error-store")
         assert await opened.browser("axe") == []

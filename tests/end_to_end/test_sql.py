@@ -168,7 +168,8 @@ async def test_a_large_result_is_stored_with_its_inputs(mirror: Mirror) -> None:
     assert str(reply.path).startswith("memory_query-")
     assert await mirror.read(f"{reply.path}/1499/name") == "user 1"
     assert len(reply.value) == 1500
-    described = await mirror._require_running().application.gateway.writer.store.describe("local", str(reply.path))  # noqa: SLF001
+    store = mirror._require_running().application.gateway.services.writer.store  # noqa: SLF001  # what clients do not see
+    described = await store.describe("local", str(reply.path))
     assert isinstance(described, Descriptor)
     assert set(described.provenance.inputs) == {orders, users}
     again = await mirror.sql("SELECT count(*) AS n FROM joined", {"joined": reply.path})

@@ -59,7 +59,7 @@ class Desk:
         return path_in(await self.text(f"{name}_say_mirrored", result=json.dumps(result)))
 
     async def labels(self, path: str) -> Mapping[str, str]:
-        known = await self.application.gateway.writer.store.describe(LOCAL, path)
+        known = await self.application.gateway.services.writer.store.describe(LOCAL, path)
         assert isinstance(known, Descriptor)
         return known.labels
 

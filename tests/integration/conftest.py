@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from recording_watchdog import RecordingWatchdog
 
-from mcp_mirror.memory.tools.tool import Memory
+from mcp_mirror.memory.memory import Memory, MemoryServices
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.payload.spool import Spool
@@ -108,17 +108,12 @@ async def memory_over(tmp_path: Path) -> AsyncIterator[MemoryOver]:
         ):
 
             def memory(store: Store, mirror: MirrorPolicy | None = None, **tools: Any) -> Memory:
+                writer = ValueWriter(store, StorePolicy(), lambda: 1e9)
                 return Memory(
-                    writer=ValueWriter(store, StorePolicy(), lambda: 1e9),
-                    scanner=scanner,
-                    queries=queries,
-                    spool=spool,
-                    usage_counter=UsageCounter(store),
+                    MemoryServices(writer, scanner, queries, spool, UsageCounter(store), limits, uuid4),
                     mirror=mirror or MirrorPolicy(),
                     tools=MemoryToolsPolicy(**tools),
-                    limits=limits,
                     estimate=estimate_tokens,
-                    new_id=uuid4,
                 )
 
             yield memory

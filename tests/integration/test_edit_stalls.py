@@ -10,8 +10,8 @@ import pytest
 from notices import path_in
 from tests.load import find_longest_stall
 
+from mcp_mirror.memory.memory import Memory, MemoryServices
 from mcp_mirror.memory.tools.table import TOOLS
-from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.payload.spool import Spool
@@ -45,20 +45,15 @@ def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_p
                 aclosing(FrameScanner(child_watchdog, spool)) as scanner,
                 aclosing(QueryRunner(child_watchdog, spool)) as queries,
             ):
+                writer = ValueWriter(store, StorePolicy(), lambda: 1e9)
                 memory = Memory(
-                    writer=ValueWriter(store, StorePolicy(), lambda: 1e9),
-                    scanner=scanner,
-                    queries=queries,
-                    spool=spool,
-                    usage_counter=UsageCounter(store),
+                    MemoryServices(writer, scanner, queries, spool, UsageCounter(store), limits, uuid4),
                     mirror=MirrorPolicy(),
                     tools=MemoryToolsPolicy(),
-                    limits=limits,
                     estimate=estimate_tokens,
-                    new_id=uuid4,
                 )
                 provenance = Provenance("up", "read", "0" * 64)
-                await memory.writer.store_values("me", provenance, {BASE: json.dumps(text).encode()}, estimate_tokens)
+                await writer.store_values("me", provenance, {BASE: json.dumps(text).encode()}, estimate_tokens)
                 measure_stalls()
                 arguments = {"memory_path": BASE, "old_text": "a", "new_text": "bc", "all": True}
                 (block,) = await TOOLS["memory_edit"].call(memory, "me", json.dumps(arguments).encode())

@@ -16,9 +16,9 @@ from mcp_mirror.core.resolve import Pointer
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.flow_guard import ArgumentLoader
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
+from mcp_mirror.memory.memory import Memory
 from mcp_mirror.memory.path_advice import PathAdvice, advise_query
 from mcp_mirror.memory.tools.lookup import find_value, read_path
-from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import MemoryPath, new_base, parse_wrapped_path
@@ -188,7 +188,7 @@ async def test_a_value_that_a_call_holds_has_no_index_of_its_members(memory_over
     indexed = msgspec.structs.replace(descriptor(GRID), size=7, members=(Member("a", Span(5, 1)),))
     await store.put("me", indexed, (b'{"a":7}',))
     memory, pointer = memory_over(store), Pointer(Span(0, 0), ("grid",), GRID, MemoryPath(GRID), is_known=True)
-    loader = ArgumentLoader(memory.writer, memory.scanner, memory.guard("me", "total_mirrored"))
+    loader = ArgumentLoader(memory.services.writer, memory.services.scanner, memory.guard("me", "total_mirrored"))
     loaded = await loader.load((pointer,), await loader.describe((pointer,)))
     held = [await find_value(memory, "me", GRID, "memory_query"), loaded[pointer]]
     assert [(found.blob, found.descriptor.members) for found in held] == [(b'{"a":7}', ())] * 2

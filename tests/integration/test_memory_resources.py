@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.memory import Memory
 from mcp_mirror.memory.resources import PAGE, TEMPLATE, list_values, read_value
 from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS
-from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.paths import new_base
 from mcp_mirror.payload.json_rpc import object_of
 from mcp_mirror.settings.policies import MirrorPolicy

@@ -62,7 +62,8 @@ class Sink:
 
 def shared(sink: Sink | None = None, calls: int = 5) -> StageDependencies:
     store = MemoryStore(StorePolicy(), lambda: 1e9, lambda: pytest.fail("no file is needed"))
-    gateway = SimpleNamespace(audit=Audit(sink), path_hasher=PathHasher(b"key"), usage_counter=UsageCounter(store))
+    services = SimpleNamespace(usage_counter=UsageCounter(store))
+    gateway = SimpleNamespace(audit=Audit(sink), path_hasher=PathHasher(b"key"), services=services)
     return StageDependencies(
         gateway=cast("Gateway", gateway),
         clock=lambda: 1.0,
@@ -152,7 +153,7 @@ async def test_custom_stages_run_before_consent_and_their_errors_are_shown() -> 
     reply = await compose(stages, answer)(call_of())
     assert reply["isError"] == b"true"
     assert "not allowed on Sundays" in str(reply["content"])
-    assert (await dependencies.gateway.usage_counter.stats(LOCAL)).traffic.sent > 0
+    assert (await dependencies.gateway.services.usage_counter.stats(LOCAL)).traffic.sent > 0
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ async def test_a_json_rpc_error_passes_and_its_tokens_are_counted() -> None:
     dependencies = shared()
     with pytest.raises(RefusedError):
         await compose(build_stages(Config(), Flows(), dependencies), fail)(call_of())
-    assert (await dependencies.gateway.usage_counter.stats(LOCAL)).traffic.sent > 0
+    assert (await dependencies.gateway.services.usage_counter.stats(LOCAL)).traffic.sent > 0
 
 
 async def test_only_calls_of_clients_are_limited() -> None:
@@ -257,7 +258,7 @@ async def test_tokens_replaced_by_a_path_are_counted_as_kept_out() -> None:
 
     dependencies = shared()
     await compose(build_stages(Config(), Flows(), dependencies), store)(call_of())
-    assert (await dependencies.gateway.usage_counter.stats(LOCAL)).traffic == Traffic(0, 1000)
+    assert (await dependencies.gateway.services.usage_counter.stats(LOCAL)).traffic == Traffic(0, 1000)
 
 
 def test_a_stage_that_is_not_installed_is_a_configuration_error() -> None:

@@ -14,8 +14,8 @@ from mcp_mirror.core.results.capture import CaptureRules, capture
 from mcp_mirror.core.results.processing import ProcessingOptions
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory import resources
+from mcp_mirror.memory.memory import Memory
 from mcp_mirror.memory.tools.table import RETRIEVE, TOOLS
-from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.store import StorePolicy
@@ -43,7 +43,7 @@ def memory(memory_over: MemoryOver, tmp_path: Path) -> Memory:
 
 async def keep(memory: Memory, value: Any) -> str:
     """Store a value as an upstream sends it; return its path."""
-    await memory.writer.store_values("me", PROVENANCE, {BASE: json.dumps(value).encode()}, memory.estimate)
+    await memory.services.writer.store_values("me", PROVENANCE, {BASE: json.dumps(value).encode()}, memory.estimate)
     return BASE
 
 
@@ -103,7 +103,7 @@ async def test_members_beside_a_value_are_stored_up_to_a_limit(memory: Memory) -
     captured = capture({"structuredContent": b'{"a":1}', "_meta": meta}, rules, memory.estimate)
     bases = FixedBases(BASE, f"x{BASE}")
     options = ProcessingOptions(rules, "compact", "read", b"{}", bases, max_key_bytes=100)
-    await memory.writer.store_result("me", PROVENANCE, options, captured)
+    await memory.services.writer.store_result("me", PROVENANCE, options, captured)
     stored = await memory.store.describe("me", BASE)
     assert isinstance(stored, Descriptor)
     assert len(stored.other_members) < 1000

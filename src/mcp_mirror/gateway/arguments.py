@@ -103,12 +103,13 @@ class PointerFinder:
 
     async def _scan(self, call: Call, catalog: Catalog, known: frozenset[str]) -> tuple[Pointers, frozenset[str]]:
         """Return the pointers, also those to values that other processes with the same store made, and all slugs."""
-        scan, most = self._gateway.scanner.find, self._gateway.limits.traffic.max_pointers
+        services = self._gateway.services
+        scan, most = services.scanner.find, services.limits.traffic.max_pointers
         pointers = await scan(call.arguments, known, most, call.namespace)
         added = frozenset[str]()
         if _may_have_foreign_path(call, pointers):
             with suppress(StoreError):  # every use of a path will report it
-                added = await self._gateway.writer.store.slugs(call.namespace) - known
+                added = await services.writer.store.slugs(call.namespace) - known
         if not added:
             return pointers, known
         if len(self._foreign_slugs) >= _MAX_NAMESPACES:
@@ -124,7 +125,7 @@ class PointerFinder:
             return reply
         for location, base in find_embedded_bases(call.arguments, known):
             with suppress(StoreError):
-                if isinstance(await self._gateway.writer.store.describe(call.namespace, base), Descriptor):
+                if isinstance(await self._gateway.services.writer.store.describe(call.namespace, base), Descriptor):
                     name = as_json_string(str(location[0]), _MAX_NAME)
                     note = _EMBEDDED.format(name=name, base=base)
                     size = count_reply_bytes(reply)
@@ -264,7 +265,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         sent = await run_by_size(
             size, substitute_pointers, arguments, replaced, values, types_of, converted, principal=self.call.namespace
         )
-        limit = self.gateway.limits.max_message_bytes
+        limit = self.gateway.services.limits.max_message_bytes
         if (total := sum(map(len, sent))) > limit:  # a call can name a large value many times
             raise ToolError(
                 f"The arguments would have {total:,} bytes with their values; the limit is {limit:,} "
@@ -286,7 +287,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             key = value.path, wanted
             if key in converted or not wanted or has_type(value, wanted):
                 continue
-            form = await self.gateway.scanner.convert(value, wanted, self.call.namespace)
+            form = await self.gateway.services.scanner.convert(value, wanted, self.call.namespace)
             if form is None:
                 raise MisfitError(value, wanted, pointer.location)
             converted[key] = form
@@ -300,7 +301,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         name = misfit.location[-1]
         if "object" not in misfit.own or not isinstance(name, str):
             return None
-        store, scanner = self.gateway.writer.store, self.gateway.scanner
+        services = self.gateway.services
+        store, scanner = services.writer.store, services.scanner
         with suppress(ToolError, StoreError):  # it has no such key
             found = await look_up(store, scanner, self.call.namespace, misfit.path.child(name))
             if found is not None and has_type(found, misfit.wanted):
@@ -341,8 +343,8 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
 
     def _prepare_advice(self, location: Location, wanted: frozenset[str]) -> PathAdvice:
         """Return what looks for a value that fits an argument."""
-        gateway, namespace, accepts = self.gateway, self.call.namespace, partial(self._accepts, location)
-        return PathAdvice(gateway.writer, gateway.scanner, gateway.state.flows, namespace, wanted, accepts)
+        services, flows, accepts = self.gateway.services, self.gateway.state.flows, partial(self._accepts, location)
+        return PathAdvice(services.writer, services.scanner, flows, self.call.namespace, wanted, accepts)
 
     async def _accepts(self, location: Location, value: Segments) -> bool:
         """Whether a value has no fault at a location of the arguments, whatever they are elsewhere."""
@@ -361,7 +363,7 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         text = next(texts, None)
         if text is None or QUERY not in self.call.own_tools:
             return None
-        find = partial(advise_query, text, error.path, error.wanted, has_sql=self.gateway.sql is not None)
+        find = partial(advise_query, text, error.path, error.wanted, has_sql=self.gateway.services.sql is not None)
         advised = await run_by_size(len(text), find, principal=self.call.namespace)
         return ToolError(f"{error.cause} {advised}") if advised else None
 

@@ -186,8 +186,8 @@ class Dispatcher:
                 self._build_guard(call).admit_script(made, entry.upstream, digest)
         if not pointers:
             return CallInputs((), {}, made, preview)
-        guard = self._build_guard(call)
-        loader = ArgumentLoader(self._gateway.writer, self._gateway.scanner, guard, QUERY in call.own_tools)
+        guard, services = self._build_guard(call), self._gateway.services
+        loader = ArgumentLoader(services.writer, services.scanner, guard, QUERY in call.own_tools)
         known = await loader.describe(pointers)
         call.trace.input_labels = labels = guard.admit(known, entry.upstream)
         values = await loader.load(pointers, known)

@@ -1,10 +1,9 @@
 """The gateway for servers, the library and the commands: answers tool calls, lists tools, opens the memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any, Final, TypedDict, Unpack
-from uuid import UUID
 
 from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import ToolResult
@@ -12,23 +11,17 @@ from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
 from mcp_mirror.gateway.tool_search import CALL_TOOL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.code.sandbox import Sandbox
-from mcp_mirror.memory.tools.tool import Memory
-from mcp_mirror.memory.usage import UsageCounter
-from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.memory.memory import Memory, MemoryServices
 from mcp_mirror.observability.audit import Audit, CallTrace
 from mcp_mirror.paths import URI_TEMPLATE, parse_uri
-from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.sanitize import PathHasher, sanitize
-from mcp_mirror.settings.policies import Config, WirePolicy
+from mcp_mirror.settings.policies import Config
 from mcp_mirror.system.slices import Steps
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound, SuspendedCalls
 from mcp_mirror.upstreams.registry import Upstream, UpstreamRegistry
-from mcp_mirror.workers.frames import FrameScanner
-from mcp_mirror.workers.queries import QueryRunner
 from mcp_mirror.workers.schemas import SchemaWorkers
-from mcp_mirror.workers.sql import SqlWorkers
 
 STATUS_URI: Final = "mcp-mirror://upstreams"
 """The resource that reports the state of each upstream."""
@@ -54,26 +47,16 @@ class CallOptions(TypedDict, total=False):
 
 @dataclass(slots=True, eq=False)
 class Gateway:
-    """What all calls share: upstreams, store, worker processes and logs, and the current state."""
+    """What all calls share: upstreams, memory, worker processes and logs, and the current state."""
 
     upstreams: UpstreamRegistry
-    writer: ValueWriter
-    scanner: FrameScanner
-    queries: QueryRunner
+    services: MemoryServices
     schema_workers: SchemaWorkers
-    spool: Spool
-    limits: WirePolicy
-    """The limits at the start of the gateway; a reload does not change them."""
-    new_id: Callable[[], UUID]
-    """Returns a UUID of version 4."""
-    usage_counter: UsageCounter
     path_hasher: PathHasher
     """Hashes paths for the log."""
     audit: Audit
     sandbox: Sandbox | None
     """Runs scripts; None without the extra `code`."""
-    sql: SqlWorkers | None
-    """Runs SQL queries; None without the extra `sql`."""
     suspended_scripts: SuspendedCalls[tuple[ToolResult, CallTrace]]
     """Scripts that wait for the answer of a user whose client repeats the call with it, each with the trace of the call
     that began it."""
@@ -156,17 +139,10 @@ class Gateway:
     def open_memory(self, config: Config, correlation: str) -> Memory:
         """Return what the gateway's own tools and resources work on."""
         return Memory(
-            writer=self.writer,
-            scanner=self.scanner,
-            queries=self.queries,
-            spool=self.spool,
-            usage_counter=self.usage_counter,
+            services=self.services,
             mirror=config.mirror,
             tools=config.memory_tools,
-            limits=self.limits,
             estimate=expected_estimator(config.mirror.provider),
-            new_id=self.new_id,
             audit=self.audit.with_correlation(correlation),
             flows=self.state.flows,
-            sql=self.sql,
         )

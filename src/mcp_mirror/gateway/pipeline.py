@@ -58,7 +58,7 @@ def build_stages(
     order: tuple[Stage | None, ...] = (
         shared.telemetry,
         ReportStage(gateway.audit, recorder, gateway.path_hasher, shared.clock),
-        UsageStage(gateway.usage_counter, estimate) if has_memory else None,
+        UsageStage(gateway.services.usage_counter, estimate) if has_memory else None,
         shared.quotas if recorder and config.has_call_quotas else None,
         ConcurrencyStage(shared.limiter),
         ContextBudgetStage(msgspec.structs.replace(shared.budgets, capacity=capacity), estimate)
@@ -97,7 +97,7 @@ class StateBuilder(msgspec.Struct, frozen=True):
             ConfigError: A stage that the configuration names cannot be loaded.
         """
         gateway = self.shared.gateway
-        flows = build_flows(config, is_isolated=is_isolated)
+        services, flows = gateway.services, build_flows(config, is_isolated=is_isolated)
         custom = (*self.stages, *load_stages(config.mirror.stages))
         return RuntimeState(
             config=config,
@@ -105,7 +105,7 @@ class StateBuilder(msgspec.Struct, frozen=True):
             flows=flows,
             own_tools={**search_tools(config.mirror), **self._memory_tools(config)},
             contents=ContentCapture(
-                gateway.writer, config.mirror, gateway.limits, gateway.new_id, gateway.upstreams.may_show, flows
+                services.writer, config.mirror, services.limits, services.new_id, gateway.upstreams.may_show, flows
             ),
             answer=compose(build_stages(config, flows, self.shared, custom), self.dispatch),
             catalog=catalog,
@@ -115,9 +115,9 @@ class StateBuilder(msgspec.Struct, frozen=True):
         if config.is_transparent:
             return {}
         gateway = self.shared.gateway
-        lifetime = gateway.writer.policy.lifetime
+        lifetime = gateway.services.writer.policy.lifetime
         has_run = gateway.sandbox is not None and config.memory_tools.admits(RUN)
-        tools = own_tools(config.memory_tools, lifetime, has_sql=gateway.sql is not None, has_run=has_run)
+        tools = own_tools(config.memory_tools, lifetime, has_sql=gateway.services.sql is not None, has_run=has_run)
         if not has_run:
             return tools
         access: ScriptAccess = config.code.tools

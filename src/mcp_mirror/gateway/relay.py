@@ -340,7 +340,9 @@ class Relay(msgspec.Struct):
             if not isinstance(response, SpooledFrame):
                 return response
             try:
-                members = await gateway.scanner.open(response, gateway.limits.max_depth, channel.caller.namespace)
+                members = await gateway.services.scanner.open(
+                    response, gateway.services.limits.max_depth, channel.caller.namespace
+                )
             except WireError as error:
                 raise UpstreamError(
                     f"Upstream {upstream!r} sent an invalid answer to {request.what}. {error}"

@@ -97,13 +97,13 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             rules = msgspec.structs.replace(rules, inline_budget=inline_budget, error_budget=error_budget)
         if not self.inputs.preview:
             rules = msgspec.structs.replace(rules, preview=False)
-        limits = self.gateway.limits
+        limits = self.gateway.services.limits
         return ProcessingOptions(
             rules=rules,
             style=mirror.notice,
             tool=entry.tool,
             arguments=bytes(call.arguments[:QUOTED_BYTES]),
-            bases=NewBases(entry.tool, self.gateway.new_id),
+            bases=NewBases(entry.tool, self.gateway.services.new_id),
             max_key_bytes=limits.max_key_bytes,
             provider=mirror.provider,
             max_depth=limits.max_depth,
@@ -138,7 +138,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             digest = (await run_by_size(size, hashlib.sha256, call.arguments, principal=principal)).hexdigest()
             paths = tuple(sorted({str(value.path) for value in self.inputs.values.values()}))
             provenance = Provenance(self.entry.upstream, self.entry.tool, digest, paths, trace.traceparent)
-            writer = self.gateway.writer
+            writer = self.gateway.services.writer
             await writer.store_result(call.namespace, provenance, options, captured, format_labels(processed.labels))
             writer.notices.add(call.namespace, processed.result.notice)
             trace.path = options.bases.value
@@ -185,7 +185,7 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         entry, principal = self.entry, self.call.channel.caller.namespace
         try:
             if isinstance(response, SpooledFrame):
-                result = await self.gateway.scanner.scan(response, options, principal)
+                result = await self.gateway.services.scanner.scan(response, options, principal)
             else:
                 result = await run_by_values(response.values(), process_result, response, options, principal=principal)
         except WireError as error:

@@ -137,8 +137,8 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             return ScriptToolResult(labels=labels, path=trace.path, error=error, is_refused=is_refused)
         if trace.path is None:
             return ScriptToolResult(await _read_value(call, reply), labels)
-        gateway = self.gateway
-        found = await look_up(gateway.writer.store, gateway.scanner, call.namespace, MemoryPath(trace.path))
+        services = self.gateway.services
+        found = await look_up(services.writer.store, services.scanner, call.namespace, MemoryPath(trace.path))
         if found is None:
             return ScriptToolResult(labels=labels, path=trace.path, error="The result was deleted during the call.")
         return ScriptToolResult(found.blob, labels, found.preview, trace.path)

@@ -284,7 +284,7 @@ class Mirror:
         """
 
         async def delete_all(application: Application) -> int:
-            writer = application.gateway.writer
+            writer = application.gateway.services.writer
             found = await writer.store.list(namespace)
             deleted = [await writer.store.delete(namespace, one.base) for one in found]
             writer.on_change(namespace)
@@ -330,7 +330,7 @@ class Mirror:
         async def store_texts(application: Application) -> None:
             memory = application.gateway.memory
             labels = format_labels(memory.flows.labels_of_place(MODEL))
-            await memory.writer.store_values(namespace, _PRUNED, texts, memory.estimate, labels)
+            await memory.services.writer.store_values(namespace, _PRUNED, texts, memory.estimate, labels)
 
         await self._run(store_texts, namespace)
         return pruned
@@ -355,7 +355,7 @@ class Mirror:
 
         async def read_texts(application: Application) -> None:
             for path in pruned_paths(messages, provider):
-                texts[path] = await application.gateway.writer.store.read(namespace, path)
+                texts[path] = await application.gateway.services.writer.store.read(namespace, path)
 
         await self._run(read_texts, namespace)
         return await anyio.to_thread.run_sync(restore_messages, messages, texts.get, provider)

@@ -9,8 +9,8 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.results.media import locate_content
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.memory import Memory
 from mcp_mirror.memory.tools.lookup import encode_json_string, find_value
-from mcp_mirror.memory.tools.tool import Memory
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.paths import SCHEME, URI_TEMPLATE, parse_uri
 from mcp_mirror.payload.json_rpc import array_of, object_of
@@ -92,9 +92,9 @@ async def read_value(memory: Memory, namespace: str, uri: str) -> Mapping[str, B
             "Read a part of the value: add a key or an index to the path."
         )
     members = (
-        _build_content(found_value, memory.spool)
+        _build_content(found_value, memory.services.spool)
         if size <= INLINE_BYTES
-        else await run_fairly(namespace, _build_content, found_value, memory.spool)
+        else await run_fairly(namespace, _build_content, found_value, memory.services.spool)
     )
     return {"contents": array_of([object_of({"uri": msgspec.json.encode(uri), **members})])}
 

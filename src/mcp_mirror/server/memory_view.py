@@ -86,7 +86,7 @@ async def _build_overview(gateway: Gateway, namespace: str) -> str:
     from mcp_mirror.dashboard.savings import Assumptions, build_savings, find_price, merge_prices  # noqa: PLC0415
     from mcp_mirror.observability.lineage import read_lineage  # noqa: PLC0415
 
-    store, policy = gateway.writer.store, gateway.state.config.dashboard
+    store, policy = gateway.services.writer.store, gateway.state.config.dashboard
     stats = await store.stats(namespace)
     sums = await store.events.sums(namespace, time.time() - _DAYS * DAY)
     assumed = Assumptions(find_price(merge_prices(policy.prices), ""))

@@ -37,7 +37,7 @@ def register_states(
     reloads: ReloadStatus,
 ) -> None:
     """Export the state of a gateway."""
-    store, lag = _StoreSize(gateway.writer.store), _LoopLag()
+    store, lag = _StoreSize(gateway.services.writer.store), _LoopLag()
     metrics.add_refresher(store.refresh)
     metrics.add_refresher(lag.refresh)
     reload = "mcp_mirror_config_last_reload"

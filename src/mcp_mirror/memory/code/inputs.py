@@ -257,13 +257,14 @@ async def read_inputs(
     members = {name: bytes(text) for name, text in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items()}
     check_names(members)
     memory = call.memory
-    loader = ArgumentLoader(memory.writer, memory.scanner, memory.guard(call.namespace, call.tool), memory.can_query)
+    services, guard = memory.services, memory.guard(call.namespace, call.tool)
+    loader = ArgumentLoader(services.writer, services.scanner, guard, memory.can_query)
     found: dict[str, Pointers] = {}
     pointers: Pointers = ()
     for name, text in members.items():
         found[name] = await memory.find_pointers(call.namespace, text)
         pointers = (*pointers, *found[name])
-        check_pointer_count(pointers, memory.limits.traffic.max_pointers)
+        check_pointer_count(pointers, services.limits.traffic.max_pointers)
     described = await loader.describe(pointers)
     values = await loader.load(pointers, described)
     inputs: list[Input] = []

@@ -38,7 +38,7 @@ async def import_file(call: ToolInput) -> Content:
 
 def _read_as_json(call: ToolInput) -> Iterator[Buffer]:
     """Yield the file as the pieces of a JSON string."""
-    name, max_bytes = call.arguments.text("file"), call.memory.limits.max_message_bytes
+    name, max_bytes = call.arguments.text("file"), call.memory.services.limits.max_message_bytes
     with Roots(call.memory.tools.roots).open_file(name) as file:
         if (size := os.fstat(file).st_size) > max_bytes:
             raise ToolError(

@@ -23,7 +23,7 @@ async def list_values(call: ToolInput) -> Content:
     """Return a page of the caller's values, the newest first."""
     tool, flows = call.arguments.text("tool"), call.memory.flows
     page = await _read_page(call, tool_slug(tool) if tool else "")
-    stats = await call.memory.usage_counter.stats(call.namespace)
+    stats = await call.memory.services.usage_counter.stats(call.namespace)
     if not page and call.arguments.has("after"):
         return build_text_content("Nothing more.")
     if not page and not stats.values:
@@ -71,5 +71,5 @@ async def forget(call: ToolInput) -> Content:
         raise ToolError(f'Only a whole value can be deleted. Give "{path.base}".')
     if path is None or not await call.memory.store.delete(call.namespace, path.base):
         raise await call.memory.unknown_path_error(call.namespace, strip_wrapping(text))
-    call.memory.writer.on_change(call.namespace)
+    call.memory.services.writer.on_change(call.namespace)
     return build_text_content(f'Forgotten: "{path.base}".')

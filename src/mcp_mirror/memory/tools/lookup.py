@@ -11,7 +11,8 @@ from mcp_mirror.core.results.media import Media, find_base64, read_media
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.memory.lookup_errors import ErrorContent
-from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput
+from mcp_mirror.memory.memory import Memory
+from mcp_mirror.memory.tools.tool import Content, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.paths import MemoryPath, parse_wrapped_path, read_notice_path, strip_wrapping, unwrap_result
@@ -105,7 +106,7 @@ async def query_value(
     """Run a query on a value: inline, in a thread or in a worker process; see `QueryRunner.run`."""
     memory = call.memory
     principal, seconds = call.namespace, memory.tools.timeout
-    return await memory.queries.run(found_value.blob, found_value.file, query, seconds, principal, cost=cost)
+    return await memory.services.queries.run(found_value.blob, found_value.file, query, seconds, principal, cost=cost)
 
 
 def is_media(found_value: FoundValue) -> bool:
@@ -132,7 +133,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
         FlowError: The flow policy refuses this destination; the value was not read.
         ToolError: The path has no value; the message names the nearest paths or keys.
     """
-    path = read_path(text) or memory.writer.notices.find(namespace, unwrap_result(text))
+    path = read_path(text) or memory.services.writer.notices.find(namespace, unwrap_result(text))
     known = await memory.store.describe(namespace, path.base, will_read=True) if path else None
     if path and known and to:
         memory.guard(namespace, tool).admit({path.base: known}, to)
@@ -148,7 +149,7 @@ async def find_value(memory: Memory, namespace: str, text: str, tool: str, to: s
     include_keys = labels is None or to in (None, MODEL) or memory.flows.may_show(labels)
     content = ErrorContent(include_keys, memory.can_query)
     try:
-        found_value = await look_up_described(memory.store, memory.scanner, namespace, path, known, content)
+        found_value = await look_up_described(memory.store, memory.services.scanner, namespace, path, known, content)
     except ToolError as error:
         if error.reason is RefusalReason.UNKNOWN_PATH:
             write_audit("refusal", RefusalReason.UNKNOWN_PATH)

@@ -9,9 +9,10 @@ from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.texts.embedded_json import find_embedded_json
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.memory import Memory
 from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
-from mcp_mirror.memory.tools.tool import Content, Memory, ToolInput, build_answer_content, build_text_content
+from mcp_mirror.memory.tools.tool import Content, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.payload.json_rpc import as_plain_text
 from mcp_mirror.query.select import explain_text, select
 from mcp_mirror.query.texts import locate_text
@@ -75,14 +76,14 @@ async def query(call: ToolInput) -> Content:
         )
     text_advice = f"{_name_readers(memory, 'Use ') or 'Use its path as the argument of another tool'}."
     table_advice = text_advice
-    if memory.sql is not None:
+    if memory.services.sql is not None:
         table_advice = _SQL_ADVICE.format(path=found_value.quoted_path)
     elif "memory_run" in memory.own_tools:
         readers = _name_readers(memory, ", or ")
         table_advice = _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=readers)
     selection = Select(call.arguments.text("expression"), max_bytes, text_advice, table_advice)
     # Also for a small value: an expression can take any time, and JMESPath checks no deadline.
-    async with memory.queries.run_in_worker(
+    async with memory.services.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace
     ) as found:
         if found == b"null":

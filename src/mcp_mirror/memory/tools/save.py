@@ -107,7 +107,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
     with discard_after(frame):
         try:
             if isinstance(frame, SpooledFrame):
-                result = await memory.scanner.scan(frame, options, call.namespace)
+                result = await memory.services.scanner.scan(frame, options, call.namespace)
             else:
                 result = await run_by_values((frame,), process_frame, frame, options, principal=call.namespace)
         except WireError as error:
@@ -118,7 +118,8 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         digest = await run_by_size(len(given), hashlib.sha256, given, principal=call.namespace)
         inputs = (*(str(source.path) for source in value.inputs), *value.paths)
         provenance = Provenance(OWN_NAME, call.tool, digest.hexdigest(), inputs, memory.trace.traceparent)
-        await memory.writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
+        writer = memory.services.writer
+        await writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
     return SavedValue(options.bases.value, result.notice)
 
@@ -128,7 +129,7 @@ async def _make_frame(call: ToolInput, value: NewValue) -> bytes | SpooledFrame:
 
     A call can name a large value many times.
     """
-    limit = call.memory.limits.max_message_bytes
+    limit = call.memory.services.limits.max_message_bytes
     oversize = ToolError(
         f"The value would be larger than {limit:,} bytes (`limits.max_message_bytes`). Make a smaller one."
     )
@@ -151,15 +152,15 @@ def _choose_options(call: ToolInput, value: NewValue) -> ProcessingOptions:
         style=mirror.notice,
         tool=call.tool,
         arguments=bytes(call.arguments.raw[:QUOTED_BYTES]),
-        bases=NewBases(call.tool, call.memory.new_id),
-        max_key_bytes=call.memory.limits.max_key_bytes,
+        bases=NewBases(call.tool, call.memory.services.new_id),
+        max_key_bytes=call.memory.services.limits.max_key_bytes,
         provider=mirror.provider,
     )
 
 
 def _build_frame(call: ToolInput, value: NewValue) -> Frame:
     """Wrap the value in an upstream's response, which is spooled to a file if it is large."""
-    collector = call.memory.spool.collector()
+    collector = call.memory.services.spool.collector()
     before, after = _STRUCTURED
     if value.is_content:
         before, after = _CONTENT

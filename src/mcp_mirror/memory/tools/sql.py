@@ -115,7 +115,7 @@ async def _query_tables(call: ToolInput, given: bytes | None) -> Content:
     `given` has the inputs in place of the argument `inputs`, as JSON text.
     """
     memory, sql = call.memory, call.arguments.code("sql")
-    if memory.sql is None:
+    if memory.services.sql is None:
         raise ToolError("SQL queries cannot run here. Use `memory_path` and `expression`.")
     if len(sql) > _MAX_SQL:
         raise ToolError(f"`sql` has {len(sql):,} characters; {_MAX_SQL:,} are accepted. Shorten it.")
@@ -127,7 +127,7 @@ async def _query_tables(call: ToolInput, given: bytes | None) -> Content:
     }
     memory.trace.labels = inputs.labels
     sql_call = SqlCall(sql, inputs.inputs, call.namespace, memory.tools.timeout, memory.tools.query_bytes)
-    async with memory.sql.run(sql_call, memory.spool) as answer:
+    async with memory.services.sql.run(sql_call, memory.services.spool) as answer:
         is_shown = memory.flows.may_show(inputs.labels)
         if isinstance(answer, SqlFailure):
             if is_shown or answer.is_mistake:

@@ -34,14 +34,14 @@ def build_api(gateway: Gateway, config: Config) -> DashboardApi:
     """Return the API over the store of a running gateway."""
     return DashboardApi(
         DashboardServices(
-            store=gateway.writer.store,
-            scanner=gateway.scanner,
-            queries=gateway.queries,
+            store=gateway.services.writer.store,
+            scanner=gateway.services.scanner,
+            queries=gateway.services.queries,
             config=config,
-            limits=gateway.writer.policy,
+            limits=gateway.services.writer.policy,
             read_flows=lambda: gateway.state.flows,
             audit=gateway.audit,
-            on_change=gateway.writer.on_change,
+            on_change=gateway.services.writer.on_change,
         )
     )
 
