@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_mirror.callers import Caller
-from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog, join_cache_hints
+from mcp_mirror.core.catalog import Catalog, CatalogRules, build_catalog
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.settings.upstreams import StdioEndpoint, ToolPolicy, UpstreamPolicy
@@ -172,24 +172,6 @@ def test_a_tool_with_a_view_is_marked_unless_its_capture_is_overridden(meta: dic
         assert [entry.rules.mode for entry in entries.values()] == [capture, capture, "auto", capture, capture]
         assert all(entry.is_twin for entry in entries.values())
         assert entries["view_mirrored"].advert["_meta"] == meta
-
-
-@pytest.mark.parametrize(
-    ("hints", "joined"),
-    [
-        ([], (0, "private")),
-        ([(5000, "public")], (5000, "public")),
-        ([(5000, "public"), (300, "public")], (300, "public")),
-        ([(5000, "public"), (300, "private")], (300, "private")),
-        ([(5000, "public"), (None, "public")], (0, "public")),
-        ([(5000, "public"), (-1, None)], (0, "private")),
-        ([(5000, "shared")], (5000, "private")),
-    ],
-)
-def test_a_list_from_several_is_kept_no_longer_and_by_no_more_than_any(
-    hints: list[tuple[int | None, str | None]], joined: tuple[int, str]
-) -> None:
-    assert join_cache_hints(iter(hints)) == joined
 
 
 def test_only_what_is_allowed_and_not_denied_is_served() -> None:

@@ -15,6 +15,7 @@ from mcp_mirror.core.merged_lists import (
     ResourceOrigin,
     assign_name,
     build_scheme,
+    join_cache_hints,
     merge_lists,
     prefix_name,
 )
@@ -196,3 +197,21 @@ def test_a_number_that_is_a_text_is_left_out() -> None:
     one = merge_lists("resources", [("a", [b'{"uri":"x:a","name":"n","size":"12"}'])])
     assert [b"".join(raw) for raw in one.items] == [b'{"name":"n","uri":"x:a"}']
     assert one.invalid == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("hints", "joined"),
+    [
+        ([], (0, "private")),
+        ([(5000, "public")], (5000, "public")),
+        ([(5000, "public"), (300, "public")], (300, "public")),
+        ([(5000, "public"), (300, "private")], (300, "private")),
+        ([(5000, "public"), (None, "public")], (0, "public")),
+        ([(5000, "public"), (-1, None)], (0, "private")),
+        ([(5000, "shared")], (5000, "private")),
+    ],
+)
+def test_a_list_from_several_is_kept_no_longer_and_by_no_more_than_any(
+    hints: list[tuple[int | None, str | None]], joined: tuple[int, str]
+) -> None:
+    assert join_cache_hints(iter(hints)) == joined

@@ -49,11 +49,11 @@ class TokenAccount(msgspec.Struct, frozen=True):
 
     def reserve(self, tokens: int) -> "TokenAccount":
         """The account with this many more tokens reserved."""
-        return msgspec.structs.replace(self, reserved=self.reserved + tokens)
+        return replace(self, reserved=self.reserved + tokens)
 
     def settle(self, reserved: int, cost: int) -> "TokenAccount":
         """The account after a call: its reservation is released, and the tokens that it sent are counted."""
-        return msgspec.structs.replace(self, sent=self.sent + cost, reserved=self.reserved - reserved)
+        return replace(self, sent=self.sent + cost, reserved=self.reserved - reserved)
 
 
 def compute_capacity(policy: ContextPolicy) -> int | None:

@@ -1,4 +1,4 @@
-"""The catalog: all served tools by the names under which clients see them. Also merges cache hints of lists.
+"""The catalog: all served tools by the names under which clients see them.
 
 A catalog is built from the upstreams' listings; it is immutable and has no connection.
 """
@@ -360,17 +360,15 @@ _SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 def _build_entry(tool: _ListedTool, name: str, mirror: MirrorPolicy, *, is_twin: bool) -> CatalogEntry:
     inspected, policy = tool.inspected, tool.policy.tool_policy(tool.inspected.name)
-    described = {} if policy.description is None else {"description": policy.description}
-    members = inspected.valid_members
-    original = {**members, **described, "name": name, "inputSchema": _choose_original_schema(inspected)}
-    original.pop(EXECUTION, None)
-    original |= {word: make_properties_readable(original[word]) for word in _SCHEMAS if word in original}
-    twin = build_twin(members, name, inspected.twin_schema, policy.description)
+    if is_twin:
+        advert = build_twin(inspected.valid_members, name, inspected.twin_schema, policy.description)
+    else:
+        advert = _build_original(inspected, name, policy.description)
     return CatalogEntry(
         name=name,
         upstream=tool.policy.name,
         tool=inspected.name,
-        advert=twin if is_twin else original,
+        advert=advert,
         inspected=inspected,
         rules=_capture_rules(tool, mirror, policy),
         timeout=policy.timeout,
@@ -387,10 +385,18 @@ def is_read_only(definition: Mapping[str, Any]) -> bool:
     return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
-def _choose_original_schema(inspected: InspectedTool) -> Schema:
-    """The upstream's input schema if it has the type object: some clients drop the whole list for any other."""
+def _build_original(inspected: InspectedTool, name: str, description: str | None) -> Schema:
+    """The advertised definition of an original. `description` replaces the tool's, unless it is None.
+
+    The input schema has the type object, because some clients drop the whole list for any other.
+    """
     schema = inspected.raw.get("inputSchema")
-    return schema if isinstance(schema, dict) and schema.get("type") == "object" else _ANY | inspected.schema
+    is_for_object = isinstance(schema, dict) and schema.get("type") == "object"
+    described = {} if description is None else {"description": description}
+    input_schema = schema if is_for_object else _ANY | inspected.schema
+    original = {**inspected.valid_members, **described, "name": name, "inputSchema": input_schema}
+    original.pop(EXECUTION, None)
+    return original | {word: make_properties_readable(original[word]) for word in _SCHEMAS if word in original}
 
 
 def _capture_rules(tool: _ListedTool, mirror: MirrorPolicy, policy: ToolPolicy) -> CaptureRules:
@@ -416,14 +422,3 @@ def _is_wrapper_schema(output: Schema, tool: str) -> bool:
     """
     sdk = output.get("title") == f"{tool}Output" and output.get("required") == ["result"]
     return output.get(WRAPPER) is True or (sdk and list(output.get("properties") or ()) == ["result"])
-
-
-def join_cache_hints(hints: Iterable[tuple[int | None, str | None]]) -> tuple[int, str]:
-    """Merge `ttlMs` (milliseconds) and `cacheScope` of several lists, None if absent, into those of the combined list.
-
-    Returns:
-        The shortest time, where an absent or negative time counts as 0; `public` if all lists are, else `private`.
-    """
-    known = tuple(hints)
-    shortest = min((max(time or 0, 0) for time, _ in known), default=0)
-    return shortest, "public" if known and all(scope == "public" for _, scope in known) else "private"

@@ -1,4 +1,4 @@
-"""Merges the resources, templates and prompts of all upstreams into one list with unique names.
+"""Merges the lists of all upstreams: resources, templates and prompts, with unique names, and their cache hints.
 
 Names and URIs remain unchanged if they are unique. If two upstreams have the same name, or if the gateway reserves it,
 the later item gets its upstream's name as a prefix.
@@ -136,3 +136,14 @@ def build_scheme(upstream: str) -> str:
     """An upstream's name as the beginning of a URI scheme (RFC 3986, section 3.1)."""
     safe = _UNSAFE.sub("-", upstream)
     return safe if safe[:1].isalpha() else f"u{safe}"
+
+
+def join_cache_hints(hints: Iterable[tuple[int | None, str | None]]) -> tuple[int, str]:
+    """Merge `ttlMs` (milliseconds) and `cacheScope` of several lists, None if absent, into those of the combined list.
+
+    Returns:
+        The shortest time, where an absent or negative time counts as 0; `public` if all lists are, else `private`.
+    """
+    known = tuple(hints)
+    shortest = min((max(time or 0, 0) for time, _ in known), default=0)
+    return shortest, "public" if known and all(scope == "public" for _, scope in known) else "private"

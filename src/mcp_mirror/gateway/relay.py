@@ -16,7 +16,6 @@ import msgspec
 from mcp.shared.uri_template import UriTemplate
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.core.catalog import join_cache_hints
 from mcp_mirror.core.merged_lists import (
     KINDS,
     IsReserved,
@@ -25,6 +24,7 @@ from mcp_mirror.core.merged_lists import (
     ResourceOrigin,
     assign_name,
     build_scheme,
+    join_cache_hints,
     merge_lists,
 )
 from mcp_mirror.core.results.processing import RejectedFrame

@@ -18,8 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import InboundLadderRejection, validate_mcp_param_headers
 
 from mcp_mirror.callers import Caller, ClientChannel
-from mcp_mirror.core.catalog import join_cache_hints
-from mcp_mirror.core.merged_lists import KINDS, ItemKind
+from mcp_mirror.core.merged_lists import KINDS, ItemKind, join_cache_hints
 from mcp_mirror.core.replies import ToolResult, build_error_reply
 from mcp_mirror.errors import MirrorError, StoreError, ToolError, drop_tracebacks
 from mcp_mirror.gateway.arguments import select_header_arguments
