@@ -233,7 +233,8 @@ def _choose_text(
     The `other_texts` are shown beside the value, or in its place if they contain it.
     """
     only = parsed.blocks[0] if parsed.value is None and len(parsed.blocks) == 1 else None
-    is_unseen = only is not None and only.media is not None and not _fits_media_room(only)
+    is_shown = only is not None and only.is_shown_as_media and len(only.raw) <= MAX_MEDIA_BYTES
+    is_unseen = only is not None and only.media is not None and not is_shown
     if not rules.preview or is_unseen or not (rules.passes_unchanged or len(parsed.texts) == len(parsed.blocks)):
         return None
     others = tuple(block.raw for block in parsed.blocks if _is_other(block))
@@ -267,7 +268,7 @@ def _select_blocks_to_pass(blocks: Sequence[ParsedBlock], *, is_all_shown: bool)
     left, media_room, room = _MAX_MEDIA, MAX_MEDIA_BYTES, _MAX_OTHER_BYTES
     for block in blocks:
         if block.is_shown_as_media:
-            if left and _fits_media_room(block, media_room):
+            if left and len(block.raw) <= media_room:
                 left, media_room = left - 1, media_room - len(block.raw)
                 yield block.raw
         elif _is_other(block) and (is_all_shown or len(block.raw) <= room):
@@ -291,10 +292,6 @@ def _order_blocks(parsed: ParsedResult, passed: Sequence[Buffer]) -> tuple[Buffe
         return ()
     shown = {id(raw) for raw in passed}
     return tuple(block.raw for block in parsed.blocks if block.text is not None or id(block.raw) in shown)
-
-
-def _fits_media_room(block: ParsedBlock, room: int = MAX_MEDIA_BYTES) -> bool:
-    return block.is_shown_as_media and len(block.raw) <= room
 
 
 def _list_media(parsed: ParsedResult, passed: Sequence[Buffer]) -> Iterator[MediaPart]:

@@ -43,8 +43,6 @@ _CONTAINER_STARTS: Final = ("{", "[")
 _LARGE_STARTS: Final = (b'"', b"{", b"[")
 """First characters of texts, objects and arrays."""
 
-_END: Final = object()
-
 SAME: Final = "repeats"
 """One text equals the value or its JSON text."""
 ITEMS: Final = "repeats.items"
@@ -203,13 +201,11 @@ def _find_leaves(value: Sequence[Any]) -> Sequence[Any]:
     Version 1 of the Python SDK writes a text for each of them.
     """
     leaves: list[Any] = []
-    pending = [iter(value)]
+    pending: list[Any] = [value]
     while pending:
-        item = next(pending[-1], _END)
-        if item is _END:
-            pending.pop()
-        elif isinstance(item, list):
-            pending.append(iter(item))
+        item = pending.pop()
+        if isinstance(item, list):
+            pending += reversed(item)
         elif item is not None:
             leaves.append(item)
     return leaves

@@ -1,6 +1,6 @@
 """What a notice is written from, and the keys of an object in it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -88,7 +88,7 @@ def list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str], *, has_
             room -= tokens
     left += len(fitting) - len(listed)
     if has_sentences:
-        _show_sentences(stored, listed, room)
+        listed = _show_sentences(stored, fitting, listed, room)
     for text, found in texts.items():
         if path := find_path(stored.path, text.keys):
             name = as_json_string("/".join(map(escape_token, text.keys)), MAX_KEYS_BYTES)
@@ -108,15 +108,19 @@ def _quote_key(key: str, outline: str) -> str:
     return f"{as_json_string(key, MAX_KEY_BYTES)} {outline}"
 
 
-def _show_sentences(stored: NoticeInput, listed: list[str], room: int) -> None:
-    """Show sentences in place of their outlines while there is room: they often say what is missing, or why."""
-    outlined, _ = format_keys(stored, _quote_key, MAX_KEYS_BYTES)
+def _show_sentences(stored: NoticeInput, outlined: Sequence[str], listed: Sequence[str], room: int) -> list[str]:
+    """The listed keys with sentences in place of their outlines while there is room.
+
+    Sentences often say what is missing, or why. `outlined` has all keys, also those that are not listed.
+    """
+    sentences: dict[str, str] = {}
     whole, _ = format_keys(stored, _quote_key, MAX_KEYS_BYTES, show_sentence)
     for short, long in zip(outlined, whole, strict=False):
         tokens = stored.estimate(long.encode()) - stored.estimate(short.encode())
         if short != long and short in listed and tokens <= room:
-            listed[listed.index(short)] = long
+            sentences[short] = long
             room -= tokens
+    return [sentences.get(formatted, formatted) for formatted in listed]
 
 
 def describe_text(stored: NoticeInput, text: Part) -> str:

@@ -436,16 +436,16 @@ def _list_items(blob: Buffer, listed: Sequence[Span], room: TokenBudget, count: 
     """
     outlines = takewhile(room.take, [outline_hidden(blob, item, count) for item in listed])
     for at, outline in enumerate([*outlines]):
-        whole, *forms = _format_item(blob, listed[at], count)
+        whole, start = _format_item(blob, listed[at], count)
         if whole and room.exchange(outline, whole):
             yield whole
-            continue
-        line = next((form for form in forms if room.exchange(outline, form)), outline)
-        yield f'"{path}/{at}": {line}'
+        else:
+            line = start if start and room.exchange(outline, start) else outline
+            yield f'"{path}/{at}": {line}'
 
 
-def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]:
-    """A short item as it is, or an empty text; then its size with its first words or keys, if it has any."""
+def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, str]:
+    """A short item as it is; and its size with its first words or keys. Each is empty if the item has none."""
     kind = kind_at(blob, span.start)
     if kind == "text":
         text = as_json_string(text_start(blob, span, 2 * MAX_LISTED_TEXT), 2 * MAX_LISTED_TEXT)
@@ -456,9 +456,9 @@ def _format_item(blob: Buffer, span: Span, count: CountItems) -> tuple[str, ...]
     if kind == "object" and (media := _find_picture(blob, span)):
         return "", describe_media(media)
     if span.length <= MAX_SHOWN_VALUE:
-        return (outline_value(blob, span, count),)
+        return outline_value(blob, span, count), ""
     if kind != "object" or span.length > MAX_NESTED_BYTES:
-        return ("",)
+        return "", ""
     known = members(blob, span)
     keys = [
         f"{as_json_string(key, MAX_FIELD_NAME)} {describe_shape(blob, value, count)}"

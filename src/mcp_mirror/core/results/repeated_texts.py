@@ -118,9 +118,11 @@ def _list_words(value: Any) -> Iterator[str]:
 
 def _write(scalar: Any) -> str:
     """A text, a number or the like as a text has it; nothing for null."""
+    if scalar is None:
+        return ""
     if isinstance(scalar, bool):
         return str(scalar).lower()
-    return "" if scalar is None else scalar if isinstance(scalar, str) else str(scalar[1])
+    return scalar if isinstance(scalar, str) else str(scalar[1])
 
 
 def _remove_json(literal: Buffer, json_text: bytes) -> Buffer:
