@@ -13,8 +13,8 @@ from tests.load import measure_pause, slowness
 
 from mcp_mirror import Mirror
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.tools.query import Select
 from mcp_mirror.payload.spool import Spool
+from mcp_mirror.query.select import Select
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.workers.queries import QueryRunner

@@ -18,9 +18,9 @@ from removed_files import wait_until_empty
 from tests.load import find_longest_stall
 
 from mcp_mirror.errors import RefusalReason, ToolError
-from mcp_mirror.memory.tools.query import Select
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.grep import Search
+from mcp_mirror.query.select import Select
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog

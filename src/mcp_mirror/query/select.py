@@ -9,10 +9,13 @@ import msgspec
 from jmespath.exceptions import ArityError, JMESPathError, JMESPathTypeError, ParseError, UnknownFunctionError
 from jmespath.functions import Functions
 
+from mcp_mirror.core.amounts import format_bytes
+from mcp_mirror.core.texts.embedded_json import find_embedded_json
 from mcp_mirror.core.texts.formats import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
+from mcp_mirror.query.texts import IsOver, locate_text
 from mcp_mirror.query.unlike_types import explain_unlike_types
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
@@ -75,6 +78,42 @@ _FOREIGN: Final[Mapping[str, str]] = {
 """Parts of expressions in other languages, with advice."""
 _EMPTY: Final = (b"null", b"[]", b"{}", b"0")
 """Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
+
+
+class Select(msgspec.Struct, frozen=True):
+    """A query for the result of a JMESPath expression. JMESPath checks no deadline, so it needs a worker process."""
+
+    expression: str
+    max_bytes: int
+    """Maximum size of the result."""
+    text_advice: str
+    """A sentence that names what reads a text."""
+    table_advice: str
+    """A sentence that names what reads the rows of a text."""
+
+    def __call__(self, blob: Buffer, _is_over: IsOver) -> bytes:
+        """Return the result as JSON text. A text that contains JSON, or JSON lines, is queried as that JSON.
+
+        Of an embedded resource with a text, the text is queried. If any other text has no result, the error says so.
+        """
+        text = locate_text(blob)
+        blob = blob[text.start : text.stop]
+        inner = find_embedded_json(blob, include_lines=True)
+        reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice) if inner is None else ("", False)
+        if is_mistake:
+            raise ToolError(reason)
+        try:
+            found = select(blob if inner is None else inner, self.expression)
+        except ToolError as error:
+            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
+        if found == b"null" and reason:
+            raise ToolError(f"null: the expression finds nothing. {reason}")
+        if len(found) > self.max_bytes:
+            raise ToolError(
+                f"The result has {format_bytes(len(found))}, more than the limit of {format_bytes(self.max_bytes)} "
+                "(`memory_tools.query_bytes`). Select less."
+            )
+        return found
 
 
 def explain_text(blob: Buffer, text_advice: str, table_advice: str) -> tuple[str, bool]:

@@ -1,12 +1,8 @@
 """The tool that queries a value with JMESPath; `sql.py` adds SQL to it. A large result is stored as a new value."""
 
-from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from mcp_mirror.core.amounts import format_bytes
-from mcp_mirror.core.texts.embedded_json import find_embedded_json
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.memory import Memory
@@ -14,9 +10,7 @@ from mcp_mirror.memory.tools.lookup import find_argument
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_answer_content, build_text_content
 from mcp_mirror.payload.json_rpc import as_plain_text
-from mcp_mirror.query.select import explain_text, select
-from mcp_mirror.query.texts import locate_text
-from mcp_mirror.types import Buffer
+from mcp_mirror.query.select import Select
 
 _SQL_ADVICE: Final = (
     'Give one SELECT as `sql`, such as SELECT count(*) FROM t, with `inputs` {{"t": {path}}}, in place of `expression`.'
@@ -25,42 +19,6 @@ _SCRIPT_ADVICE: Final = 'Use memory_run with `inputs` {{"t": {path}}}, where t i
 _READERS: Final = ("memory_grep", "memory_read")
 _MAX_SHOWN_BYTES: Final = 1 << 20
 """Results above this size are stored without an estimate of their tokens."""
-
-
-class Select(msgspec.Struct, frozen=True):
-    """Runs a JMESPath expression on a value."""
-
-    expression: str
-    max_bytes: int
-    """Maximum size of the result."""
-    text_advice: str
-    """A sentence that names what reads a text."""
-    table_advice: str
-    """A sentence that names what reads the rows of a text."""
-
-    def __call__(self, blob: Buffer, _: Callable[[], bool]) -> bytes:
-        """Return the result as JSON text. A text that contains JSON, or JSON lines, is queried as that JSON.
-
-        Of an embedded resource with a text, the text is queried. If any other text has no result, the error says so.
-        """
-        text = locate_text(blob)
-        blob = blob[text.start : text.stop]
-        inner = find_embedded_json(blob, include_lines=True)
-        reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice) if inner is None else ("", False)
-        if is_mistake:
-            raise ToolError(reason)
-        try:
-            found = select(blob if inner is None else inner, self.expression)
-        except ToolError as error:
-            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
-        if found == b"null" and reason:
-            raise ToolError(f"null: the expression finds nothing. {reason}")
-        if len(found) > self.max_bytes:
-            raise ToolError(
-                f"The result has {format_bytes(len(found))}, more than the limit of {format_bytes(self.max_bytes)} "
-                "(`memory_tools.query_bytes`). Select less."
-            )
-        return found
 
 
 async def query(call: ToolInput) -> Content:
