@@ -53,10 +53,6 @@ def prepare_inspection() -> None:
     import mcp_mirror.core.schemas.tool_inspection  # noqa: F401, PLC0415  # see above
 
 
-class NotCompiled:
-    """The worker process has not compiled the schema."""
-
-
 _checks: OrderedDict[bytes, SchemaCheck] = OrderedDict()
 """Compiled schemas by digest, in the order of their last use."""
 
@@ -71,10 +67,10 @@ def compile_schema(digest: bytes, schema: bytes) -> None:
         _checks.popitem(last=False)
 
 
-def validate(digest: bytes, arguments: bytes) -> tuple[ArgumentFault, ...] | NotCompiled:
-    """The faults in the arguments of a call; none if they are valid."""
+def validate(digest: bytes, arguments: bytes) -> tuple[ArgumentFault, ...] | None:
+    """The faults in the arguments of a call; empty if they are valid. None if the schema is not compiled here."""
     if digest not in _checks:
-        return NotCompiled()
+        return None
     _checks.move_to_end(digest)
     try:
         return _checks[digest](json.loads(arguments))

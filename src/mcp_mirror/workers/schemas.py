@@ -34,7 +34,6 @@ from mcp_mirror.workers.pool import (
     WorkerPool,
 )
 from mcp_mirror.workers.schema_jobs import (
-    NotCompiled,
     compile_schema,
     inspect_text,
     prepare,
@@ -199,7 +198,7 @@ class SchemaWorkers:
         try:
             async with self._pool.reserve(principal, _DEADLINE) as run:
                 faults = await run(partial(validate, digest, arguments), _DEADLINE)
-                if isinstance(faults, NotCompiled):
+                if faults is None:
                     await run(partial(compile_schema, digest, schema), _COMPILATION)
                     faults = await run(partial(validate, digest, arguments), _DEADLINE)
         except TransientPoolError:
@@ -207,7 +206,7 @@ class SchemaWorkers:
         except PoolError as failure:
             self._count_overrun(digest, tool.name, failure)
             return ()
-        return () if isinstance(faults, NotCompiled) else faults
+        return faults or ()
 
     def _count_overrun(self, digest: bytes, tool: str, error: PoolError) -> None:
         self._overruns[digest] = self._overruns.pop(digest, 0) + 1
