@@ -67,7 +67,7 @@ async def look_up_described(
     namespace: str,
     path: MemoryPath,
     described: Descriptor | Tombstone,
-    content: ErrorContent = _ANY_CONTENT,
+    content: ErrorContent,
 ) -> FoundValue:
     """Return the value of a path whose descriptor or tombstone was read; large values are searched in workers.
 

@@ -29,8 +29,7 @@ from mcp_mirror.tokens import estimate_tokens
 from mcp_mirror.types import Buffer, Location
 
 Phase = Literal["tool results", "tool inputs", "last tool result", "assistant text", "user text"]
-
-_ORDER: Final[tuple[Phase, ...]] = ("tool results", "tool inputs", "last tool result", "assistant text", "user text")
+"""The phases in their order."""
 
 
 def order_slots(
@@ -42,13 +41,14 @@ def order_slots(
     while first > 0 and is_from_model(messages[first - 1]):
         first -= 1
     phases = _group_by_phase(slots, range(first, last_from_model + 1))
-    for phase in _ORDER:
-        weighed = [(slot.at > last_from_model, -(count_part(slot).bit_length() // 2), slot) for slot in phases[phase]]
+    for phase, prunable in phases.items():
+        weighed = [(slot.at > last_from_model, -(count_part(slot).bit_length() // 2), slot) for slot in prunable]
         for _, _, slot in sorted(weighed, key=lambda entry: entry[:2]):  # results that the model has not read come last
             yield phase, slot
 
 
 def _group_by_phase(slots: Sequence[Slot], latest: range) -> Mapping[Phase, Sequence[Slot]]:
+    """The prunable parts by phase, in the order of the phases. `latest` has the messages that the model made last."""
     kinds: dict[PartKind, list[Slot]] = {"result": [], "input": [], "assistant": [], "user": []}
     for slot in slots:
         kinds[slot.kind].append(slot)

@@ -7,7 +7,7 @@ is a JSON object or array as that JSON, other text as a JSON string, blocks as t
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -69,7 +69,7 @@ class Stub(msgspec.Struct, frozen=True):
 class Text(msgspec.Struct, frozen=True):
     """A text that a model reads."""
 
-    domains: tuple[Domain, ...] = ("text",)
+    domains: ClassVar[tuple[Domain, ...]] = ("text",)
 
     def pack(self, value: str) -> tuple[Domain, bytes] | None:
         """The text as JSON if it is an object or an array, else as a JSON string."""
@@ -112,7 +112,7 @@ class JsonText(Text, frozen=True):
 class Json(msgspec.Struct, frozen=True):
     """A JSON value: an input or a structured result."""
 
-    domains: tuple[Domain, ...] = ("json",)
+    domains: ClassVar[tuple[Domain, ...]] = ("json",)
 
     def pack(self, value: Any) -> tuple[Domain, bytes] | None:
         """Its JSON text."""
@@ -139,7 +139,7 @@ class Blocks(msgspec.Struct, frozen=True):
     """The type of a text block."""
     others: frozenset[str]
     """The other known types of blocks."""
-    domains: tuple[Domain, ...] = ("text", "blocks")
+    domains: ClassVar[tuple[Domain, ...]] = ("text", "blocks")
 
     def pack(self, value: list[Any]) -> tuple[Domain, bytes] | None:
         """One text block as its text, several blocks as an array, in which plain text blocks are strings."""

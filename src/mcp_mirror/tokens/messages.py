@@ -110,18 +110,15 @@ def _is_tool_value(name: str, member: Any) -> bool:
     return isinstance(member, list) and any(isinstance(item, Mapping) and _is_tool_value(name, item) for item in member)
 
 
-def _read_medium(value: Any) -> Iterator[str | int]:
+def _read_medium(value: Mapping[str, Any]) -> Iterator[str | int]:
     """The tokens of a medium; a document that is a text is read as one."""
-    whole = _encode_json(value)
-    source = value.get("source") if isinstance(value, Mapping) else None
+    source = value.get("source")
     if isinstance(source, Mapping) and source.get("type") in {"text", "content"}:
         yield from read_parts({name: member for name, member in value.items() if name != "type"})
     else:
-        is_image = isinstance(value, Mapping) and any(
-            str(value.get(name, "")).startswith("image/")
-            for name in ("mimeType", "mime_type", "mediaType", "media_type")
-        )
-        yield IMAGE_TOKENS if is_image else max(MEDIUM_TOKENS, len(whole) // 4)
+        named = ("mimeType", "mime_type", "mediaType", "media_type")
+        is_image = any(str(value.get(name, "")).startswith("image/") for name in named)
+        yield IMAGE_TOKENS if is_image else max(MEDIUM_TOKENS, len(_encode_json(value)) // 4)
 
 
 def _encode_json(value: Any) -> str:
