@@ -306,25 +306,25 @@ def _write_paper_keys(stored: NoticeInput) -> str:
 
 
 def _write_json(stored: NoticeInput) -> str:
+    captured, error = stored.captured, stored.captured.error
     members: dict[str, Any] = {
         "result": stored.path,
         "kind": stored.value.kind,
         "size": format_bytes(_count_bytes(stored)),
     }
-    if stored.captured.error is None and (
-        stored.captured.shown is None or stored.captured.is_paraphrased or stored.captured.main_text_keys
-    ):
+    if error is None and (captured.shown is None or captured.is_paraphrased or captured.main_text_keys):
         members |= _build_json_preview(stored)
-    if stored.captured.error is not None:
-        members["error_begins"] = _cut_head(stored.captured.error.head)
-        members |= {"error_ends": _cut_tail(stored.captured.error.tail)} if stored.captured.error.tail else {}
-    members |= {"is_error": True} if stored.captured.is_error and not stored.value.preview else {}
-    members |= {"media": media} if (media := list(_describe_media(stored))) else {}
-    parts = {key: _dump_json(value) for key, value in members.items()}
-    parts |= (
-        {} if stored.captured.shown is None else {"content": _encode_content(stored.captured.shown, stored.value.kind)}
-    )
-    parts |= {} if stored.companion_path is None else {"text_path": _dump_json(stored.companion_path)}
+    members |= {
+        "error_begins": _cut_head(error.head) if error else None,
+        "error_ends": _cut_tail(error.tail) if error and error.tail else None,
+        "is_error": True if captured.is_error and not stored.value.preview else None,
+        "media": list(_describe_media(stored)) or None,
+    }
+    parts = {key: _dump_json(value) for key, value in members.items() if value is not None}
+    if captured.shown is not None:
+        parts["content"] = _encode_content(captured.shown, stored.value.kind)
+    if stored.companion_path is not None:
+        parts["text_path"] = _dump_json(stored.companion_path)
     if stored.hidden_text:
         parts["text"] = _dump_json(_preview_hidden_text(stored, stored.hidden_text).summary)
     parts["use"] = _dump_json(f"{_SUBJECT} the result. {_USE}")
