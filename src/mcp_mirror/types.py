@@ -157,9 +157,9 @@ class Traffic(msgspec.Struct, frozen=True):
     kept_out: int = 0
     """Tokens that the results would have cost in addition if they had not been stored."""
 
-    def plus(self, sent: int, kept_out: int) -> "Traffic":
-        """The sum of this traffic and more."""
-        return Traffic(self.sent + sent, self.kept_out + kept_out)
+    def plus(self, other: "Traffic") -> "Traffic":
+        """The sums over both."""
+        return Traffic(self.sent + other.sent, self.kept_out + other.kept_out)
 
     @property
     def ratio(self) -> int:

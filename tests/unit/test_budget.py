@@ -180,4 +180,4 @@ def test_media_cost_as_much_as_at_the_most_expensive_provider() -> None:
 
 @pytest.mark.parametrize(("sent", "kept_out", "ratio"), [(1234, 5_678_901, 4602), (0, 0, 0), (0, 7, 7), (10, 4, 0)])
 def test_the_ratio_is_tokens_kept_out_for_each_that_was_sent(sent: int, kept_out: int, ratio: int) -> None:
-    assert Traffic().plus(sent, kept_out).ratio == ratio
+    assert Traffic().plus(Traffic(sent, kept_out)).ratio == ratio

@@ -35,8 +35,7 @@ class UsageCounter(msgspec.Struct):
     async def stats(self, namespace: str) -> StoreStats:
         """Return the statistics of a namespace, with all tokens that were counted until now."""
         stats = await self.store.stats(namespace)
-        pending = self._pending.get(namespace, _NO_TRAFFIC)
-        return msgspec.structs.replace(stats, traffic=stats.traffic.plus(pending.sent, pending.kept_out))
+        return msgspec.structs.replace(stats, traffic=stats.traffic.plus(self._pending.get(namespace, _NO_TRAFFIC)))
 
     async def flush(self) -> None:
         """Add the counts to the store; if it fails, keep them for the next time."""

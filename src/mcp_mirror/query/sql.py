@@ -345,7 +345,7 @@ def _explain_missing(missing: str, tables: Mapping[str, Mapping[str, str]], sql:
 
 
 def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
-    """The same of the table of a text, which has no paths below its own, or the reason why CSV is lines."""
+    """Name the rows in the table of a text, which has no paths below its own, or explain why CSV is a row per line."""
     if list(columns) == ["line"]:
         return explain_lines(database, table)
     for column, kind in columns.items():

@@ -25,13 +25,13 @@ _SOON: Final = 1.0
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A limit with its name in the configuration."""
+    """A limit with its name in the configuration; an empty name if it is not there."""
 
     name: str
     most: int
 
     def __str__(self) -> str:
-        return f"`limits.{self.name}` ({self.most:,})"
+        return f"`limits.{self.name}` ({self.most:,})" if self.name else f"{self.most:,}"
 
 
 class Queue(msgspec.Struct, frozen=True):

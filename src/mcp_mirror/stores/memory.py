@@ -289,8 +289,7 @@ class MemoryStore:
         return StoreTotals(len(self._values), self._bytes, self._evicted)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
-        counted = self._traffic.get(namespace, Traffic())
-        self._traffic[namespace] = counted.plus(traffic.sent, traffic.kept_out)
+        self._traffic[namespace] = self._traffic.get(namespace, Traffic()).plus(traffic)
 
     async def namespaces(self) -> frozenset[str]:
         now = self._clock()

@@ -29,7 +29,7 @@ from mcp_mirror.workers.pool import (
     TaskError,
     WorkerPool,
 )
-from mcp_mirror.workers.query_jobs import Answer_co, PickledQuery, Query, run_query, run_query_job
+from mcp_mirror.workers.query_jobs import Answer_co, Query, pickle_result, run_query, run_query_job
 from mcp_mirror.workers.transfer import TransferFiles
 
 Answer = TypeVar("Answer")
@@ -73,7 +73,7 @@ class QueryRunner:
             return run_query(blob, query, seconds)
         if cost <= _THREAD_BYTES:
             return await run_fairly(principal, run_query, blob, query, seconds)
-        async with self.run_in_worker(blob, file, PickledQuery(query), seconds, principal) as answer:
+        async with self.run_in_worker(blob, file, partial(pickle_result, query), seconds, principal) as answer:
             return await run_by_size(len(answer), pickle.loads, answer, principal=principal)
 
     @asynccontextmanager

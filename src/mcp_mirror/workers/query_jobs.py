@@ -51,15 +51,9 @@ def run_query_job(
     return put_in_file(result, result_file, _INLINE_BYTES)
 
 
-class PickledQuery:
-    """A query with a pickled result."""
-
-    def __init__(self, query: Query[Any]) -> None:
-        self._query = query
-
-    def __call__(self, blob: Buffer, is_over: Callable[[], bool]) -> bytes:
-        """Run the query."""
-        return pickle.dumps(self._query(blob, is_over))
+def pickle_result(query: Query[Any], blob: Buffer, is_over: Callable[[], bool]) -> bytes:
+    """Run a query and pickle its result."""
+    return pickle.dumps(query(blob, is_over))
 
 
 def run_query(blob: Buffer, query: Query[Answer_co], seconds: float) -> Answer_co:

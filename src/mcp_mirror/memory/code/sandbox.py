@@ -119,19 +119,12 @@ CallTool = Callable[[str, str], Awaitable[CallAnswer]]
 """Calls a tool with JSON arguments; returns `{"return_value": JSON text}`, or an exception by its name."""
 
 
-class _FixedLimit(Limit, frozen=True):
-    """A limit that is not in the configuration."""
-
-    def __str__(self) -> str:
-        return f"{self.most:,}"
-
-
 class Sandbox:
     """The pool of worker processes."""
 
     def __init__(self, policy: QueuePolicy) -> None:
         queue = Queue(Limit("queued_calls", policy.queued_calls), policy.queue_timeout)
-        self._places = ConcurrencyLimiter(_FixedLimit("scripts", _MAX_SCRIPTS), queue, "The sandbox of scripts")
+        self._places = ConcurrencyLimiter(Limit("", _MAX_SCRIPTS), queue, "The sandbox of scripts")
         self._pool: Monty | None = None
         self._opening = anyio.Lock()
         self._threads = anyio.CapacityLimiter(_MAX_SCRIPTS)
