@@ -82,7 +82,7 @@ def write_data(value: Any, form: Form, encode: Encode) -> EncodedData:
     if (table := _read_table(value, form)) is not None:
         return _write_table(table, _describe_class(value), encode)
     shape = tuple(value.shape) if form == "array" else (len(value),)
-    raw = _encode_items(value, shape, _READERS[form], encode)
+    raw = _encode_items(value, shape, _ARRAY_READERS[form], encode)
     dtype = str(value.type if form == "arrow array" else value.dtype)
     return EncodedData(raw, {"type": _describe_class(value), "shape": list(shape), "dtype": dtype})
 
@@ -99,12 +99,8 @@ class _ColumnTable(msgspec.Struct, frozen=True):
 
 def _read_table(value: Any, form: Form) -> _ColumnTable | None:
     """A table, or an array with named columns; None for any other array."""
-    if form == "pandas table":
-        return _read_pandas_table(value)
-    if form == "polars table":
-        return _read_polars_table(value)
-    if form == "arrow table":
-        return _read_arrow_table(value)
+    if read := _TABLE_READERS.get(form):
+        return read(value)
     if form != "array":
         return None
     if hasattr(value, "to_frame") and hasattr(value, "index") and _list_index_columns(value.index):  # a pandas column
@@ -212,7 +208,12 @@ def _replace_missing(texts: Any) -> Any:
     return None if texts == "NaT" else texts
 
 
-_READERS: Final[Mapping[Form, Callable[[Any], Any]]] = {
+_TABLE_READERS: Final[Mapping[Form, Callable[[Any], _ColumnTable]]] = {
+    "pandas table": _read_pandas_table,
+    "polars table": _read_polars_table,
+    "arrow table": _read_arrow_table,
+}
+_ARRAY_READERS: Final[Mapping[Form, Callable[[Any], Any]]] = {
     "array": _read_array,
     "polars column": lambda column: column.to_list(),
     "arrow array": _read_arrow_column,

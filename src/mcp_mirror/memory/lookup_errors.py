@@ -8,7 +8,6 @@ from typing import Final
 from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.amounts import format_time
 from mcp_mirror.core.results.main_parts import read_levels
-from mcp_mirror.core.results.media import find_embedded_text
 from mcp_mirror.core.similar_names import (
     MAX_COMPARED_CHARACTERS,
     MAX_NEAREST,
@@ -33,7 +32,8 @@ from mcp_mirror.paths import (
     slug_of_near_miss,
     unescape_token,
 )
-from mcp_mirror.payload.json_spans import INDEX, Miss, kind_at, members, trim
+from mcp_mirror.payload.json_spans import INDEX, Miss, members, trim
+from mcp_mirror.query.texts import is_text, locate_text
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
@@ -272,8 +272,8 @@ def _write_projection(tokens: Location) -> str:
 
 def _read_literal(value: Buffer) -> Buffer:
     """The JSON string of a text, or of the text in an embedded resource; empty for any other value."""
-    span = find_embedded_text(value) or trim(value)
-    return memoryview(value)[span.start : span.stop] if kind_at(value, span.start) == "text" else b""
+    span = locate_text(value)
+    return memoryview(value)[span.start : span.stop] if is_text(value, span) else b""
 
 
 def _find_wrapped(value: Buffer, key: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.core.conversion import Resolved, coerce, fits
-from mcp_mirror.core.results.media import find_embedded_text
 from mcp_mirror.core.texts.embedded_json import find_embedded_json
 from mcp_mirror.core.texts.formats import find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
@@ -15,6 +14,7 @@ from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import MemoryPath, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.query.texts import is_text, locate_text
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
@@ -157,8 +157,8 @@ def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_
     Of an embedded resource, the text counts. `wanted` has the JSON types that the argument accepts. `has_sql`: the
     queries accept SQL.
     """
-    span = find_embedded_text(blob) or trim(blob)
-    if "array" not in wanted or kind_at(blob, span.start) != "text":
+    span = locate_text(blob)
+    if "array" not in wanted or not is_text(blob, span):
         return None
     blob = memoryview(blob)[span.start : span.stop]
     if has_sql and has_columns(form := find_format(read_edges(blob, trim(blob)))):

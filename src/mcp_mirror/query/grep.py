@@ -160,10 +160,11 @@ class Search(msgspec.Struct, frozen=True):
             for at, (start, line) in enumerate(islice(lines, listed)):
                 if at < self.offset:
                     continue
-                is_whole, written = not line.number and b"\n" not in line.data, _format_hit(line, matcher)
-                context = () if is_whole else _excerpt_context(line, self.context)
+                is_whole = not line.number and b"\n" not in line.data
+                above, below = ([], []) if is_whole else _excerpt_context(line, self.context)
+                number, written = None if is_whole else line.number, _format_hit(line, matcher)
                 further = partial(_excerpt_further, line, matcher)
-                found.append(_StringHit(start, None if is_whole else line.number, written, further, *context))
+                found.append(_StringHit(start, number, written, further, above, below))
         except ToolError as error:
             time_error = error
         locations = {span.start: where for span, where in strings_at(blob, list({hit.start: None for hit in found}))}
@@ -191,9 +192,9 @@ class _StringHit(NamedTuple):
     """The number of the line; None: the string is one line."""
     line: str
     write_further: Callable[[], Iterator[str]]
-    above: Sequence[str] = ()
+    above: Sequence[str]
     """The lines before it that are shown."""
-    below: Sequence[str] = ()
+    below: Sequence[str]
 
     def write(self, path: str, earlier: "_StringHit | None", later: "_StringHit | None") -> str:
         """The line and its context; with the path of the string, unless the hit above has it already."""
