@@ -44,6 +44,11 @@ async def hanging(client: Lines, tool: str, folder: Path, number: int) -> Path:
     return started
 
 
+async def cancel(client: Lines, identity: int) -> None:
+    params = {"requestId": identity}
+    await client.send(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
+
+
 async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
     open_client: OpenClient, raw: Any, tmp_path: Path
 ) -> None:
@@ -68,6 +73,33 @@ async def test_calls_over_a_limit_wait_in_turn_or_get_a_retry_time(
     records = [json.loads(line) for line in audit.read_text().splitlines()]
     refusals = [(one["tool"], one["outcome"]) for one in records if one["event"] == "refusal"]
     assert refusals == [("slow_hear_mirrored", "busy"), ("resources/read", "busy")]
+
+
+async def test_cancelled_calls_keep_their_places_at_a_serial_server(open_client: OpenClient, tmp_path: Path) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    serial = {"command": sys.executable, "args": ["-S", str(Path(forgetful.__file__).with_name("slow.py")), str(log)]}
+    async with open_client({"serial": serial}, limits={"calls_per_upstream": 2, "queued_calls": 1}) as client:
+        for number in (1, 2):
+            params = {"name": "work_mirrored", "arguments": {"gate": str(gate)}}
+            await client.send(json.dumps(message("tools/call", params, 1000 + number)))
+        await until(log.exists)
+        for number in (1, 2):
+            await cancel(client, 1000 + number)
+        await client.send(json.dumps(message("tools/call", {"name": "work_mirrored", "arguments": {}}, 1003)))
+        assert "`limits.calls_per_upstream` (2) calls are running" in await client.text("work_mirrored")
+        gate.touch()
+        assert json.loads(await client.receive())["id"] == 1003
+        assert await client.text("work_mirrored") == "done"
+
+
+async def test_cancelled_calls_without_an_answer_free_their_places(
+    open_client: OpenClient, raw: Any, tmp_path: Path
+) -> None:
+    async with open_client({"up": raw()}, limits={"calls_per_upstream": 1}) as client:
+        for number in range(3):
+            await until((await hanging(client, "hang_mirrored", tmp_path, number)).exists)
+            await cancel(client, 1000 + number)
+        assert "fine" in await client.text("hear_mirrored", {"text": "fine"})
 
 
 async def test_one_principals_calls_are_bounded_at_once_and_a_minute(

@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,11 +20,12 @@ from mcp_mirror.callers import LOCAL, Caller
 from mcp_mirror.errors import ToolError, WireError
 from mcp_mirror.observability.logging import configure_logging
 from mcp_mirror.payload.framing import DiscardedFrame
-from mcp_mirror.payload.spool import SpooledFrame
+from mcp_mirror.payload.spool import SpooledFrame, frame_id
 from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.request_failures import is_closed
+from mcp_mirror.upstreams.transports.abandoned import AbandonedRequests
 from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
@@ -110,6 +112,39 @@ def test_a_broken_response_is_an_error_for_the_transport(broken: bytes) -> None:
     assert request.outcome == error
     assert not bypass.fail(request.id, error)
     assert not bypass.fail(None, error)
+
+
+@pytest.mark.parametrize("answer", [b'"result":{"content":[]}', b'"error":{"code":1,"message":"no"}', b'"x":1'])
+@pytest.mark.parametrize("is_later", [False, True])
+async def test_an_abandoned_request_ends_with_an_answer_to_it_or_a_later_one(answer: bytes, *, is_later: bool) -> None:
+    bypass, ended = PayloadBypass(), list[str]()
+    earlier, abandoned = begun(bypass), begun(bypass)
+    bypass.abandon(abandoned, PendingRequest("ping", (b"{}",)), partial(ended.append, "abandoned"))
+    bypass.close(abandoned)
+    later = begun(bypass)
+    bypass.inbound(response(earlier))
+    assert ended == []
+    frame = response(later if is_later else abandoned, answer)
+    try:
+        bypass.inbound(frame)
+    except WireError:
+        bypass.fail(frame_id(frame), types.ErrorData(code=types.PARSE_ERROR, message="broken"))
+    assert ended == ["abandoned"]
+    bypass.end()
+    assert ended == ["abandoned"]
+
+
+async def test_an_abandoned_request_ends_with_its_connection_or_in_time() -> None:
+    bypass, requests, ended = PayloadBypass(), AbandonedRequests(0.01), anyio.Event()
+    with_connection = list[str]()
+    bypass.abandon(begun(bypass), PendingRequest("ping", (b"{}",)), partial(with_connection.append, "ended"))
+    requests.add(1, ended.set)
+    with anyio.fail_after(60):
+        await ended.wait()
+    assert len(requests) == 0
+    assert with_connection == []
+    bypass.end()
+    assert with_connection == ["ended"]
 
 
 def test_a_second_or_late_response_to_a_request_is_dropped(tmp_path: Path) -> None:

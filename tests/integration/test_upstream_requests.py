@@ -29,6 +29,7 @@ from mcp_mirror.errors import RefusedError, UpstreamError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.rate_limits import UpstreamLimiter
 from mcp_mirror.security.redaction import Redactor
+from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -327,6 +328,16 @@ async def test_a_call_that_times_out_is_cancelled_and_its_late_response_dropped(
         await setup.call("echo")  # answered after the late response
         assert text_of(await setup.call("text_id")) == "text_id"
         assert not caplog.records
+
+
+async def test_calls_that_time_out_without_an_answer_free_their_places(
+    connect: Callable[..., AbstractAsyncContextManager[Setup]],
+) -> None:
+    async with connect(bounds=UpstreamBounds(calls_per_upstream=1)) as setup:
+        for _ in range(3):
+            with pytest.raises(UpstreamError, match="did not answer 'hang'"):
+                await setup.call("hang", Channel(), timeout=0.1)
+        await setup.call("echo", Channel())
 
 
 async def test_a_call_fails_at_once_if_the_connection_ends(connect: Connect) -> None:

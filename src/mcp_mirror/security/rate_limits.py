@@ -215,6 +215,10 @@ class UpstreamLimiter:
         except BusyError as error:
             raise UpstreamError(str(error), error.reason, error.retry_after) from None
 
+    def hold(self, channel: ClientChannel) -> None:
+        """Take a place, without waiting, for a request that has ended here and still runs at the upstream."""
+        self._limiter.take(channel.caller.namespace)
+
     def leave(self, channel: ClientChannel | None) -> None:
         """Free the place of a request."""
         if channel is not None:

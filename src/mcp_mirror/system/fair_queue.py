@@ -75,6 +75,11 @@ class FairQueue:
                 self._withdraw(key, waiter)
         return is_admitted
 
+    def take(self, key: str) -> None:
+        """Take a place, even one too many: then the next waiter is admitted later."""
+        self._taken_by[key] = self._taken_by.get(key, 0) + 1
+        self.taken += 1
+
     def release(self, key: str) -> None:
         """Free a place and admit the next waiter, round-robin by key."""
         self.taken -= 1
@@ -98,8 +103,7 @@ class FairQueue:
             share = max(1, min(self._places // 2, free))
         if free <= 0 or taken >= share:
             return False
-        self._taken_by[key] = taken + 1
-        self.taken += 1
+        self.take(key)
         return True
 
     def _withdraw(self, key: str, waiter: anyio.Event) -> None:

@@ -9,6 +9,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final, Literal
@@ -27,7 +28,7 @@ from mcp_mirror.callers import ClientChannel
 from mcp_mirror.core.results.processing import RejectedFrame
 from mcp_mirror.errors import UpstreamError, WireError
 from mcp_mirror.payload.json_rpc import decode_as, is_input_required, object_of, open_items
-from mcp_mirror.settings.upstreams import HttpEndpoint, UpstreamPolicy
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.slices import take_sliced
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.connection_settings import ConnectionSettings
@@ -238,7 +239,7 @@ class UpstreamSession:
         finally:
             failure = None  # its traceback refers to this variable
             timeout.close()
-            self._bypass.close(pending)
+            self._close(pending, channel)
         if not self.is_stateless and isinstance(response, dict) and is_input_required(response):
             raise UpstreamError(
                 f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
@@ -286,6 +287,18 @@ class UpstreamSession:
         meta[types.CLIENT_INFO_META_KEY] = self._client_info
         meta[types.CLIENT_CAPABILITIES_META_KEY] = channel.caller.capabilities if channel else {}
         return meta
+
+    def _close(self, pending: PendingRequest, channel: ClientChannel | None) -> None:
+        """Remove a request; one that was cancelled takes a place until a server that reads one stream has ended it."""
+        self._bypass.close(pending)
+        if not pending.is_abandoned or channel is None or not isinstance(self.policy.endpoint, StdioEndpoint):
+            return
+        self._settings.limiter.hold(channel)
+        probe = UpstreamRequest("server/discover" if self.is_stateless else "ping", {})
+        meta = self._build_meta(probe, None, "")
+        params = object_of({"_meta": to_json(meta)} if meta else {})
+        on_end = partial(self._settings.limiter.leave, channel)
+        self._bypass.abandon(pending, PendingRequest(probe.method, params), on_end)
 
     def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> Awaitable[None]:
         if request.method == "tools/call" and request.shown.get("name") in self._task_tools:

@@ -38,6 +38,7 @@ from mcp_mirror.payload.spool import Frame, SpooledFrame, frame_id
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Segments
+from mcp_mirror.upstreams.transports.abandoned import AbandonedRequests
 from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     Outcome,
@@ -108,6 +109,7 @@ class PayloadBypass:
         """`end` has failed the requests in flight, and further ones fail at once."""
         self._pending: dict[RequestId, PendingRequest] = {}
         """By id."""
+        self._abandoned = AbandonedRequests()
         self._next_id = _FIRST_ID
         self._is_idle: anyio.Event | None = None
         """Set without requests in flight; None if nothing waits for that."""
@@ -144,6 +146,7 @@ class PayloadBypass:
             raise _build_closed_error() from None
         except (RequestTimeoutError, anyio.get_cancelled_exc_class()):
             await self._cancel(request.id)
+            request.is_abandoned = request.outcome is None
             raise
         if isinstance(request.outcome, Exception):
             raise request.outcome
@@ -156,6 +159,7 @@ class PayloadBypass:
             self.close(request)
         request.id, self._next_id = self._next_id, self._next_id + 1
         request.outcome = None
+        request.is_abandoned = False
         self._pending[request.id] = request
 
     def close(self, request: PendingRequest) -> None:
@@ -166,6 +170,17 @@ class PayloadBypass:
             request.outcome.discard()
         elif isinstance(request.outcome, Exception):
             request.outcome = None  # its traceback refers to the request
+
+    def abandon(self, request: PendingRequest, probe: PendingRequest, on_end: Callable[[], None]) -> None:
+        """Call a function when the server has answered a cancelled request, or reads its input again.
+
+        `probe` is a request without effects, which a server answers that does not answer the cancelled one.
+        """
+        self._abandoned.add(request.id, on_end)
+        self.begin(probe)
+        with suppress(*_BROKEN):
+            self._sink.send_at_once(probe)
+        self.close(probe)
 
     async def _cancel(self, identity: int) -> None:
         """Cancel a request at the server; no longer than a few seconds, even if the caller is cancelled."""
@@ -184,6 +199,7 @@ class PayloadBypass:
         """Fail all requests: the connection has ended."""
         self.ended.set()
         self._is_closed = True
+        self._abandoned.end_all()
         for request in self._pending.values():
             if request.outcome is None:
                 request.finish(_build_closed_error())
@@ -208,6 +224,7 @@ class PayloadBypass:
 
     def fail(self, identity: RequestId | None, error: types.ErrorData) -> bool:
         """Fail the request with this id; return whether there is one."""
+        self._note_response(identity)
         request = self.find(identity)
         if request is None:
             return False
@@ -222,6 +239,11 @@ class PayloadBypass:
         """Whether a request of the gateway had this id."""
         identity = None if identity is None else coerce_request_id(identity)
         return isinstance(identity, int) and _FIRST_ID <= identity < self._next_id
+
+    def _note_response(self, identity: RequestId | None) -> None:
+        """Note that the server has answered the request with this id."""
+        if self._abandoned and identity is not None and self._has_issued(identity):
+            self._abandoned.end_until(int(identity))
 
     def _find_token(self, identity: RequestId | None) -> str | None:
         request = None if identity is None else self._pending.get(coerce_request_id(identity))
@@ -253,6 +275,7 @@ class PayloadBypass:
         is_other = message.method is not msgspec.UNSET or message.error is not msgspec.UNSET
         if is_other or (request := self.find(message.id)) is None:
             return False
+        self._note_response(request.id)
         request.finish({key: memoryview(raw) for key, raw in message.result.items()})
         return True
 
@@ -272,6 +295,7 @@ class PayloadBypass:
     def _take_spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """Pass a large response to its caller unread; drop one that comes too late."""
         identity = frame_id(frame)
+        self._note_response(identity)
         request = self.find(identity)
         if request is not None and request.method in _UNREAD:
             self._answer(request, frame)
@@ -314,6 +338,7 @@ class PayloadBypass:
 
         `identity` is that of the response, and `about` that of the request on whose stream it came.
         """
+        self._note_response(identity)
         request, expected = self.find(identity), self.find(about)
         if request is None and _has_error(message):
             request = expected  # a server that could not read a request does not know its id

@@ -170,6 +170,8 @@ class PendingRequest:
     """The id of the last attempt; 0 before the first."""
     is_sent: bool = False
     """The transport has sent all of it."""
+    is_abandoned: bool = False
+    """It was cancelled at the server, which may still work on it."""
     outcome: Outcome | None = None
     """None until the request has ended, and after `take`. `PayloadBypass.close` removes errors."""
     stop: Callable[[], None] | None = None
