@@ -18,28 +18,24 @@ class AbandonedRequests:
     def __init__(self, longest: float = _LONGEST) -> None:
         """Start without requests; `longest` is in seconds."""
         self._longest = longest
-        self._ends: dict[int, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
+        self.ends: dict[int, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
         """By id: the end of the time, and what to call."""
-
-    def __len__(self) -> int:
-        """The number of requests."""
-        return len(self._ends)
 
     def add(self, identity: int, on_end: Callable[[], None]) -> None:
         """Add a request, and call a function at its end."""
-        self._ends[identity] = asyncio.get_running_loop().call_later(self._longest, self._end, identity), on_end
+        self.ends[identity] = asyncio.get_running_loop().call_later(self._longest, self._end, identity), on_end
 
     def end_until(self, identity: int) -> None:
         """End the requests up to this id, whose request the server has answered."""
-        for earlier in [one for one in self._ends if one <= identity]:
+        for earlier in [one for one in self.ends if one <= identity]:
             self._end(earlier)
 
     def end_all(self) -> None:
         """End all requests: the connection has ended."""
-        for identity in tuple(self._ends):
+        for identity in tuple(self.ends):
             self._end(identity)
 
     def _end(self, identity: int) -> None:
-        timer, on_end = self._ends.pop(identity)
+        timer, on_end = self.ends.pop(identity)
         timer.cancel()
         on_end()

@@ -224,7 +224,8 @@ class PayloadBypass:
 
     def fail(self, identity: RequestId | None, error: types.ErrorData) -> bool:
         """Fail the request with this id; return whether there is one."""
-        self._note_response(identity)
+        if self._abandoned.ends:
+            self._note_response(identity)
         request = self.find(identity)
         if request is None:
             return False
@@ -242,7 +243,7 @@ class PayloadBypass:
 
     def _note_response(self, identity: RequestId | None) -> None:
         """Note that the server has answered the request with this id."""
-        if self._abandoned and identity is not None and self._has_issued(identity):
+        if identity is not None and self._has_issued(identity):
             self._abandoned.end_until(int(identity))
 
     def _find_token(self, identity: RequestId | None) -> str | None:
@@ -275,7 +276,8 @@ class PayloadBypass:
         is_other = message.method is not msgspec.UNSET or message.error is not msgspec.UNSET
         if is_other or (request := self.find(message.id)) is None:
             return False
-        self._note_response(request.id)
+        if self._abandoned.ends:
+            self._note_response(request.id)
         request.finish({key: memoryview(raw) for key, raw in message.result.items()})
         return True
 
@@ -295,7 +297,8 @@ class PayloadBypass:
     def _take_spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """Pass a large response to its caller unread; drop one that comes too late."""
         identity = frame_id(frame)
-        self._note_response(identity)
+        if self._abandoned.ends:
+            self._note_response(identity)
         request = self.find(identity)
         if request is not None and request.method in _UNREAD:
             self._answer(request, frame)
@@ -338,7 +341,8 @@ class PayloadBypass:
 
         `identity` is that of the response, and `about` that of the request on whose stream it came.
         """
-        self._note_response(identity)
+        if self._abandoned.ends:
+            self._note_response(identity)
         request, expected = self.find(identity), self.find(about)
         if request is None and _has_error(message):
             request = expected  # a server that could not read a request does not know its id
