@@ -1,4 +1,4 @@
-"""Writes values that hold a table in another form as rows. Pure.
+"""Writes values that contain a table in another form as rows. Pure.
 
 These forms are like objects by key, and rows of cells with the names of their columns beside them or in the first row.
 """

@@ -1,4 +1,4 @@
-"""Makes tables of JSON with DuckDB: of arrays of objects, JSON lines, and objects that hold a table.
+"""Makes tables of JSON with DuckDB: of arrays of objects, JSON lines, and objects that contain a table.
 
 Types are found in all rows. Texts stay as they were sent, also dates and times. Errors of DuckDB pass on to the caller.
 """

@@ -161,8 +161,9 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
 
 def _describe_missing_input(name: str, progress: Progress) -> Iterator[str]:
     """Yield how a script gets an input that it does not have, or reads its inputs if it reads them as an object."""
-    if name == _INPUTS and progress.inputs:
-        yield f"Each input is a variable: write {', '.join(progress.inputs[:_MAX_NAMED])}."
+    names = progress.inputs.names
+    if name == _INPUTS and names:
+        yield f"Each input is a variable: write {', '.join(names[:_MAX_NAMED])}."
         yield _AGAIN
     else:
         yield f"inputs has no {name}: first call the tool that gets it, then give its path in inputs."
@@ -199,7 +200,7 @@ def _find_missing_input(message: str, progress: Progress) -> str | None:
     if not re.search(rf"\bin\s+{name}\b(?!\()|\b{name}\s*[\[.]", code):  # it is not read as a collection
         return None
     variables = dict.fromkeys(variable for variable in _VARIABLE.findall(code) if len(variable) <= _MAX_COMPARED)
-    known = (*progress.inputs, *islice(variables, _MAX_VARIABLES))
+    known = (*progress.inputs.names, *islice(variables, _MAX_VARIABLES))
     return None if get_close_matches(name, known, cutoff=_MISSPELLED) else name
 
 

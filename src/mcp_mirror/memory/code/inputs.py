@@ -112,6 +112,11 @@ class Inputs(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     """Their memory paths."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all inputs."""
+        return tuple(given.name for given in self.inputs)
+
     def files(self, budget: ValueBudget) -> Mapping[str, Callable[[], str]]:
         """Return the reader of each input as a file. Each use counts."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
-from mcp_mirror.memory.code.inputs import ValueBudget
+from mcp_mirror.memory.code.inputs import Inputs, ValueBudget
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.types import Buffer
 
@@ -14,9 +14,11 @@ class Progress(msgspec.Struct):
     """The values that one script has received and made until now, and its printed text."""
 
     code: str
-    inputs: tuple[str, ...]
+    inputs: Inputs
     labels: Labels
+    """The joined flow labels of everything that the script has received."""
     preview: bool
+    """The model may see parts of all of it."""
     join: Callable[..., Labels]
     budget: ValueBudget
     most_printed: int

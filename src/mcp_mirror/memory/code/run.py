@@ -17,7 +17,6 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.changed_variables import return_changed
 from mcp_mirror.memory.code.failures import build_error, explain_unknown_names, takes_text_for_rows
 from mcp_mirror.memory.code.inputs import (
-    Inputs,
     ValueBudget,
     check_variables,
     read_embedded_file,
@@ -72,10 +71,9 @@ async def run(call: ToolInput) -> Content:
     inputs = await read_files(without_files, policy.values, call.namespace)
     most_printed = min(policy.output, _CHARACTERS_PER_TOKEN * memory.mirror.read_budget)
     budget = ValueBudget(policy.values)
-    names = tuple(given.name for given in inputs.inputs)
-    progress = Progress(code, names, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
+    progress = Progress(code, inputs, inputs.labels, inputs.preview, memory.flows.join, budget, most_printed)
     try:
-        outcome = await _execute(call, scripts, inputs, progress)
+        outcome = await _execute(call, scripts, progress)
     finally:
         memory.trace.detail = {
             "script": hashlib.sha256(code.encode("utf-8", "replace")).hexdigest(),
@@ -87,12 +85,12 @@ async def run(call: ToolInput) -> Content:
     memory.trace.printed = progress.text
     is_rejected = outcome.failure is not None and outcome.failure.kind == TYPE_CHECK  # before it ran
     if not memory.flows.may_show(progress.labels) and not is_rejected:
-        return await _reply_hidden(call, inputs, progress, outcome)
+        return await _reply_hidden(call, progress, outcome)
     if failure := outcome.failure:
         if progress.names and progress.preview and not progress.calls and takes_text_for_rows(failure):
             raise await memory.unknown_path_error(call.namespace, progress.names[0])  # a name in place of a path
         raise await run_fairly(call.namespace, build_error, failure, policy, progress)
-    return await _reply(call, inputs, progress, outcome.value)
+    return await _reply(call, progress, outcome.value)
 
 
 async def _check_literals(call: ToolInput, code: str, raw_inputs: bytes) -> None:
@@ -108,13 +106,13 @@ async def _check_literals(call: ToolInput, code: str, raw_inputs: bytes) -> None
         )
 
 
-async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: Progress) -> Outcome:
+async def _execute(call: ToolInput, scripts: Scripts, progress: Progress) -> Outcome:
     """Run a script, with its tools if it uses any."""
     tools: Mapping[str, ScriptTool] = {}
     names = find_names(progress.code)
     if "tools" in names:
         tools = await run_fairly(call.namespace, name_tools, await scripts.list_tools())
-    script = await _prepare_script(call, scripts.policy, inputs, tools, names, progress)
+    script = await _prepare_script(call, scripts.policy, tools, names, progress)
 
     async def call_tool(name: str, arguments: str) -> CallAnswer:
         result = await _call_tool(scripts, tools, progress, name, arguments)
@@ -134,7 +132,6 @@ async def _execute(call: ToolInput, scripts: Scripts, inputs: Inputs, progress: 
 async def _prepare_script(
     call: ToolInput,
     policy: CodePolicy,
-    inputs: Inputs,
     tools: Mapping[str, ScriptTool],
     names: Collection[str],
     progress: Progress,
@@ -144,7 +141,7 @@ async def _prepare_script(
     `names` are those in the script. If the model may not see its inputs, the check before the run is the only place
     for mistakes.
     """
-    code, uses_tools = progress.code, "tools" in names
+    code, inputs, uses_tools = progress.code, progress.inputs, "tools" in names
     used = [given for given in inputs.inputs if given.name in names]
     for given in used:
         progress.budget.take(len(given.blob))
@@ -163,7 +160,7 @@ async def _prepare_script(
         selected, prelude = select_tools(code, tools), ""
         if used or uses_tools:
             prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
-        stubs = write_stubs(selected, (given.name for given in inputs.inputs)) if is_checked else None
+        stubs = write_stubs(selected, inputs.names) if is_checked else None
         return code if "print" in names else return_changed(code), prelude, stubs
 
     returning, prelude, stubs = await run_fairly(call.namespace, write_declarations)
@@ -221,20 +218,20 @@ async def _convert_result(name: str, result: ScriptToolResult, progress: Progres
     return {"return_value": await run_by_size(len(value), read_result, principal=principal)}
 
 
-async def _reply(call: ToolInput, inputs: Inputs, progress: Progress, value: bytes) -> Content:
+async def _reply(call: ToolInput, progress: Progress, value: bytes) -> Content:
     """Return the printed text and the value: a small one as it is, others as a notice."""
     printed = progress.text
     blocks: list[str] = []
     if printed and progress.preview:
         blocks.append(printed)
     elif printed:
-        saved = await save_value(call, _build_value(inputs, progress, msgspec.json.encode(printed)))
+        saved = await save_value(call, _build_value(progress, msgspec.json.encode(printed)))
         blocks.append(
             f"The printed text is not shown, because a value that the script read has no preview:\n{saved.notice}"
         )
     is_whole = progress.preview and progress.printed_characters <= progress.most_printed
     if value != b"null":
-        returned = _build_value(inputs, progress, value)
+        returned = _build_value(progress, value)
         shown = show(call, returned)
         is_whole = is_whole and shown is not None
         blocks.append((await save_value(call, returned)).notice if shown is None else shown)
@@ -247,8 +244,8 @@ async def _reply(call: ToolInput, inputs: Inputs, progress: Progress, value: byt
     return build_text_content(*blocks)
 
 
-def _build_value(inputs: Inputs, progress: Progress, value: bytes) -> NewValue:
-    paths = (*inputs.paths, *(path for _, path in progress.stored))
+def _build_value(progress: Progress, value: bytes) -> NewValue:
+    paths = (*progress.inputs.paths, *(path for _, path in progress.stored))
     return NewValue(
         (value,),
         labels=(progress.labels,),
@@ -258,7 +255,7 @@ def _build_value(inputs: Inputs, progress: Progress, value: bytes) -> NewValue:
     )
 
 
-async def _reply_hidden(call: ToolInput, inputs: Inputs, progress: Progress, outcome: Outcome) -> Content:
+async def _reply_hidden(call: ToolInput, progress: Progress, outcome: Outcome) -> Content:
     """Store the returned value or the failure, and return only its path: an error message may depend on the values."""
     value = outcome.value
     if outcome.failure:
@@ -266,7 +263,7 @@ async def _reply_hidden(call: ToolInput, inputs: Inputs, progress: Progress, out
         value = msgspec.json.encode(failed)
     elif value == b"null":
         value = msgspec.json.encode({"returned": None, "printed": progress.text})
-    return await save_hidden(call, _build_value(inputs, progress, value))
+    return await save_hidden(call, _build_value(progress, value))
 
 
 _DESCRIPTION: Final = (
