@@ -16,7 +16,7 @@ from mcp_mirror.paths import MemoryPath, unescape_token
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.patterns import lazy_pattern
-from mcp_mirror.types import Buffer
+from mcp_mirror.types import Buffer, JsonToken, Location
 
 NULL: Final = frozenset({"null", "None"})
 """Names of keys that no value has; a comparison with one is a comparison with null, as it was meant."""
@@ -44,8 +44,8 @@ _SAMPLED: Final = 20
 
 Node = Mapping[str, Any]
 """A part of a parsed expression."""
-Location = tuple[str | int | None, ...]
-"""Keys of objects and positions in arrays; None means all members of an object."""
+_GeneralLocation = tuple[JsonToken | None, ...]
+"""A place as `Location`, but None means all members of an object."""
 
 
 def quote_key(name: str) -> str:
@@ -123,7 +123,7 @@ def _find_text_with_key(value: Any, name: str) -> str | None:
     return None
 
 
-def _explain_part(node: Node, value: Any, above: Location = ()) -> str | None:
+def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str | None:
     """Explain why a part of an expression finds nothing in `value`; None if it may find something.
 
     A chain such as `data.rows[].id` is followed from its first part on, as long as its parts select keys. `above` has
@@ -150,7 +150,7 @@ def _explain_part(node: Node, value: Any, above: Location = ()) -> str | None:
     return None
 
 
-def _explain_key(name: str, value: Any, above: Location) -> str | None:
+def _explain_key(name: str, value: Any, above: _GeneralLocation) -> str | None:
     path = _format_location(above)
     if isinstance(value, dict) and name not in value:
         place = _find_place(value, name, above)
@@ -173,7 +173,7 @@ def _read_keys(node: Node) -> tuple[str, ...] | None:
     return None if None in parts else tuple(key for part in parts if part for key in part)
 
 
-def _name_rows(value: Mapping[str, Any], above: Location) -> str:
+def _name_rows(value: Mapping[str, Any], above: _GeneralLocation) -> str:
     """The place of an object's first array of objects, or an expression for an array of its members."""
     place = _find_rows(value)
     located = _format_location((*above, *place))
@@ -196,7 +196,7 @@ def _find_rows(value: Mapping[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _find_place(value: Any, name: str, above: Location) -> str | None:
+def _find_place(value: Any, name: str, above: _GeneralLocation) -> str | None:
     """The expression for the first object, and its key; None without one."""
     for location, inner in _walk_value(value):
         if isinstance(inner, dict) and name in inner:
@@ -205,7 +205,7 @@ def _find_place(value: Any, name: str, above: Location) -> str | None:
     return None
 
 
-def _generalize(value: Any, location: Location) -> Iterator[str | int | None]:
+def _generalize(value: Any, location: Location) -> Iterator[JsonToken | None]:
     """Yield the tokens of a location, with None in place of the key of one record among others."""
     for token, following in zip(location, (*location[1:], None), strict=True):
         samples = [*islice(value.values(), _SAMPLED)] if isinstance(value, dict) else []
@@ -216,17 +216,17 @@ def _generalize(value: Any, location: Location) -> Iterator[str | int | None]:
         value = value[token]
 
 
-def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def _walk_value(value: Any) -> Iterator[tuple[Location, Any]]:
     """Yield a value and the values within it with their locations, those of the highest levels first.
 
     Of an array, only the first item counts: the others resemble it.
     """
-    waiting: deque[tuple[tuple[str | int, ...], Any]] = deque([((), value)])
+    waiting: deque[tuple[Location, Any]] = deque([((), value)])
     seen = 1
     while waiting:
         location, node = waiting.popleft()
         yield location, node
-        children: Iterable[tuple[str | int, Any]] = node.items() if isinstance(node, dict) else ()
+        children: Iterable[tuple[JsonToken, Any]] = node.items() if isinstance(node, dict) else ()
         if isinstance(node, list):
             children = enumerate(node[:1])
         for token, child in children:
@@ -235,7 +235,7 @@ def _walk_value(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
                 seen += 1
 
 
-def _format_location(location: Location) -> str:
+def _format_location(location: _GeneralLocation) -> str:
     """The expression for a location: all items of an array, and all members of an object for None."""
     written = ""
     for token in location:

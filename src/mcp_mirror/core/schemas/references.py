@@ -44,7 +44,7 @@ _MAX_DEPTH: Final = 64
 _MAX_TOKENS: Final = 1_000
 """Steps of a reference; no definition is that deep."""
 
-Pointer = tuple[str, ...]
+JsonPointer = tuple[str, ...]
 """The keys on the way to a place in a schema."""
 
 
@@ -117,7 +117,7 @@ class References(msgspec.Struct, frozen=True, dict=True):
                 found = None if pointer is None else self.at(pointer)
                 yield _ANYTHING if found is None else found
 
-    def pointer(self, reference: Any) -> Pointer | None:
+    def pointer(self, reference: Any) -> JsonPointer | None:
         """The path of keys to a reference's target; None for a target in another document."""
         if not isinstance(reference, str):
             return None
@@ -132,7 +132,7 @@ class References(msgspec.Struct, frozen=True, dict=True):
             return None if tokens else self._anchors.get(name)
         return tuple(unescape_token(unquote(token)) for token in tokens)
 
-    def at(self, pointer: Pointer) -> Any:
+    def at(self, pointer: JsonPointer) -> Any:
         """The value at a path of keys; None if it does not exist."""
         found: Any = self.root
         for token in pointer:
@@ -144,7 +144,7 @@ class References(msgspec.Struct, frozen=True, dict=True):
         return found
 
     @cached_property
-    def _anchors(self) -> Mapping[str, Pointer]:
+    def _anchors(self) -> Mapping[str, JsonPointer]:
         named = ((subschema.get(word), at) for at, subschema in _walk_subschemas(self.root, ()) for word in ANCHORS)
         return {name: at for name, at in named if isinstance(name, str)}
 
@@ -168,7 +168,7 @@ def find_applicable_schemas(
         stack += reversed(below)
 
 
-def _walk_subschemas(subschema: Any, at: Pointer) -> Iterator[tuple[Pointer, Schema]]:
+def _walk_subschemas(subschema: Any, at: JsonPointer) -> Iterator[tuple[JsonPointer, Schema]]:
     """All subschemas with their paths, except those with an `$id` of their own."""
     if not isinstance(subschema, dict) or len(at) > 2 * _MAX_DEPTH or (at and "$id" in subschema):
         return
@@ -200,10 +200,10 @@ def drop_unused_definitions(schema: Schema) -> Schema:
     return kept
 
 
-def _find_definitions_in_use(schema: Schema) -> set[Pointer] | None:
+def _find_definitions_in_use(schema: Schema) -> set[JsonPointer] | None:
     """The paths of the definitions that references reach; None if that is not known."""
     references = References(schema)
-    reached: set[Pointer] = set()
+    reached: set[JsonPointer] = set()
     pending: list[Any] = [{key: value for key, value in schema.items() if key not in (*_DEFINITIONS, "$id")}]
     while pending:
         node = pending.pop()
@@ -239,9 +239,9 @@ def move_targets(schema: Schema) -> Schema:
     return moved | {word: {**as_mapping(known), **added}}
 
 
-def _find_targets_to_move(references: References) -> dict[Pointer, None]:
+def _find_targets_to_move(references: References) -> dict[JsonPointer, None]:
     """The paths of the targets that have to move, each once."""
-    moved: dict[Pointer, None] = {}
+    moved: dict[JsonPointer, None] = {}
     for at, subschema in _walk_subschemas(references.root, ()):
         for reference in (subschema[word] for word in REFERENCES if at and word in subschema):
             pointer = references.pointer(reference)
@@ -250,14 +250,14 @@ def _find_targets_to_move(references: References) -> dict[Pointer, None]:
     return moved
 
 
-def _is_kept(reference: str, pointer: Pointer) -> bool:
+def _is_kept(reference: str, pointer: JsonPointer) -> bool:
     if not reference.partition("#")[2].startswith("/"):  # an anchor moves with its schema
         return pointer[0] not in ROOT_COMBINATORS
     return len(pointer) == 2 and pointer[0] in _KEPT_KEYWORDS  # noqa: PLR2004  # the keyword and the name
 
 
-def _name_definitions(pointers: list[Pointer], known: Any) -> dict[Pointer, str]:
-    names: dict[Pointer, str] = {}
+def _name_definitions(pointers: list[JsonPointer], known: Any) -> dict[JsonPointer, str]:
+    names: dict[JsonPointer, str] = {}
     taken = set(as_mapping(known))
     numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(2))
     for pointer in pointers:
@@ -273,7 +273,7 @@ class _Mover(msgspec.Struct, frozen=True, dict=True):
     """Replaces moved schemas, and references to them, by references to their new places."""
 
     references: References
-    targets: Mapping[Pointer, str]
+    targets: Mapping[JsonPointer, str]
 
     @cached_property
     def _moved(self) -> Mapping[int, str]:
