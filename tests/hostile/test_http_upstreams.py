@@ -8,12 +8,14 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import httpx2
 import pytest
 from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData
 from removed_files import wait_until_left
 from samples import sample
 from waiting import until
@@ -22,6 +24,7 @@ from mcp_mirror.payload.spool import Spool
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.transports.http_bodies import BodyReader, StreamPosition
 from mcp_mirror.upstreams.transports.payloads import PayloadBypass
+from mcp_mirror.upstreams.transports.requests import PendingRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,10 +116,10 @@ class Upstream:
 
     async def pour(self, writer: asyncio.StreamWriter, _identity: Any) -> None:
         """Send a long body."""
-        for count in range(200):
+        for number in range(200):
             writer.write(b" " * MIB)
             await writer.drain()
-            self.sent = max(self.sent, count * MIB)
+            self.sent = max(self.sent, number * MIB)
 
 
 @asynccontextmanager
@@ -548,6 +551,42 @@ async def test_events_that_are_not_messages_leave_nothing(tmp_path: Path) -> Non
             assert position.last_id == b"1"
         assert receiver.statistics().current_buffer_used == 0
         wait_until_left(spool.directory, 0, 0)
+
+
+async def test_a_pass_of_the_event_loop_handles_few_parts_of_bodies(tmp_path: Path) -> None:
+    passes, handled = count(), Counter[int]()
+    now = 0
+
+    class Body(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _ in range(20):
+                handled[now] += 1
+                yield b" " * 1000
+
+    async def count_passes() -> None:
+        nonlocal now
+        while True:
+            now = next(passes)
+            await anyio.lowlevel.checkpoint()
+
+    async def read() -> None:
+        bypass, request = PayloadBypass(), PendingRequest("tools/call", (b"{}",))
+        bypass.begin(request)
+        await BodyReader(bypass, spool, sender).read_json(httpx2.Response(200, stream=Body()), request.id)
+        assert isinstance(request.outcome, ErrorData)
+
+    sender, receiver = anyio.create_memory_object_stream[SessionMessage | Exception]()
+    with Spool(WirePolicy(), tmp_path) as spool, sender, receiver:
+        async with anyio.create_task_group() as counting:
+            counting.start_soon(count_passes)
+            async with anyio.create_task_group() as reading:
+                for _ in range(10):
+                    reading.start_soon(read)
+            counting.cancel_scope.cancel()
+    assert sum(handled.values()) == 200
+    beginnings, *others = handled.values()
+    assert beginnings <= 30  # the first part needs no turn
+    assert max(others) <= 5
 
 
 @pytest.mark.parametrize("delay", [b"-1", b"9" * 400, b"soon"])

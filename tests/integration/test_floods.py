@@ -60,6 +60,25 @@ async def test_the_reader_rests_after_unsolicited_messages_only(*, is_response: 
     assert rested >= 0.01 or is_response
 
 
+async def test_readers_that_share_a_connection_rest_at_the_same_time() -> None:
+    flood, worked = Flood(), list[float]()
+
+    async def read() -> None:
+        for _ in range(10):
+            flood.pacer.begin()
+            began = perf_counter()
+            while perf_counter() - began < 0.001:
+                pass
+            worked.append(perf_counter() - began)
+            await flood.pacer.end()
+
+    began = perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(read)
+    assert sum(worked) < 0.4 * (perf_counter() - began)
+
+
 def test_one_line_of_each_kind_is_logged_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     clock = Clock(0.0)

@@ -38,7 +38,7 @@ _NO_SEPARATOR: Final = bytes(byte for byte in range(256) if not chr(byte).isasci
 
 
 class Pacer:
-    """Lets other tasks run after each slice of work."""
+    """Lets other tasks run after each slice of work. Tasks that share a pacer rest at the same time."""
 
     def __init__(self, rest: float = 0.0) -> None:
         """Start without work.
@@ -48,6 +48,8 @@ class Pacer:
         self._rest = rest
         self._began: float | None = None
         self._spent = 0.0
+        self._rested = 0.0
+        """The end of the rest."""
         self._pieces = 0
         """Pieces of work since other tasks ran."""
 
@@ -65,11 +67,14 @@ class Pacer:
             self._spent += monotonic() - self._began
         self._pieces += 1
         if self._spent >= _SLICE:
-            spent, self._spent, self._pieces = self._spent, 0.0, 0
-            await anyio.sleep(self._rest * spent)
+            self._rested = max(self._rested, monotonic()) + self._rest * self._spent
+            self._spent, self._pieces = 0.0, 0
+            await anyio.lowlevel.checkpoint()
         elif self._pieces == _PIECES:
             self._pieces = 0
             await anyio.lowlevel.checkpoint()
+        while (pause := self._rested - monotonic()) > 0:  # noqa: ASYNC110  # other tasks extend the rest
+            await anyio.sleep(pause)
 
 
 T = TypeVar("T")

@@ -1,6 +1,5 @@
 """Receives the bodies of HTTP requests: within a time, at a minimum speed, and fairly between principals."""
 
-import asyncio
 from typing import Final
 
 import anyio
@@ -12,12 +11,10 @@ from mcp_mirror.payload.spool import Frame, Spool, SpoolCollector
 from mcp_mirror.server.http.connections import find_connection
 from mcp_mirror.server.http.rejected_requests import reject
 from mcp_mirror.server.request_context import HttpRequest
-from mcp_mirror.system.fair_queue import FairQueue
+from mcp_mirror.system.fair_turns import wait_for_turn
 
 _MIN_BYTES_PER_SECOND: Final = 1024
 """The average speed of a body that takes longer than `limits.body_timeout`."""
-_PARTS_AT_ONCE: Final = 4
-"""Parts of bodies, of up to 256 KiB, that a pass of the event loop handles."""
 
 
 class RequestBodies:
@@ -25,8 +22,6 @@ class RequestBodies:
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._turns = FairQueue(_PARTS_AT_ONCE)
-        """Turns of principals to handle a part of a body."""
 
     async def receive(self, request: HttpRequest, receive: Receive) -> Frame:
         """Return the body of a request.
@@ -65,18 +60,9 @@ class RequestBodies:
                 raise ClientDisconnect
             part = message.get("body", b"")
             size += len(part)
-            deadline += len(part) / _MIN_BYTES_PER_SECOND + await self._wait_for_turn(namespace)
+            received = anyio.current_time()
+            await wait_for_turn(namespace)
+            deadline += len(part) / _MIN_BYTES_PER_SECOND + anyio.current_time() - received
             collector.add(part)
             # A body over the limit is received with the id at its end, but not without an end.
             has_more = message.get("more_body", False) and size <= 2 * self._spool.policy.max_message_bytes
-
-    async def _wait_for_turn(self, namespace: str) -> float:
-        """Wait until a part of a body may be handled, and return the seconds: few parts in each pass of the event loop.
-
-        Without a turn the client's connection is not read, so its body waits with the client.
-        """
-        began = anyio.current_time()
-        if not self._turns.try_enter(namespace, _PARTS_AT_ONCE):
-            await self._turns.wait(namespace, _PARTS_AT_ONCE, None)
-        asyncio.get_running_loop().call_soon(self._turns.release, namespace)
-        return anyio.current_time() - began

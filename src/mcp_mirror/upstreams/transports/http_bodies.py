@@ -21,6 +21,7 @@ from mcp_mirror.payload.content_encodings import decode_body
 from mcp_mirror.payload.framing import EventReader, ServerSentEvent
 from mcp_mirror.payload.json_rpc import RequestId
 from mcp_mirror.payload.spool import Frame, Spool, SpooledFrame, frame_id, is_json_rpc
+from mcp_mirror.system.fair_turns import wait_for_turn
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.upstreams.transports.network_errors import (
     FailureKind,
@@ -85,6 +86,7 @@ class BodyReader:
         self._requests_of_sdk: dict[RequestId, anyio.CancelScope] = {}
         """Those without a response."""
         self._log = RepeatedLog(_logger)
+        self._sender = f"upstream {id(self)}"
         self.on_endpoint: Callable[[bytes], object] = lambda _address: None
         """Called with the address for messages, of the older transport."""
         self.taking: RequestId | None = None
@@ -125,6 +127,8 @@ class BodyReader:
         """
         with closing(self._spool.collector()) as collector:
             async for chunk in decode_body(response, self._spool.policy):
+                if collector.size:
+                    await wait_for_turn(self._sender)
                 collector.add(chunk)
             frame = collector.take()
         kind = FailureKind.INVALID
