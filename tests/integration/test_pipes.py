@@ -5,9 +5,12 @@ import os
 import socket
 import stat
 import sys
+import termios
 import tracemalloc
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -21,6 +24,12 @@ from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.mapped_files import map_file
 
 BOUND = 20
+
+
+def _count_unread(descriptor: int) -> int:
+    unread = array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, unread)
+    return unread[0]
 
 
 @dataclass
@@ -82,6 +91,30 @@ async def test_a_file_without_an_end_does_not_stop_other_tasks(tmp_path: Path) -
             await anyio.lowlevel.checkpoint()  # the source begins to read
             tasks.cancel_scope.cancel()
         source.close()
+
+
+async def test_a_pass_of_the_event_loop_reads_parts_of_few_long_messages(tmp_path: Path) -> None:
+    pipes = [os.pipe() for _ in range(12)]
+    with Spool(WirePolicy(), tmp_path) as spool, anyio.fail_after(BOUND):
+        sources = [LineSource(reading, spool.collector()) for reading, _ in pipes]
+        async with anyio.create_task_group() as tasks:
+            for source, (_, writing) in zip(sources, pipes, strict=True):
+                tasks.start_soon(source.receive)
+                os.write(writing, b"the beginning of a long message")
+            while any(_count_unread(reading) for reading, _ in pipes):
+                await anyio.lowlevel.checkpoint()
+            for _, writing in pipes:
+                os.write(writing, b"x" * 60_000)
+            unread = [len(pipes)]
+            while unread[-1]:
+                await anyio.lowlevel.checkpoint()
+                unread.append(sum(_count_unread(reading) > 0 for reading, _ in pipes))
+            tasks.cancel_scope.cancel()
+        for source in sources:
+            source.close()
+    for _, writing in pipes:
+        os.close(writing)
+    assert max(before - after for before, after in pairwise(unread)) <= 5
 
 
 async def test_a_closed_source_keeps_no_memory_for_messages(tmp_path: Path) -> None:

@@ -33,11 +33,13 @@ from mcp_mirror.payload.floods import REST
 from mcp_mirror.payload.framing import LineReader
 from mcp_mirror.payload.json_rpc import chunks_of, line_of, replace_line_breaks
 from mcp_mirror.payload.spool import Frame, SpoolCollector
+from mcp_mirror.system.fair_turns import wait_for_turn
 from mcp_mirror.system.pages import Pages
-from mcp_mirror.system.resources import PIPE_BYTES
 from mcp_mirror.system.slices import Pacer
 from mcp_mirror.types import Buffer, Segments
 
+_READ_AT_ONCE: Final = 1 << 18
+"""Bytes of one read: a piece of a long message that is handled in a pass of the event loop."""
 _AT_ONCE: Final = 1 << 15
 """Bytes that are split into lines at once."""
 _TAKEN_AT_ONCE: Final = 16
@@ -65,6 +67,7 @@ class LineSource:
         self.take: Callable[[Frame], bool] = lambda _frame: False
         self._descriptor = descriptor
         self._collector = collector
+        self._sender = f"descriptor {descriptor}"
         self._lines: LineReader[Frame] = LineReader(collector)
         self._ready: deque[Frame] = deque()
         self._unread = memoryview(b"")
@@ -78,7 +81,7 @@ class LineSource:
         self._watching_loop: asyncio.AbstractEventLoop | None = None
         """The loop that watches the descriptor. It does so between reads too, because each change is a system call."""
         self._is_regular_file = False
-        self._buffer = bytearray(PIPE_BYTES if sys.platform != "win32" else 0)
+        self._buffer = bytearray(_READ_AT_ONCE if sys.platform != "win32" else 0)
         """Reused, because new memory for each read of a large message costs as much as the read."""
         self._thread = _DaemonThread()
         """Reads on Windows."""
@@ -118,12 +121,14 @@ class LineSource:
             anyio.EndOfStream: The stream has ended.
             OSError: The descriptor cannot be read.
         """
+        if self._collector.size:  # of a message that has begun to arrive
+            await wait_for_turn(self._sender)
         if self._ended:
             raise anyio.EndOfStream
         if sys.platform == "win32":
             with anyio.CancelScope() as scope:
                 self._interrupt = scope.cancel
-                data = await self._thread.run(partial(os.read, self._descriptor, PIPE_BYTES))
+                data = await self._thread.run(partial(os.read, self._descriptor, _READ_AT_ONCE))
                 self._take(data, len(data))
         else:
             await self._read_when_readable(asyncio.get_running_loop())
@@ -173,7 +178,7 @@ class LineSource:
         except Exception as error:  # noqa: BLE001  # the waiting task raises it
             self._arrival.set_exception(error)
         else:
-            if self._ready or self._unread:
+            if self._ready or self._unread or self._collector.size:
                 self._arrival.set_result(None)
 
     def _take(self, data: bytes | bytearray, size: int) -> None:
