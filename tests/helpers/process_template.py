@@ -34,7 +34,12 @@ from typing import Final
 
 PRELOADED: Final = (
     "anyio._backends._asyncio",
+    "anyio._core._signals",
+    "anyio._core._subprocesses",
     "anyio.streams.tls",
+    "encodings.ascii",
+    "encodings.utf_8_sig",
+    "importlib.resources.readers",
     "mcp_mirror.__main__",
     "mcp_mirror.app",
     "mcp_mirror.cli.main",
@@ -55,6 +60,10 @@ PRELOADED: Final = (
     "mcp_mirror.upstreams.transports.http",
     "mcp_mirror.upstreams.transports.stdio",
     "mcp.server.mcpserver",
+    "rich._emoji_codes",
+    "rich.logging",
+    "typer._adapters",
+    "typer._click.decorators",
     "uvicorn",
     "uvicorn.lifespan.on",
 )
@@ -241,9 +250,15 @@ def run(request: Request) -> None:
     sys.exit(code)
 
 
-if __name__ == "__main__":
+def preload() -> None:
+    """Import what the programs import, and let OpenSSL load what the first key needs."""
     for module in PRELOADED:
         import_module(module)
+    import_module("mcp.server.request_state").RequestStateSecurity(keys=[bytes(32)])
+
+
+if __name__ == "__main__":
+    preload()
     gc.collect()
     gc.freeze()
     request = None
