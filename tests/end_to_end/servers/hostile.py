@@ -1,4 +1,4 @@
-"""A hostile upstream, based on raw.py: `python -m tests.end_to_end.servers.hostile ok`.
+"""A hostile upstream, based on raw_behaviours.py: `python -m tests.end_to_end.servers.hostile ok`.
 
 Each tool is one attack, and the list of tools contains more. After the attack, most tools answer `done`, so that a test
 sees what came through.
@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from tests.end_to_end.servers import raw
+from tests.end_to_end.servers import raw_behaviours as raw
 
 JSON = '{"jsonrpc":"2.0",'
 DONE = raw.content("done")

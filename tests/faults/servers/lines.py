@@ -1,7 +1,7 @@
-"""An upstream over stdio with a tool for each fault: `python -m tests.faults.servers.lines ok`, based on raw.py.
+"""An upstream over stdio with a tool for each fault: `python -m tests.faults.servers.lines ok`.
 
-In the environment: `WITNESS`, the port for reports; `DOWN`, a file with which the process exits at its start; `ERA`,
-2026 for the newer protocol version.
+It extends raw_behaviours.py. In the environment: `WITNESS`, the port for reports; `DOWN`, a file with which the process
+exits at its start; `ERA`, 2026 for the newer protocol version.
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.servers import raw
+from tests.end_to_end.servers import raw_behaviours as raw
 from tests.faults.servers.reports import report
 
 MODERN = os.environ.get("ERA") == "2026"
