@@ -116,20 +116,25 @@ async def test_calls_tokens_requests_and_refusals_are_counted(
 async def test_reconnects_circuit_breakers_and_open_calls_are_exported(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
-    port, started, end = free_port(), tmp_path / "started", tmp_path / "end"
-    upstreams = {"raw": raw(scope="shared"), "broken": {"command": "/nonexistent"}}
+    port, started, end, program = free_port(), tmp_path / "started", tmp_path / "end", tmp_path / "python"
+    program.symlink_to(sys.executable)
+    upstreams = {"raw": raw(scope="shared"), "broken": {**raw(scope="shared"), "command": str(program)}}
     config = configured(upstreams, server={"metrics": f"127.0.0.1:{port}"})
     async with serve(config) as served, Client(served.url) as client:
-        await client.call_tool("die_mirrored", {})
+        await client.call_tool("raw_die_mirrored", {})
+        assert not (await client.call_tool("broken_hear_mirrored", {})).is_error
+        program.unlink()
+        await client.call_tool("broken_die_mirrored", {})
+        for _ in range(4):  # each call tries to connect again
+            assert (await client.call_tool("broken_hear_mirrored", {})).is_error
         arguments = {"started": str(started), "until": str(end)}
-        call = asyncio.create_task(client.call_tool("hang_mirrored", arguments))
+        call = asyncio.create_task(client.call_tool("raw_hang_mirrored", arguments))
         await until(started.exists)
         samples = await export(http, port)
         end.touch()
         await call
-        name = "mcp_mirror_upstream_open_circuit_breakers"
-        await until(lambda: export(http, port), lambda found: found(name, upstream="broken"))
     assert samples("mcp_mirror_inflight_calls") == 1
+    assert samples("mcp_mirror_upstream_open_circuit_breakers", upstream="broken") == 1
     assert samples("mcp_mirror_upstream_inflight_requests", upstream="raw") == 1
     assert samples("mcp_mirror_upstream_connects_total", upstream="raw", result="opened") == 2
     assert samples("mcp_mirror_upstream_disconnects_total", upstream="raw") == 1
@@ -137,7 +142,7 @@ async def test_reconnects_circuit_breakers_and_open_calls_are_exported(
     assert samples("mcp_mirror_upstream_state", upstream="broken", state="down") == 1
     assert samples("mcp_mirror_sessions") is not None
     error = "mcp_client_operation_duration_seconds_count"
-    assert samples(error, gen_ai_tool_name="die", error_type="connection_lost") == 1
+    assert samples(error, gen_ai_tool_name="die", upstream="raw", error_type="connection_lost") == 1
 
 
 async def test_metrics_admit_addresses_and_allowed_names_only(

@@ -12,6 +12,9 @@ class HeldConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self.received = b""
         self.over = asyncio.Event()
+        self.writable = asyncio.Event()
+        """Set unless much that was written has not been sent; also set when the connection is over."""
+        self.writable.set()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -21,8 +24,15 @@ class HeldConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received += data
 
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the base class's name
         self.over.set()
+        self.writable.set()
 
 
 class Holder:
@@ -57,5 +67,5 @@ async def holding(url: str) -> AsyncIterator[Holder]:
         yield holder
     finally:
         for connection in holder.open:
-            if connection.transport is not None:
+            if connection.transport is not None and not connection.over.is_set():
                 connection.transport.abort()

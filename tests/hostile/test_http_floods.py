@@ -185,9 +185,10 @@ async def test_a_body_without_an_end_is_refused(configured: Configured, serve: S
         connection = await holder.hold(WHOLE + bearer + framing + b"\r\n\r\n")
         async with asyncio.timeout(BOUND):
             while not connection.over.is_set():
-                if connection.transport and connection.transport.get_write_buffer_size() < MIB:
-                    connection.transport.write(chunk)
-                await asyncio.sleep(0)
+                assert connection.transport is not None
+                connection.transport.write(chunk)
+                await asyncio.sleep(0)  # the connection may have ended
+                await connection.writable.wait()
         assert connection.received.startswith(b"HTTP/1.1 413")
         assert b"`limits.max_message_bytes`" in connection.received
 

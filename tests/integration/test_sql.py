@@ -23,6 +23,7 @@ from mcp_mirror.query.sql_tables import TableSource, load_table
 from mcp_mirror.types import FileSpan, Span
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 duckdb = pytest.importorskip("duckdb")
@@ -1029,14 +1030,23 @@ def test_a_query_reads_nothing_but_its_tables(statement: str, tmp_path: Path) ->
     assert variable_of_python == [1]
 
 
-@pytest.mark.parametrize("statement", [*STATEMENTS, *READS])
-def test_the_locked_database_refuses_it_without_the_check_of_the_query(statement: str, tmp_path: Path) -> None:
-    variable_of_python = [1]
+@pytest.fixture(scope="module")
+def locked_database() -> Iterator[Any]:
+    """A locked database with one table."""
     with open_database() as database:
         load_table(database, TableSource("o", encode(OBJECTS)), encode(OBJECTS))
         lock_database(database)
-        with pytest.raises(duckdb.Error) as error:
-            database.execute(prepared(statement, tmp_path)).fetchall()
+        yield database
+
+
+@pytest.mark.parametrize("statement", [*STATEMENTS, *READS])
+def test_the_locked_database_refuses_it_without_the_check_of_the_query(
+    statement: str, tmp_path: Path, locked_database: Any
+) -> None:
+    variable_of_python = [1]
+    with pytest.raises(duckdb.Error) as error:
+        locked_database.execute(prepared(statement, tmp_path)).fetchall()
+    assert locked_database.execute("SELECT id, name FROM o").fetchall() == [(1, "a"), (2, "b")]
     assert CANARY not in str(error.value)
     assert [one.name for one in tmp_path.iterdir()] == ["secret.csv"]
     assert variable_of_python == [1]
