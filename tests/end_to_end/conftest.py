@@ -350,13 +350,18 @@ async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_lines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
-    """Opens a gateway with a client by hand once for all tests of a module that give the same configuration."""
+    """Opens a gateway with a client by hand once for all tests of a module that give the same configuration.
+
+    With `greets=False`, the client has not sent a handshake: its tests make requests of 2026-07-28.
+    """
 
     @asynccontextmanager
     async def start(folder: Path, upstreams: dict[str, Any], sections: dict[str, Any]) -> AsyncIterator[Lines]:
+        greets = sections.pop("greets", True)
         config = _write_config(folder, upstreams, **sections)
         async with run_command(start_command, "serve", "--config", str(config)) as lines:
-            await lines.greet()
+            if greets:
+                await lines.greet()
             yield lines
 
     async with _shared(tmp_path_factory, start) as get:

@@ -47,6 +47,7 @@ from tests.end_to_end.conftest import (
     raw,
     run,
     serve,
+    shared_lines,
 )
 from tests.load import slowness
 
@@ -62,6 +63,7 @@ __all__ = [
     "raw",
     "run",
     "serve",
+    "shared_lines",
 ]
 
 ROOT = Path(__file__).parents[2]

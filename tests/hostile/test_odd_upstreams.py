@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
 from time import monotonic
@@ -36,14 +37,34 @@ def result(text: str) -> str:
 @pytest.fixture
 def odd(tmp_path: Path) -> Odd:
     """An upstream that writes chosen lines; see `servers/odd.py`."""
+    return partial(odd_upstream, tmp_path)
 
-    def upstream(version: str, **lines: list[str]) -> dict[str, Any]:
-        file = tmp_path / "lines.json"
-        file.write_text(json.dumps(lines))
-        script = str(Path(__file__).parent / "servers" / "odd.py")
-        return {"command": sys.executable, "args": ["-S", script, version, str(file)]}
 
-    return upstream
+def odd_upstream(folder: Path, version: str, **lines: list[str]) -> dict[str, Any]:
+    file = folder / "lines.json"
+    file.write_text(json.dumps(lines))
+    script = str(Path(__file__).parent / "servers" / "odd.py")
+    return {"command": sys.executable, "args": ["-S", script, version, str(file)]}
+
+
+def shared(name: str) -> Callable[[Any], Any]:
+    """Run the cases of a test in one process, before one gateway of the module."""
+
+    def mark(test: Any) -> Any:
+        return pytest.mark.asyncio(loop_scope="module")(pytest.mark.xdist_group(name)(test))
+
+    return mark
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Odd:
+    """An upstream whose lines differ by the argument `case` of a call; the same one for the same name."""
+
+    @cache
+    def folder_of(_name: str) -> Path:
+        return tmp_path_factory.mktemp("cases")
+
+    return lambda name, version, lines: odd_upstream(folder_of(name), version, **lines)
 
 
 @pytest.mark.slow
@@ -161,21 +182,20 @@ ERRORS: Final = {
 }
 
 
+@shared("odd_answers")
 @pytest.mark.parametrize("answer", ERRORS)
 @pytest.mark.parametrize("size", sample([0, 2 * MIB], lambda size: not size), ids=["small", "large"])
 async def test_an_odd_answer_is_read_as_far_as_it_conforms(
-    configured: Configured, open_lines: OpenLines, odd: Odd, answer: str, size: int
+    shared_lines: Any, cases: Odd, answer: str, size: int
 ) -> None:
-    line = f'{{"jsonrpc":"2.0","id":$id,"padding":"{"x" * size}",{answer}}}'
-    async with open_lines(configured({"odd": odd(OLD, odd=[line], **{"prompts/get": [line]})})) as client:
-        await client.greet()
-        expected = ERRORS[answer] if answer != '"result":null' or not size else "neither a result nor an error"
-        assert expected in await client.text("odd_mirrored")
-        if "hello" not in expected:
-            message = json.loads(await client.request("prompts/get", '{"name":"p"}'))["error"]["message"]
-            assert message.rstrip(".") in expected or message.startswith(
-                "Upstream 'odd' sent an invalid answer to 'p'. "
-            )
+    lines = {one: [f'{{"jsonrpc":"2.0","id":$id,"padding":"{"x" * size}",{one}}}'] for one in ERRORS}
+    client: Lines = await shared_lines({"odd": cases(f"answers of {size}", OLD, lines)})
+    expected = ERRORS[answer] if answer != '"result":null' or not size else "neither a result nor an error"
+    assert expected in await client.text("odd_mirrored", {"case": answer})
+    if "hello" not in expected:
+        prompt = json.dumps({"name": "p", "arguments": {"case": answer}})
+        message = json.loads(await client.request("prompts/get", prompt))["error"]["message"]
+        assert message.rstrip(".") in expected or message.startswith("Upstream 'odd' sent an invalid answer to 'p'. ")
 
 
 @pytest.mark.parametrize("padding", [0, 40 * MIB])
@@ -228,28 +248,29 @@ INPUTS: Final = {
 }
 
 
+@shared("odd_inputs")
 @pytest.mark.parametrize("kind", INPUTS)
-async def test_an_odd_request_for_input_is_named(
-    configured: Configured, open_lines: OpenLines, odd: Odd, kind: str
-) -> None:
-    line, reason = INPUTS[kind]
-    async with open_lines(configured({"odd": odd(NEW, odd=[line])})) as client:
-        text = (await call_modern(client))["content"][0]["text"]
-        assert f"Upstream 'odd' requests input in a form that does not conform to {reason}" in text
+async def test_an_odd_request_for_input_is_named(shared_lines: Any, cases: Odd, kind: str) -> None:
+    lines = {one: [line] for one, (line, _) in INPUTS.items()}
+    client: Lines = await shared_lines({"odd": cases("inputs", NEW, lines)}, greets=False)
+    text = (await call_modern(client, arguments={"case": kind}))["content"][0]["text"]
+    assert f"Upstream 'odd' requests input in a form that does not conform to {INPUTS[kind][1]}" in text
 
 
-@pytest.mark.parametrize("request_", [ask(message="m"), ask(mode="url", message="m"), ask("sampling/createMessage")])
-async def test_an_upstream_learns_that_its_request_does_not_conform(
-    configured: Configured, open_lines: OpenLines, odd: Odd, request_: dict[str, Any]
-) -> None:
-    line = json.dumps({"jsonrpc": "2.0", "id": "q", **request_})
-    async with open_lines(configured({"odd": odd(OLD, odd=[line], response=[TELL])})) as client:
-        received = (await call_modern(client))["content"][0]["text"].partition("\n")[0]
-        error = json.loads(received)["error"]
-        assert (error["code"], error["message"]) == (
-            -32602,
-            f"The request does not conform to protocol version 2026-07-28: `{request_['method']}`.",
-        )
+REQUESTS: Final = (ask(message="m"), ask(mode="url", message="m"), ask("sampling/createMessage"))
+
+
+@shared("odd_requests")
+@pytest.mark.parametrize("at", range(len(REQUESTS)))
+async def test_an_upstream_learns_that_its_request_does_not_conform(shared_lines: Any, cases: Odd, at: int) -> None:
+    lines = {str(key): [json.dumps({"jsonrpc": "2.0", "id": "q", **one})] for key, one in enumerate(REQUESTS)}
+    client: Lines = await shared_lines({"odd": cases("requests", OLD, {**lines, "response": [TELL]})}, greets=False)
+    received = (await call_modern(client, arguments={"case": str(at)}))["content"][0]["text"].partition("\n")[0]
+    error = json.loads(received)["error"]
+    assert (error["code"], error["message"]) == (
+        -32602,
+        f"The request does not conform to protocol version 2026-07-28: `{REQUESTS[at]['method']}`.",
+    )
 
 
 REFUSED: Final[dict[str, tuple[str, str]]] = {

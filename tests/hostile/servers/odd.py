@@ -1,9 +1,9 @@
 """An upstream over stdio that writes chosen lines. `odd.py VERSION FILE`.
 
-FILE is a JSON object. Its keys are methods, names of tools for calls, `again` for calls that bring a state back, and
-`response` for responses; its values are the lines that the upstream writes for such a message. In a line `$id` is the
-id of the message, `$call` the id of the last call, `$received` the text of the message, and `$count` a number that
-differs in each message. A method without lines gets an ordinary answer.
+FILE is a JSON object. Its keys are methods, names of tools for calls, the argument `case` of calls, `again` for calls
+that bring a state back, and `response` for responses; its values are the lines that the upstream writes for such a
+message. In a line `$id` is the id of the message, `$call` the id of the last call, `$received` the text of the message,
+and `$count` a number that differs in each message. A method without lines gets an ordinary answer.
 """
 
 import json
@@ -53,7 +53,8 @@ def main() -> None:
         method, params = message.get("method", "response"), message.get("params") or {}
         identity = json.dumps(message.get("id"))
         call = identity if method == "tools/call" else call
-        keys = ("again" if "requestState" in params else "", params.get("name"), method)
+        case = (params.get("arguments") or {}).get("case")
+        keys = ("again" if "requestState" in params else "", case, params.get("name"), method)
         chosen = next((LINES[key] for key in keys if key in LINES), None)
         if chosen is not None:
             values = {"$id": identity, "$call": call, "$received": json.dumps(line), "$count": str(count)}
