@@ -118,6 +118,9 @@ def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, ad
         ("length(rows[?nothing == null])", "3"),
         ("rows[?k == 'c']", "[]"),
         ('rows[?contains(`["a"]`, k)].k', '["a"]'),
+        ("*[?n > `99`].k | []", '["a","b"]'),
+        ("*[?k == 'c']", "[[]]"),
+        ("*.*[0]", "[]"),
         ("not_null(t, nothing)", "true"),
     ],
 )
@@ -184,6 +187,14 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
             "prices.daily is an object, not an array: begin with values(prices.daily).",
         ),
         (BY_DAY, "length(prices.daily[].open)", "begin with values(prices.daily)."),
+        (
+            BY_DAY,
+            "length(prices.daily.*[?open > `3`])",
+            "prices.daily.* selects from each member, which is not an array: begin with values(prices.daily).",
+        ),
+        (BY_DAY, "prices.daily.*[0].open", "begin with values(prices.daily)."),
+        (BY_DAY, "prices.daily.*[?open > `3`][0].open | [0]", "begin with values(prices.daily)."),
+        (BY_NAME, "*[?age > `5`]", "* selects from each member, which is not an array: begin with values(@)."),
         (BY_DAY, "prices.more[0]", "prices.more is an object, not an array: begin with prices.more.rows."),
         (
             BY_DAY,

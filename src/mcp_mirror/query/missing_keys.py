@@ -137,7 +137,7 @@ def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str |
         return next(filter(None, parts), None)
     for at, child in enumerate(children):
         if at and kind != "subexpression":  # it is evaluated on each item
-            return None
+            return _explain_members(child, value, above) if kind == "value_projection" else None
         reason, keys = _explain_part(child, value, above), _read_keys(child)
         if reason or keys is None:
             return reason
@@ -148,6 +148,19 @@ def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str |
             named = _format_location(above) or "The value"
             return f"{named} is an object, not an array: begin with {_name_rows(value, above)}."
     return None
+
+
+def _explain_members(node: Node, value: Any, above: _GeneralLocation) -> str | None:
+    """Explain that `.*` selects from each member of an object what only arrays have, as in `days.*[?open]`."""
+    parent = node
+    while node["type"] in _CHAINS:
+        parent, node = node, node["children"][0]
+    if parent["type"] not in _OF_ARRAYS or node["type"] != "identity" or not isinstance(value, dict):
+        return None
+    if any(isinstance(member, list) for member in value.values()):
+        return None
+    each = _format_location((*above, None))
+    return f"{each} selects from each member, which is not an array: begin with {_name_rows(value, above)}."
 
 
 def _explain_key(name: str, value: Any, above: _GeneralLocation) -> str | None:
