@@ -357,6 +357,16 @@ def test_settings_of_a_wrapped_entry_stay_until_it_is_unwrapped(entry: dict[str,
     assert parse(file)["mcpServers"]["it"] == entry
 
 
+def test_an_installation_reports_wrapped_servers_whose_program_is_missing(write: Write) -> None:
+    moved = {"command": "/old/bin/mcp-mirror", "args": ["wrap", "--", "npx"]}
+    write(".cursor/mcp.json", json.dumps({"mcpServers": {"moved": moved, "new": {"command": "npx"}}}))
+    problem = "  problem: /old/bin/mcp-mirror does not exist; run `mcp-mirror uninstall` and `install` again\n"
+    ran = run("install", "cursor")
+    assert problem in ran.stderr
+    assert f"problem: {PROGRAM}" not in ran.stderr
+    assert problem in run("install", "cursor", "--dry-run").stderr
+
+
 def test_a_server_that_is_wrapped_already_is_named_as_such(write: Write) -> None:
     write(".cursor/mcp.json", json.dumps({"mcpServers": {"it": {"command": "npx"}}}))
     assert run("install", "cursor").exit_code == 0
@@ -710,9 +720,15 @@ def test_status_of_a_file_that_no_client_is_known_to_have(write: Write) -> None:
 
 
 def test_an_entry_that_was_wrapped_by_hand_did_not_change_since(write: Write) -> None:
-    write(".cursor/mcp.json", json.dumps({"mcpServers": {"a": {"command": PROGRAM, "args": ["wrap", "--", "x"]}}}))
+    by_hand = {"command": PROGRAM, "args": ["wrap", "--", "x"]}
+    write(".cursor/mcp.json", json.dumps({"mcpServers": {"a": by_hand}}))
     output = run("status").stdout
     assert "  wrapped: a\n" in output
+    assert "changed since" not in output
+    write(".cursor/mcp.json", json.dumps({"mcpServers": {"a": by_hand, "b": {"command": "x"}}}))
+    assert run("install", "cursor").exit_code == 0
+    output = run("status").stdout
+    assert "  wrapped: a, b\n" in output
     assert "changed since" not in output
 
 

@@ -626,6 +626,8 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(mirror: Mirror, name:
         ("from datetime import datetime\ndatetime.utcfromtimestamp(5).hour", "timedelta(seconds=int(number))"),
         ("for row in rows: n = row; n", ""),
         ("import pandas", "A script can import asyncio, base64, collections, csv, "),
+        ("import xml", "random, re, time, tomllib and unicodedata."),
+        ("import csv, io\ncsv.DictWriter(io.StringIO(), ['a'])", "csv.writer needs an object with a method write("),
         ("import csv, io\ncsv.reader(io.StringIO(rows))", 'csv.DictReader(open("/memory/NAME", newline=""))'),
         ("list(enumerate(open('/memory/rows')))", "Write open(path).readlines() in place of open(path)."),
         ("total = 0 for row in rows: total += row", "Write each statement on a line of its own."),

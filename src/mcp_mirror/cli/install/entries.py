@@ -6,7 +6,8 @@ other users of the machine can read command lines.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
@@ -247,6 +248,16 @@ class Entry(msgspec.Struct, frozen=True):
         if isinstance(command.program, list):
             return [DropFirst((*at, command.key), count)]
         return [Put((*at, command.key), server[0]), DropFirst((*at, "args"), count)]
+
+
+def describe_missing_programs(entries: Iterable[Entry]) -> list[str]:
+    """Return a line for each program of mcp-mirror that entries start and that does not exist, as after a move."""
+    programs = dict.fromkeys(read_words(entry.value)[0] for entry in entries if entry.own.subcommand)
+    missing = (program for program in programs if shutil.which(program) is None)
+    return [
+        f"problem: {sanitize(program)} does not exist; run `mcp-mirror uninstall` and `install` again"
+        for program in missing
+    ]
 
 
 def _find_unusable_kind(entry: Mapping[str, Any], shape: EntryShape) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from mcp_mirror.cli.install.entries import Entry
+from mcp_mirror.cli.install.entries import Entry, describe_missing_programs
 from mcp_mirror.cli.install.files import has_file, read_bytes
 from mcp_mirror.cli.install.formats import parse_document
 from mcp_mirror.cli.install.formats.document import Add, Document, Edit, Location, Remove, Restore, apply_edits
@@ -47,6 +47,7 @@ def plan_wrapping(
     reasons |= failures
     changed = [entry.label for entry in entries if reasons[entry.at] is None]
     left = [entry.describe_state(reason) for entry in entries if (reason := reasons[entry.at]) is not None]
+    left += describe_missing_programs(entries)
     wrapped = after
     if with_memory and (changed or any(entry.is_wrapped for entry in entries)):
         try:
@@ -92,7 +93,12 @@ def find_changed(target: Target) -> list[str]:
         return []
     old = _by_key(target.list_entries(backup))
     wrapped = {key: entry for key, entry in _by_key(target.list_entries(document)).items() if entry.is_wrapped}
-    return [entry.label for key, entry in wrapped.items() if not _is_wrap_of(old.get(key), entry)]
+    return [entry.label for key, entry in wrapped.items() if not _is_unchanged(old.get(key), entry)]
+
+
+def _is_unchanged(old: Entry | None, entry: Entry) -> bool:
+    """Whether a wrapped entry is as `install` made it, or left it if it was wrapped before."""
+    return (old is not None and old.value == entry.value) or _is_wrap_of(old, entry)
 
 
 def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> tuple[Document, dict[Location, str]]:

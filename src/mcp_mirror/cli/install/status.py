@@ -1,9 +1,7 @@
 """The command `mcp-mirror status`: the clients on this machine and which of their servers are wrapped."""
 
-import shutil
-
 from mcp_mirror.cli.install.clients import current_machine
-from mcp_mirror.cli.install.entries import Entry, read_words
+from mcp_mirror.cli.install.entries import Entry, describe_missing_programs
 from mcp_mirror.cli.install.in_place import find_changed, is_merged
 from mcp_mirror.cli.install.server_start import ServerStart
 from mcp_mirror.cli.install.targets import Target, find_chosen
@@ -46,10 +44,7 @@ def _describe_target(target: Target) -> list[str]:
     lines += [f"memory tools: {_join(memory)}"] if memory else []
     if wrapped and (changed := find_changed(target)):
         lines.append(f"changed since the installation: {', '.join(changed)}")
-    for program in dict.fromkeys(read_words(entry.value)[0] for entry in (*wrapped, *gateways, *memory)):
-        if shutil.which(program) is None:
-            lines.append(f"problem: {program} does not exist; run `mcp-mirror uninstall` and `install` again")
-    return lines
+    return [*lines, *describe_missing_programs(entries)]
 
 
 def _describe_rest(entries: list[Entry], target: Target) -> list[str]:

@@ -40,7 +40,7 @@ _NO_TOOLS: Final = (
 )
 _MODULES: Final = (
     *("asyncio", "base64", "collections", "csv", "datetime", "decimal", "functools", "hashlib", "itertools", "json"),
-    *("math", "random", "re"),
+    *("math", "random", "re", "time", "tomllib", "unicodedata"),
 )
 _CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("date", "datetime", "timedelta", "timezone"), "datetime"),
@@ -54,6 +54,7 @@ _LIBRARIES: Final = ("np", "pd")
 """Names of libraries that a script does not have."""
 _IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
 _FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", newline="")).'
+_WRITER: Final = "csv.writer needs an object with a method write(self, text): define a class that collects the texts."
 _UNREAD: Final = "Write open(path).readlines() in place of open(path)."
 _EPOCH: Final = "Write datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(number))."
 _ADVICE: Final[Mapping[str, str]] = {
@@ -86,6 +87,8 @@ _ATTRIBUTE: Final = lazy_pattern(r"'dict' object has no attribute '(\w+)'")
 """The error of `row.price`."""
 _CALLED: Final = lazy_pattern(r"(?<![.\w])(\w++)\s*+\(")
 """A function that is called."""
+_CSV_WRITER: Final = lazy_pattern(r"\bcsv\.(?:Dict[Ww]riter|writer)\b")
+"""A script that needs `io` to write a table, not to read one."""
 _UNDEFINED: Final = lazy_pattern(r"name '(\w+)' is not defined")
 _MISSPELLED: Final = 0.75
 """The similarity (`difflib`) from which a name is a misspelled other one; *drivers* and *trips* have 0.5."""
@@ -144,6 +147,8 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
     if undefined := _UNDEFINED.search(failure.message):
         yield from _describe_import(undefined[1], progress.code)
     general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
+    if general == _FILES and _CSV_WRITER.search(progress.code):
+        general = _WRITER
     if failure.kind == "KeyError":
         yield from _describe_keys(progress)
         yield from _describe_texts(progress, only_csv=True)  # read without its heading or delimiter
