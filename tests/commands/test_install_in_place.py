@@ -357,7 +357,7 @@ def test_settings_of_a_wrapped_entry_stay_until_it_is_unwrapped(entry: dict[str,
     assert parse(file)["mcpServers"]["it"] == entry
 
 
-def test_an_installation_reports_wrapped_servers_whose_program_is_missing(write: Write) -> None:
+def test_an_installation_reports_wrapped_servers_without_program(write: Write) -> None:
     moved = {"command": "/old/bin/mcp-mirror", "args": ["wrap", "--", "npx"]}
     write(".cursor/mcp.json", json.dumps({"mcpServers": {"moved": moved, "new": {"command": "npx"}}}))
     problem = "  problem: /old/bin/mcp-mirror does not exist; run `mcp-mirror uninstall` and `install` again\n"

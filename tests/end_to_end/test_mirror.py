@@ -1063,3 +1063,22 @@ def _refuse(text: str) -> str:
 def test_upstreams_of_another_type_name_what_to_give(given: Any) -> None:
     with pytest.raises(ConfigError, match=f"`upstreams` is of type {type(given).__name__}. Give the path of"):
         Mirror(upstreams=given)
+
+
+async def test_a_large_error_names_the_path_of_a_repeated_value() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def read_file(name: str) -> str:
+        raise ToolError(f"File name too long: {name!r}. Give a shorter one.")
+
+    async with mirror:
+        path = await mirror.put("a line of a log\n" * 400)
+        reply = await mirror.call("read_file_mirrored", {"name": path})
+        assert reply.is_error
+        assert f"File name too long: '<the value of {path}>'. Give a shorter one." in reply.text
+        assert reply.path is not None
+        assert "a line of a log\\na line" in str(await mirror.read(reply.path))
+        rows = await mirror.put([{"id": number, "city": "Bonn"} for number in range(400)])
+        reply = await mirror.call("read_file_mirrored", {"name": rows})
+        assert f"'<the value of {rows}>'" in reply.text

@@ -1,9 +1,10 @@
 """The value of a result, and the part of it that the model sees."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from mcp_mirror.core.results.capture import CaptureRules, capture
@@ -446,6 +447,35 @@ def test_the_excerpt_of_an_error_is_its_text_without_escapes() -> None:
     captured = taken(result([text(trace)], {"error": trace, "code": 1}, isError=True))
     assert captured.error is not None
     assert captured.error.head.startswith(trace[:500])
+
+
+@pytest.mark.parametrize("quote", [str, repr, json.dumps])
+def test_the_excerpt_of_an_error_names_the_path_of_an_input(quote: Callable[[str], str]) -> None:
+    lines = "Zeile \u00fc 'a'\n" * 300
+    given = msgspec.structs.replace(rules(), inputs=(("read-1/0", lines), ("read-2", "[1, 2]")))
+    error = f"no such file: {quote(lines)} (errno 36)"
+    captured = taken(result([text(error), {"type": "resource_link", "name": "a", "uri": "a:b"}], isError=True), given)
+    assert captured.error is not None
+    mark = "" if quote is str else '"'
+    assert captured.error.head.startswith(f"no such file: {mark}<the value of read-1/0>{mark} (errno 36)")
+    assert captured.value is not None
+    assert json.loads(bytes(captured.value.blob))[0] == error
+
+
+def test_an_error_that_is_an_object_names_the_paths_of_its_inputs() -> None:
+    lines = "Zeile \u00fc\n" * 300
+    given = msgspec.structs.replace(rules(), inputs=(("read-1", lines),))
+    captured = taken(result([], {"error": f"too long: {lines}"}, isError=True), given)
+    assert captured.error is not None
+    assert json.loads(captured.error.head) == {"error": "too long: <the value of read-1>"}
+
+
+def test_no_input_is_searched_in_a_very_large_error() -> None:
+    lines = "Zeile \u00fc\n" * 300
+    given = msgspec.structs.replace(rules(), inputs=(("read-1", lines),))
+    captured = taken(result([text(lines + "x" * 1_100_000)], isError=True), given)
+    assert captured.error is not None
+    assert captured.error.head.startswith("Zeile")
 
 
 def test_a_companion_is_the_json_that_its_text_spells_or_the_blocks() -> None:

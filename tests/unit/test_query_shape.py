@@ -121,6 +121,7 @@ def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, ad
         ("*[?n > `99`].k | []", '["a","b"]'),
         ("*[?k == 'c']", "[[]]"),
         ("*.*[0]", "[]"),
+        ("*[9]", "[]"),
         ("not_null(t, nothing)", "true"),
     ],
 )

@@ -31,6 +31,7 @@ from mcp_mirror.gateway.arguments import CallInputs
 from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.paths import NewBases
+from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.security.flows import format_labels
 from mcp_mirror.settings.labels import Labels
@@ -38,7 +39,7 @@ from mcp_mirror.settings.policies import MirrorPolicy
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import run_by_size, run_by_values
 from mcp_mirror.tokens import expected_estimator, upper_estimator
-from mcp_mirror.types import Buffer, Provenance
+from mcp_mirror.types import Buffer, Provenance, Span
 from mcp_mirror.upstreams.content_filter import is_for_client
 from mcp_mirror.upstreams.transports.requests import RawResponse
 
@@ -46,6 +47,10 @@ _logger = logging.getLogger(__name__)
 
 _TOKEN_BYTES: Final = 64
 """Bytes per token above which a result is over every budget."""
+_MIN_NAMED_BYTES: Final = 200
+"""Bytes of a stored value whose path an error that repeats the value names instead."""
+_MAX_NAMED_BYTES: Final = 1 << 17
+"""Bytes up to which such a value is searched: that takes a few milliseconds."""
 
 _WITHHELD: Final = (
     "The flow policy hides this tool's result from the model (`flows.model`), and the gateway stores nothing, so the "
@@ -118,6 +123,9 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             UpstreamError: The response is not a tool result.
         """
         result = await self._read(response, options)
+        if result.captured.error is not None and (inputs := self._read_inputs()):
+            rules = msgspec.structs.replace(options.rules, inputs=inputs)
+            result = await self._read(response, msgspec.structs.replace(options, rules=rules))
         flows = self.gateway.state.flows
         labels = flows.labels_of_result(self.entry.upstream, self.inputs.labels, result.ifc)
         if not flows.may_show(labels):
@@ -128,6 +136,17 @@ class ResultProcessor(msgspec.Struct, frozen=True):
         if may_store and not await self._reserve_share(result.members):
             result = await self._read(response, options.path_only())
         return CallResult(result, labels, is_hidden=False)
+
+    def _read_inputs(self) -> tuple[tuple[str, str], ...]:
+        """Return the paths and the texts of the stored values in the arguments that are neither short nor large."""
+        inputs: list[tuple[str, str]] = []
+        for value in self.inputs.values.values():
+            if _MIN_NAMED_BYTES <= len(value.blob) <= _MAX_NAMED_BYTES:
+                whole = Span(0, len(value.blob))
+                is_text = value.kind == "text"
+                text = text_start(value.blob, whole, whole.length) if is_text else str(bytes(value.blob), "utf-8")
+                inputs.append((str(value.path), text))
+        return tuple(inputs)
 
     async def store(self, options: ProcessingOptions, processed: CallResult) -> None:
         """Store what the processing captured, and note it in the call's trace."""

@@ -3,6 +3,7 @@
 A text is dropped only if it repeats the value.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -48,6 +49,8 @@ _MAX_TEXT_BYTES: Final = 8
 """Bytes for each token of its budget up to which a text is compared with structured content by its words."""
 _MAX_REPETITIONS: Final = 8
 """How often structured content may repeat the words of a text that is one of its members."""
+_MAX_SEARCHED_BYTES: Final = 1 << 20
+"""Bytes of an error in which the inputs of its call are searched."""
 _FILLED_OBJECT: Final = lazy_pattern(rb"\s*\{\s*+[^}]")
 """The beginning of an object with members; a model writes an empty one with fewer tokens than its path."""
 _DATA: Final = lazy_pattern(r"([A-Za-z0-9+/=_-]{40})[A-Za-z0-9+/=_-]{216,}")
@@ -69,6 +72,8 @@ class CaptureRules(msgspec.Struct, frozen=True):
     """Images, recordings and small other blocks may pass unchanged; otherwise everything except text is stored."""
     preview: bool = True
     """The model may see parts of the result; otherwise all of it is stored, in every mode."""
+    inputs: tuple[tuple[str, str], ...] = ()
+    """Texts that went into the call, after their paths: a large error that repeats one names its path instead."""
 
     def store_all(self) -> "CaptureRules":
         """The rules by which everything is stored, and the model sees only the notice."""
@@ -133,7 +138,7 @@ def capture(
         media=tuple(_list_media(parsed, passed)) if rules.passes_unchanged else (),
         has_media_beside=is_beside,
         is_error=is_error,
-        error=_excerpt_error(parsed, value, other_texts) if is_error and rules.preview else None,
+        error=_excerpt_error(parsed, value, other_texts, rules) if is_error and rules.preview else None,
     )
 
 
@@ -312,7 +317,7 @@ def _without_preview(draft: Draft) -> Draft:
     return msgspec.structs.replace(draft, media_type=None, preview=False)
 
 
-def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts) -> ErrorExcerpt:
+def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts, rules: CaptureRules) -> ErrorExcerpt:
     """The beginning and the end of an error, as text: of its texts, and of a value that differs from them.
 
     Data such as base64 is shortened.
@@ -321,10 +326,26 @@ def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts) 
     is_array = parsed.value is None and len(parsed.blocks) > 1 and parsed.texts  # the value is an array of them
     if is_array or parsed.main_text_keys:
         parts = parsed.texts
+    if rules.inputs:
+        parts = [_name_inputs(part, rules.inputs) for part in parts]
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))
     head = "\n".join(_excerpt_parts(parts, is_end=False))
     return ErrorExcerpt(_DATA.sub(r"\1...", head), _DATA.sub(r"\1...", tail))
+
+
+def _name_inputs(part: Buffer, inputs: Sequence[tuple[str, str]]) -> Buffer:
+    """Return a part with a path in place of each input that it repeats, as it is or quoted."""
+    whole = trim(part)
+    if whole.length > _MAX_SEARCHED_BYTES:
+        return part
+    is_text = kind_at(part, whole.start) == "text"
+    text = text_start(part, whole, whole.length) if is_text else str(bytes(part), "utf-8", "ignore")
+    for path, repeated in inputs:
+        as_json = (json.dumps(repeated, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
+        for written in (repeated, repr(repeated)[1:-1], *as_json):
+            text = text.replace(written, f"<the value of {path}>")
+    return json.dumps(text).encode() if is_text else text.encode()
 
 
 def _excerpt_parts(parts: Sequence[Buffer], *, is_end: bool) -> Iterator[str]:

@@ -146,9 +146,7 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
         return
     if undefined := _UNDEFINED.search(failure.message):
         yield from _describe_import(undefined[1], progress.code)
-    general = next((text for part, text in _ADVICE.items() if part in failure.message), None)
-    if general == _FILES and _CSV_WRITER.search(progress.code):
-        general = _WRITER
+    general = _find_general_advice(failure.message, progress.code)
     if failure.kind == "KeyError":
         yield from _describe_keys(progress)
         yield from _describe_texts(progress, only_csv=True)  # read without its heading or delimiter
@@ -162,6 +160,12 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
         yield from _describe_texts(progress)
     if not any(refusal in failure.message for refusal in progress.refusals):
         yield _AGAIN
+
+
+def _find_general_advice(message: str, code: str) -> str | None:
+    """Return the advice for a common mistake; None for other mistakes."""
+    general = next((text for part, text in _ADVICE.items() if part in message), None)
+    return _WRITER if general == _FILES and _CSV_WRITER.search(code) else general
 
 
 def _describe_missing_input(name: str, progress: Progress) -> Iterator[str]:
