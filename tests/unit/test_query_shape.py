@@ -8,6 +8,7 @@ from typing import Any
 import jmespath
 import msgspec
 import pytest
+from computing import least_seconds
 
 from mcp_mirror.core.texts.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.errors import ToolError
@@ -515,3 +516,11 @@ def test_rows_in_a_text_are_explained_with_the_advice() -> None:
         "The value is text (JSON lines, with a line that is not JSON), not JSON: JMESPath has no keys or items to "
         "select. Use SQL."
     )
+
+
+def test_why_a_path_of_many_keys_finds_nothing_is_found_in_linear_time() -> None:
+    def select_keys(count: int) -> bytes:
+        return select(b'{"a":{"a":1}}', ".".join(["a"] * count))
+
+    assert select_keys(4000) == b"null"
+    assert least_seconds(lambda: select_keys(4000)) < 10 * least_seconds(lambda: select_keys(1000))

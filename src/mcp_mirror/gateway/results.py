@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -51,6 +52,8 @@ _MIN_NAMED_BYTES: Final = 200
 """Bytes of a stored value whose path an error that repeats the value names instead."""
 _MAX_NAMED_BYTES: Final = 1 << 17
 """Bytes up to which such a value is searched: that takes a few milliseconds."""
+_MAX_NAMED: Final = 8
+"""Such values that are searched."""
 
 _WITHHELD: Final = (
     "The flow policy hides this tool's result from the model (`flows.model`), and the gateway stores nothing, so the "
@@ -140,12 +143,11 @@ class ResultProcessor(msgspec.Struct, frozen=True):
     def _read_inputs(self) -> tuple[tuple[str, str], ...]:
         """Return the paths and the texts of the stored values in the arguments that are neither short nor large."""
         inputs: list[tuple[str, str]] = []
-        for value in self.inputs.values.values():
-            if _MIN_NAMED_BYTES <= len(value.blob) <= _MAX_NAMED_BYTES:
-                whole = Span(0, len(value.blob))
-                is_text = value.kind == "text"
-                text = text_start(value.blob, whole, whole.length) if is_text else str(bytes(value.blob), "utf-8")
-                inputs.append((str(value.path), text))
+        named = (one for one in self.inputs.values.values() if _MIN_NAMED_BYTES <= len(one.blob) <= _MAX_NAMED_BYTES)
+        for value in islice(named, _MAX_NAMED):
+            whole, is_text = Span(0, len(value.blob)), value.kind == "text"
+            text = text_start(value.blob, whole, whole.length) if is_text else str(bytes(value.blob), "utf-8")
+            inputs.append((str(value.path), text))
         return tuple(inputs)
 
     async def store(self, options: ProcessingOptions, processed: CallResult) -> None:

@@ -164,12 +164,12 @@ def _explain_members(node: Node, value: Any, above: _GeneralLocation) -> str | N
 
 
 def _explain_key(name: str, value: Any, above: _GeneralLocation) -> str | None:
-    path = _format_location(above)
     if isinstance(value, dict) and name not in value:
         place = _find_place(value, name, above)
         return place and f"The key {quote_key(name)} is within other values: begin with {place}."
     if isinstance(value, list):
-        named, item = path or "The value", _format_location((*above, 0, name))
+        path, item = _format_location(above), _format_location((*above, 0, name))
+        named = path or "The value"
         return f"{named} is an array: begin with {path}[] for all of its items, as in {item}."
     return None
 

@@ -239,9 +239,7 @@ class UpstreamSession:
         finally:
             failure = None  # its traceback refers to this variable
             timeout.close()
-            self._bypass.close(pending)
-            if pending.is_abandoned:
-                self._hold_place(pending, channel)
+            self._close(pending, channel)
         if not self.is_stateless and isinstance(response, dict) and is_input_required(response):
             raise UpstreamError(
                 f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
@@ -290,9 +288,10 @@ class UpstreamSession:
         meta[types.CLIENT_CAPABILITIES_META_KEY] = channel.caller.capabilities if channel else {}
         return meta
 
-    def _hold_place(self, pending: PendingRequest, channel: ClientChannel | None) -> None:
-        """Let a cancelled request take a place until a server that reads one stream has ended it."""
-        if channel is None or not isinstance(self.policy.endpoint, StdioEndpoint):
+    def _close(self, pending: PendingRequest, channel: ClientChannel | None) -> None:
+        """Remove a request; one that was cancelled takes a place until a server that reads one stream has ended it."""
+        self._bypass.close(pending)
+        if not pending.is_abandoned or channel is None or not isinstance(self.policy.endpoint, StdioEndpoint):
             return
         self._settings.limiter.hold(channel)
         probe = UpstreamRequest("server/discover" if self.is_stateless else "ping", {})
