@@ -123,6 +123,10 @@ def test_a_literal_that_jmespath_takes_for_a_key_is_an_error(expression: str, ad
         ("*[?k == 'c']", "[[]]"),
         ("*.*[0]", "[]"),
         ("*[9]", "[]"),
+        ("rows[?k == 'c'][0].n", "[]"),
+        ("rows[].k[0]", "[]"),
+        ("rows[*].[k, n][?@ == 'c']", "[]"),
+        ("[[`1`], [`2`]][?@ == `3`]", "[]"),
         ("not_null(t, nothing)", "true"),
     ],
 )
@@ -148,6 +152,8 @@ def test_an_expression_that_finds_nothing_names_the_missing_key(expression: str,
 WRAPPED = {"data": {"all orders": {"edges": [{"node": {"id": 1}}], "none": None}}, "ok": True}
 DAYS = {f"2025-01-0{day}": {"open": day, "close": 9} for day in range(1, 9)}
 BY_DAY = {"prices": {"daily": DAYS, "more": {"rows": [{"a": 1}]}}}
+EACH = "[0] selects from each item before it, and no item is an array: write | [0] for all items."
+ADA = {"name": "Ada", "age": 36}
 BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
 
 
@@ -189,14 +195,19 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
             "prices.daily is an object, not an array: begin with values(prices.daily).",
         ),
         (BY_DAY, "length(prices.daily[].open)", "begin with values(prices.daily)."),
+        (BY_DAY, "length(prices.daily.*[?open > `3`])", EACH.replace("[0]", "[?...]")),
+        (BY_DAY, "prices.daily.*[0].open", EACH),
+        (BY_DAY, "prices.daily.*[?open > `3`][0].open | [0]", EACH.replace("[0]", "[?...]")),
+        (BY_NAME, "*[*].age", EACH.replace("[0]", "[...]")),
+        ([ADA], "[?name == 'Ada'][0].age", EACH),
+        ({"rows": [ADA, ADA]}, "rows[*][-1]", EACH.replace("[0]", "[-1]")),
+        ({"rows": [ADA, ADA]}, "length(rows[][?age > `5`])", EACH.replace("[0]", "[?...]")),
+        ({"rows": [{"of": [ADA]}, {"of": [ADA]}]}, "rows[].of[][0].age", EACH),
         (
-            BY_DAY,
-            "length(prices.daily.*[?open > `3`])",
-            "prices.daily.* selects from each member, which is not an array: begin with values(prices.daily).",
+            {"by": {"a": {"of": [ADA]}, "b": {"of": []}}},
+            "by.*.of[?age > `5`]",
+            "The items before [?...] are arrays: write [] | [?...] in its place.",
         ),
-        (BY_DAY, "prices.daily.*[0].open", "begin with values(prices.daily)."),
-        (BY_DAY, "prices.daily.*[?open > `3`][0].open | [0]", "begin with values(prices.daily)."),
-        (BY_NAME, "*[?age > `5`]", "* selects from each member, which is not an array: begin with values(@)."),
         (BY_DAY, "prices.more[0]", "prices.more is an object, not an array: begin with prices.more.rows."),
         (
             BY_DAY,
@@ -230,6 +241,11 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
 def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, expression: str, advice: str) -> None:
     with pytest.raises(ToolError, match=f"{re.escape(advice)}$"):
         select(json.dumps(value).encode(), expression)
+
+
+def test_items_that_a_function_does_not_accept_are_not_explained() -> None:
+    parsed = jmespath.compile("[?length(k) > `5`][0].k").parsed
+    assert explain_nothing(parsed, b'[{"k": null}]', [{"k": None}]) is None
 
 
 @pytest.mark.timeout(20)
@@ -287,7 +303,7 @@ def test_a_comparison_with_a_very_long_number_finds_nothing() -> None:
     ("value", "expression", "found"),
     [
         (WRAPPED, 'data."all orders".none', "null"),
-        (WRAPPED, "data.*.edges[?node.id == `2`] | []", "[]"),
+        (WRAPPED, "data.*.edges[] | [?node.id == `2`]", "[]"),
         (WRAPPED, "[data][1]", "null"),
         ({"a": {}, "z": {"b": 1}}, "a.b", "null"),
         ({"a": {"b": 1}, "c": 2}, "a.b.c", "null"),

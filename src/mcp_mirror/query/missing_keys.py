@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions
+from jmespath.visitor import TreeInterpreter
 
 from mcp_mirror.core.results.main_parts import find_column_names
 from mcp_mirror.core.similar_names import find_nearest
@@ -32,6 +34,9 @@ _OF_ARRAYS: Final = frozenset({"index_expression", "projection", "filter_project
 """Parts of expressions that select nothing from an object."""
 _CHAINS: Final = _OF_ARRAYS | {"subexpression", "value_projection", "pipe"}
 """Parts of expressions whose first part is evaluated on the value, and the others on what it selects."""
+_PROJECTIONS: Final = ("projection", "value_projection", "filter_projection")
+"""Parts of expressions whose second part is evaluated on each item that the first one selects."""
+_IDENTITY: Final = {"type": "identity", "children": []}
 _WHOLE: Final = ("identity", "current")
 """Parts of expressions that stand for the value itself."""
 
@@ -135,12 +140,13 @@ def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str |
     if kind not in _CHAINS:
         parts = () if kind == "expref" else (_explain_part(child, value, above) for child in children)
         return next(filter(None, parts), None)
+    whole = value
     for at, child in enumerate(children):
         if at and kind != "subexpression":  # it is evaluated on each item
-            return _explain_members(child, value, above) if kind == "value_projection" else None
+            return _explain_items(node, whole)
         reason, keys = _explain_part(child, value, above), _read_keys(child)
         if reason or keys is None:
-            return reason
+            return reason or _explain_items(node, whole)
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         above = (*above, *keys)
@@ -150,17 +156,46 @@ def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str |
     return None
 
 
-def _explain_members(node: Node, value: Any, above: _GeneralLocation) -> str | None:
-    """Explain that `.*` selects from each member of an object what only arrays have, as in `days.*[?open]`."""
+def _explain_items(node: Node, value: Any) -> str | None:
+    """Explain that the part after a projection selects from each of its items, or that a filter gets arrays.
+
+    `rows[?open][0]` is the first item of each row: `rows[?open] | [0]` is the first row.
+    """
+    kind, children = node["type"], node["children"]
+    if kind not in _PROJECTIONS:
+        return None
+    name = _find_first_part(children[1])
+    items = _evaluate({**node, "children": [children[0], _IDENTITY, *children[2:]]}, value) if name else None
+    if items and not any(isinstance(item, list) for item in items):
+        return f"{name} selects from each item before it, and no item is an array: write | {name} for all items."
+    rows = _evaluate(children[0], value) if kind == "filter_projection" else None
+    if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
+        inner = next((item for row in rows for item in row), None)
+        return (
+            "The items before [?...] are arrays: write [] | [?...] in its place." if isinstance(inner, dict) else None
+        )
+    return None
+
+
+def _find_first_part(node: Node) -> str | None:
+    """Return the index or the filter, as an error names it, with which the part after a projection begins."""
     parent = node
     while node["type"] in _CHAINS:
         parent, node = node, node["children"][0]
-    if parent["type"] not in _OF_ARRAYS or node["type"] != "identity" or not isinstance(value, dict):
+    if node["type"] != "identity" or parent["type"] not in _OF_ARRAYS:
         return None
-    if any(isinstance(member, list) for member in value.values()):
+    if parent["type"] == "filter_projection":
+        return "[?...]"
+    index = parent["children"][1] if parent["type"] == "index_expression" else {}
+    return f"[{index['value']}]" if index.get("type") == "index" else "[...]"
+
+
+def _evaluate(node: Any, value: Any) -> Any:
+    """Return what a part of an expression selects from a value; None if the value does not fit it."""
+    try:
+        return TreeInterpreter().visit(node, value)
+    except JMESPathError:
         return None
-    each = _format_location((*above, None))
-    return f"{each} selects from each member, which is not an array: begin with {_name_rows(value, above)}."
 
 
 def _explain_key(name: str, value: Any, above: _GeneralLocation) -> str | None:
