@@ -153,6 +153,7 @@ WRAPPED = {"data": {"all orders": {"edges": [{"node": {"id": 1}}], "none": None}
 DAYS = {f"2025-01-0{day}": {"open": day, "close": 9} for day in range(1, 9)}
 BY_DAY = {"prices": {"daily": DAYS, "more": {"rows": [{"a": 1}]}}}
 EACH = "[0] selects from each item before it, and no item is an array: write | [0] for all items."
+LEVELS = {"rows": [{"id": 1, "level": "high"}, {"id": 2, "level": "low"}], "counts": {"high": 1, "low": 1, "mid": 0}}
 ADA = {"name": "Ada", "age": 36}
 BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
 
@@ -200,6 +201,9 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
         (BY_DAY, "prices.daily.*[?open > `3`][0].open | [0]", EACH.replace("[0]", "[?...]")),
         (BY_NAME, "*[*].age", EACH.replace("[0]", "[...]")),
         ([ADA], "[?name == 'Ada'][0].age", EACH),
+        (LEVELS, 'rows[?level == "high"].id', '"high" is a text of "level", not only a key: write \'high\'.'),
+        (LEVELS, "length(rows[?level == high])", "write 'high'."),
+        ([{"stra\u00dfe": "l'\u00fc", "l'\u00fc": 1}], '[?"stra\u00dfe" == "l\'\u00fc"]', "write 'l\\'\u00fc'."),
         ({"rows": [ADA, ADA]}, "rows[*][-1]", EACH.replace("[0]", "[-1]")),
         ({"rows": [ADA, ADA]}, "length(rows[][?age > `5`])", EACH.replace("[0]", "[?...]")),
         ({"rows": [{"of": [ADA]}, {"of": [ADA]}]}, "rows[].of[][0].age", EACH),
@@ -313,6 +317,8 @@ def test_a_comparison_with_a_very_long_number_finds_nothing() -> None:
         ({"rows": [{"a": 1}] * 3 + [{"b": 1}]}, "b", "null"),  # not in the first row
         ({"x" * 300: {"b": 1}}, "b", "null"),
         ([1], "[?@ > `1`]", "[]"),
+        (LEVELS, "rows[?level == mid]", "[]"),
+        (LEVELS, "rows[?level == 'mid']", "[]"),
     ],
 )
 def test_an_expression_may_find_nothing(value: Any, expression: str, found: str) -> None:

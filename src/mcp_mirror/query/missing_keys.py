@@ -73,9 +73,13 @@ def find_made_keys(parsed: Node) -> frozenset[str]:
 
 def has_key(blob: Buffer, name: str) -> bool:
     """Whether any object in JSON text has a key, written with or without escapes for characters beyond ASCII."""
+    return re.search(_match_name(name) + rb"\s*:", blob) is not None
+
+
+def _match_name(name: str) -> bytes:
+    """The pattern of a key or a text in JSON."""
     forms = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
-    key = "|".join(rf"{re.escape(form)}\s*:" for form in forms).encode("utf-8", "surrogatepass")
-    return re.search(key, blob) is not None
+    return f"(?:{'|'.join(map(re.escape, forms))})".encode("utf-8", "surrogatepass")
 
 
 def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
@@ -93,7 +97,19 @@ def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
         if cells := _find_column(blob, name):
             return f"{reason} The rows are arrays: the cells of this column are {cells}."
         return reason + _name_alternative(name, value)
-    return _explain_part(parsed, value)
+    return _explain_part(parsed, value) or _explain_texts(parsed, blob)
+
+
+def _explain_texts(parsed: Node, blob: Buffer) -> str | None:
+    """Explain that an expression compares two keys, where the name of the second is a text of the first."""
+    for left, right in (node["children"] for node in walk(parsed) if node["type"] == "comparator"):
+        if left["type"] != "field" or right["type"] != "field" or right["value"] in NULL:
+            continue
+        key, text = left["value"], right["value"]
+        if re.search(_match_name(key) + rb"\s*:\s*" + _match_name(text), blob):
+            literal = "'" + quote_key(text)[1:-1].replace("'", "\\'") + "'"
+            return f"{quote_key(text)} is a text of {quote_key(key)}, not only a key: write {literal}."
+    return None
 
 
 def _name_alternative(name: str, value: Any) -> str:
