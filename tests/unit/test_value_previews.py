@@ -203,6 +203,16 @@ def test_the_path_of_rows_below_the_path_of_a_file_is_whole() -> None:
     assert rows.startswith(f'fields of "{BASE}/{file.replace("/", "~1")}/ranges", array[99], with first values: line 0')
 
 
+def test_the_columns_of_a_table_below_a_heading_are_shown() -> None:
+    top = "top - 10:02:11 up 41 days,  2 users\nTasks: 150 total,   1 running\n%Cpu(s):  3.1 us\n\n"
+    columns = "    PID USER       RES  %CPU COMMAND"
+    rows = [f"{number:7} anna   {number * 37:7} {number % 90 / 10:5} python" for number in range(1000, 1060)]
+    shown = preview(top + "\n".join((columns, *rows)), lambda text: len(text) // 2)
+    assert shown.summary.endswith("after a heading")
+    assert shown.lines[:2] == ("top - 10:02:11 up 41 days,  2 users", columns)
+    assert shown.lines[-1] == rows[-1]
+
+
 @pytest.mark.parametrize("above", [("data",), ("data", "page")])
 def test_the_fields_of_a_large_nested_table_are_shown(above: tuple[str, ...]) -> None:
     value: Any = {"rows": [{"id": n, "note": "x" * 2000} for n in range(900)], "count": 900}

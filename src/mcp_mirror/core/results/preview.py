@@ -39,7 +39,7 @@ from mcp_mirror.core.results.outlines import (
 )
 from mcp_mirror.core.texts.edges import show_around_data, show_edges, show_ends
 from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
-from mcp_mirror.core.texts.formats import PYTHON_LITERAL, Edges, find_format, read_edges
+from mcp_mirror.core.texts.formats import AFTER_HEADING, PYTHON_LITERAL, Edges, find_format, measure_heading, read_edges
 from mcp_mirror.core.texts.outlines import outline_text, show_outline
 from mcp_mirror.core.texts.python_literals import count_rows, translate_first_rows
 from mcp_mirror.core.value_sizes import Estimate, size_text
@@ -271,10 +271,18 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
         return Preview(f"{size}, {outline.counted}", tuple(show_outline(outline, room.take)))
     if text.breaks or "\n" in edges.head + edges.end:  # the breaks of a very large text are not counted
         end = None if edges.is_whole else edges.end
-        return Preview(summary, tuple(show_edges(edges.head, end, line_count, room.take)))
+        head = _shorten_heading(edges) if form.endswith(AFTER_HEADING) else edges.head
+        return Preview(summary, tuple(show_edges(head, end, line_count, room.take)))
     if media := find_base64(blob, span):
         return Preview(f"{summary}, base64 of {describe_media(media)}")
     return Preview(summary, tuple(show_ends(edges.head, edges.end, room.take)))
+
+
+def _shorten_heading(edges: Edges) -> str:
+    """The beginning of a text with rows, and of several lines above them only the first: the names of columns count."""
+    above = measure_heading(edges)
+    title = edges.head[:above].strip("\n").partition("\n")[0]
+    return f"{title}\n{edges.head[above:]}"
 
 
 def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:

@@ -65,7 +65,7 @@ _MAX_CELLS: Final = 1 << 14
 """Words of the header times lines: a table with more of them is guessed from its first lines."""
 _CUT_ROW: Final = "unexpected end of data"
 """The error of Python's parser at the end of the lines."""
-_AFTER_HEADING: Final = " after a heading"
+AFTER_HEADING: Final = " after a heading"
 _DELIMITERS: Final = {"\t": "TSV", ",": "CSV", ";": "CSV", "|": "CSV"}
 _PUNCTUATION: Final = (",", ";")
 """Delimiters that are also in prose and code."""
@@ -164,7 +164,7 @@ def find_format(edges: Edges) -> str:
     if form := next(filter(None, _guess_formats(edges, lines)), ""):
         return form
     _, form = _find_rows_after_heading(edges)
-    return form + _AFTER_HEADING if form else _detect_rows_and_footer(edges.head, is_whole=edges.is_whole)
+    return form + AFTER_HEADING if form else _detect_rows_and_footer(edges.head, is_whole=edges.is_whole)
 
 
 def is_heading(text: str) -> bool:
@@ -239,7 +239,7 @@ def has_columns(form: str) -> bool:
 def find_delimiter(edges: Edges) -> str:
     """The delimiter of a CSV or TSV text that begins with its first row; empty for any other text."""
     form, columns = find_format(edges), _find_columns(_read_lines(edges.head, is_whole=edges.is_whole))
-    begins_with_row = form.startswith(("CSV", "TSV")) and not form.endswith(_AFTER_HEADING)
+    begins_with_row = form.startswith(("CSV", "TSV")) and not form.endswith(AFTER_HEADING)
     return columns.delimiter if columns and begins_with_row else ""
 
 
@@ -275,7 +275,7 @@ def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:
 
 def measure_heading(edges: Edges) -> int:
     """Count the characters of the heading before CSV, TSV or JSON lines; 0 if a text is not of this form."""
-    return _find_rows_after_heading(edges)[0] if find_format(edges).endswith(_AFTER_HEADING) else 0
+    return _find_rows_after_heading(edges)[0] if find_format(edges).endswith(AFTER_HEADING) else 0
 
 
 def has_false_columns(edges: Edges) -> bool:
