@@ -211,6 +211,8 @@ def test_the_columns_of_a_table_below_a_heading_are_shown() -> None:
     assert shown.summary.endswith("after a heading")
     assert shown.lines[:2] == ("top - 10:02:11 up 41 days,  2 users", columns)
     assert shown.lines[-1] == rows[-1]
+    shown = preview("Report\nPage 1 of 9\n\n" + "\n".join((columns, *rows)), lambda text: len(text) // 2)
+    assert shown.lines[:3] == ("Report", "Page 1 of 9", columns)
 
 
 @pytest.mark.parametrize("above", [("data",), ("data", "page")])

@@ -71,6 +71,8 @@ _MAX_HEADER_BYTES: Final = 1 << 12
 """Bytes of the first row of an array of arrays that is shown."""
 _MAX_PRINTED_ROWS: Final = 1 << 12
 """Characters of a list of Python in which its first rows are read."""
+_HEADING_LINES: Final = 2
+"""Lines above a table beside which the names of its columns are shown too."""
 _WORD: Final = lazy_pattern(r"[\w.$@/:-]+")
 
 
@@ -279,10 +281,14 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
 
 
 def _shorten_heading(edges: Edges) -> str:
-    """The beginning of a text with rows, and of several lines above them only the first: the names of columns count."""
+    """The beginning of a text with rows without empty lines above them; of more than two lines, only the first.
+
+    The names of the columns say more.
+    """
     above = measure_heading(edges)
-    title = edges.head[:above].strip("\n").partition("\n")[0]
-    return f"{title}\n{edges.head[above:]}"
+    heading = [line for line in edges.head[:above].split("\n") if line.strip()]
+    shown = heading if len(heading) <= _HEADING_LINES else heading[:1]
+    return "\n".join((*shown, edges.head[above:]))
 
 
 def _preview_data(summary: str, data: bytes, edges: Edges, room: TokenBudget) -> Preview:
