@@ -3,9 +3,9 @@
 This module imports no other module of the package and contains no logic.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -32,11 +32,15 @@ def media_type_of(kind: Kind, declared: str | None = None) -> str:
     return declared or _MEDIA_TYPES.get(kind, "application/json")
 
 
-class Span(NamedTuple):
-    """A byte range of a blob."""
+class Span(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """A byte range of a blob. An index has very many: the garbage collector does not visit them."""
 
     start: int
     length: int
+
+    def __iter__(self) -> Iterator[int]:
+        yield self.start
+        yield self.length
 
     @property
     def stop(self) -> int:
@@ -60,11 +64,15 @@ class FileSpan(NamedTuple):
     span: Span
 
 
-class Member(NamedTuple):
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A key of a JSON object and the span of its value."""
 
     key: str
     span: Span
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.key
+        yield self.span
 
 
 class ArrayIndex(msgspec.Struct, frozen=True):

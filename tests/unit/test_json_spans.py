@@ -1,5 +1,6 @@
 """Spans of a JSON text agree with a JSON parser."""
 
+import gc
 import json
 from collections.abc import Sequence
 from itertools import accumulate
@@ -26,6 +27,7 @@ from mcp_mirror.payload.json_spans import (
     members_with_offsets,
     read_keys,
     slice_members,
+    spans_by_key,
     strings_at,
     trim,
     value_stop,
@@ -129,11 +131,18 @@ def test_buffers_are_equal_if_all_their_bytes_are(size: int) -> None:
         assert not are_equal(blob, bytes(changed))
 
 
+def test_the_garbage_collector_does_not_visit_an_index_of_members() -> None:
+    text = json.dumps({str(number): number for number in range(10)}).encode()
+    for member in members(text, trim(text)):
+        assert not gc.is_tracked(member)
+        assert not gc.is_tracked(member.span)
+
+
 @given(TEXTS)
 def test_the_parser_and_the_scan_find_the_same_members(text: bytes) -> None:
     whole = trim(text)
     if kind_at(text, whole.start) == "object":
-        scanned = dict(member for _, member in members_with_offsets(text, whole))
+        scanned = spans_by_key(member for _, member in members_with_offsets(text, whole))
         assert {member.key: member.span for member in members(text, whole)} == scanned
 
 

@@ -321,7 +321,7 @@ def _find_refused_values(arguments: Buffer, pointers: Pointers, types_at: TypesA
 def _list_children(arguments: Buffer, span: Span) -> Iterable[tuple[JsonToken, Span]]:
     """The members of an object or the first items of an array; nothing for any other value."""
     if kind_at(arguments, span.start) == "object":
-        return members(arguments, span)
+        return ((member.key, member.span) for member in members(arguments, span))
     is_array = kind_at(arguments, span.start) == "array"
     return enumerate(islice(items(arguments, span), _MAX_CORRECTED)) if is_array else ()
 

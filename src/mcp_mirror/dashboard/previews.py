@@ -18,7 +18,7 @@ from mcp_mirror.core.results.notice_keys import NoticeInput
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import FixedBases, escape_token
-from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members, spans_by_key, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
@@ -85,7 +85,8 @@ class PartQuery(msgspec.Struct, frozen=True):
         known = members(blob, span)
         self._check_offset(len(known))
         part = known[self.offset : self.offset + self.limit]
-        return {**self._describe("tree", len(known), len(part)), "entries": list(_list_entries(blob, part))}
+        entries = ((member.key, member.span) for member in part)
+        return {**self._describe("tree", len(known), len(part)), "entries": list(_list_entries(blob, entries))}
 
     def _read_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
         total = index_text(span).count_lines(blob, span, is_over)
@@ -124,7 +125,7 @@ def _split_lines(pieces: Iterable[TextPiece], is_over: IsOver) -> Iterator[bytes
 
 def _build_table(blob: Buffer, rows: Sequence[Span]) -> Mapping[str, Any]:
     """The columns and cells of objects; columns are the keys in order of first appearance, a cell a kind and a text."""
-    read: list[dict[str, Span]] = [dict(members(blob, row)) for row in rows]
+    read: list[dict[str, Span]] = [spans_by_key(members(blob, row)) for row in rows]
     keys = list(dict.fromkeys(key for row in read for key in row))
     columns = keys[:_MAX_COLUMNS]
     rows_of_cells = [

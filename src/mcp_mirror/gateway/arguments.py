@@ -43,7 +43,7 @@ from mcp_mirror.memory.path_advice import PathAdvice, advise_query
 from mcp_mirror.memory.tools.table import QUERY
 from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.paths import MemoryPath
-from mcp_mirror.payload.json_spans import kind_at, members, trim
+from mcp_mirror.payload.json_spans import kind_at, members, spans_by_key, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
 from mcp_mirror.system.fair_threads import run_fairly
@@ -404,7 +404,7 @@ async def select_header_arguments(entry: CatalogEntry, arguments: Segments, prin
             if location not in opened:
                 span = open_at(location[:-1]).get(location[-1]) if location else trim(text)
                 is_object = span is not None and kind_at(text, span.start) == "object"
-                opened[location] = dict(members(text, span)) if span is not None and is_object else {}
+                opened[location] = spans_by_key(members(text, span)) if span is not None and is_object else {}
             return opened[location]
 
         for location in entry.inspected.headers:

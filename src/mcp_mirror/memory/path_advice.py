@@ -1,6 +1,6 @@
 """Finds the path that a model most probably meant, for errors about arguments that do not fit."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Final
 
@@ -19,7 +19,7 @@ from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.patterns import lazy_pattern
-from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Segments, Span
+from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Member, Segments, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_PARTS: Final = 12
@@ -143,7 +143,7 @@ class PathAdvice(msgspec.Struct, frozen=True):
             largest = max(objects, key=lambda key: parts[key].length, default=None)
             if largest is None or parts[largest].length > _MAX_SCANNED_BYTES:
                 break
-            path, parts = path.child(largest), dict(members(blob, parts[largest]))
+            path, parts = path.child(largest), _by_key(members(blob, parts[largest]))
         return None
 
     def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
@@ -178,9 +178,13 @@ def _list_parts(found: FoundValue) -> dict[JsonToken, Span]:
     """The members of an object, or the first items of an array; none of a large container without an index."""
     blob, span = found.blob, trim(found.blob)
     if found.kind == "object" and not found.path.tokens:
-        return dict(found.descriptor.members)
+        return _by_key(found.descriptor.members)
     if len(blob) > _MAX_SCANNED_BYTES:
         return {}
     if found.kind == "array":
         return dict(enumerate(islice(items(blob, span), _MAX_PARTS + 1)))
-    return dict(members(blob, span) if found.kind == "object" else ())
+    return _by_key(members(blob, span)) if found.kind == "object" else {}
+
+
+def _by_key(known: Iterable[Member]) -> dict[JsonToken, Span]:
+    return {member.key: member.span for member in known}

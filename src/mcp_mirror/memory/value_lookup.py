@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from contextlib import suppress
-from operator import indexOf, itemgetter
+from operator import attrgetter, indexOf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from mcp_mirror.system.slices import INLINE_BYTES
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, JsonToken, Kind, Location, Span
 from mcp_mirror.workers.frames import FrameScanner
 
-_KEY: Final = itemgetter(0)
+_KEY: Final = attrgetter("key")
 """Returns the key of a member."""
 _WORKER_BYTES: Final = 1 << 23
 """Values above this size in a file are searched in a worker process."""

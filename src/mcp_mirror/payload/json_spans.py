@@ -6,7 +6,7 @@ the keys on the way are decoded.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -191,8 +191,13 @@ def members(blob: Buffer, span: Span, stops: Mapping[int, int] = _UNMEASURED) ->
         with suppress(RecursionError, msgspec.DecodeError):  # the scan reports where the text is not JSON
             raws, origin = _decode_members(blob, span), find_address(blob)
             return tuple(Member(key, _locate_raw(raw, origin)) for key, raw in raws.items())
-    found = dict(member for _, member in members_with_offsets(blob, span, stops))
+    found = spans_by_key(member for _, member in members_with_offsets(blob, span, stops))
     return tuple(Member(key, value) for key, value in found.items())
+
+
+def spans_by_key(known: Iterable[Member]) -> dict[str, Span]:
+    """The spans of members by key; of a repeated key the last."""
+    return {member.key: member.span for member in known}
 
 
 def first_members(known: tuple[Member, ...], most: int) -> tuple[Member, ...]:

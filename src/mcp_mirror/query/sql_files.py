@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcp_mirror.system.files import BINARY, create_claimed_folder, remove_unclaimed, write_all
-from mcp_mirror.types import Buffer, FileSpan
+from mcp_mirror.types import Buffer, FileSpan, Span
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -76,7 +76,7 @@ def _open_whole_file(value: FileSpan | bytes) -> int | None:
         descriptor = os.open(value.path, os.O_RDONLY | BINARY)
     except OSError:  # removed since it was mapped
         return None
-    if value.span == (0, os.fstat(descriptor).st_size):
+    if value.span == Span(0, os.fstat(descriptor).st_size):
         return descriptor
     os.close(descriptor)
     return None

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.payload.json_rpc import decode_as
-from mcp_mirror.payload.json_spans import kind_at, members, members_with_offsets, trim
+from mcp_mirror.payload.json_spans import kind_at, members, members_with_offsets, spans_by_key, trim
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Location, Span
 
@@ -137,7 +137,7 @@ def _find_members(blob: Buffer, span: Span) -> Mapping[str, Span]:
     if kind_at(blob, span.start) != "object":
         return {}
     found = _find_few_members(blob, span)
-    return dict(members(blob, span)) if found is None else found
+    return spans_by_key(members(blob, span)) if found is None else found
 
 
 def _find_few_members(blob: Buffer, span: Span) -> Mapping[str, Span] | None:
@@ -146,7 +146,7 @@ def _find_few_members(blob: Buffer, span: Span) -> Mapping[str, Span] | None:
     They are found in pieces. A parser would keep the interpreter locked for a tenth of a second for 200 MB of base64.
     """
     found = [member for _, member in islice(members_with_offsets(blob, span), _MAX_MEMBERS + 1)]
-    return dict(found) if len(found) <= _MAX_MEMBERS else None
+    return spans_by_key(found) if len(found) <= _MAX_MEMBERS else None
 
 
 def _may_be(kinds: tuple[bytes, ...], blob: Buffer, span: Span) -> bool:
