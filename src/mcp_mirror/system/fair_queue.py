@@ -103,7 +103,8 @@ class FairQueue:
             share = max(1, min(self._places // 2, free))
         if free <= 0 or taken >= share:
             return False
-        self.take(key)
+        self._taken_by[key] = taken + 1
+        self.taken += 1
         return True
 
     def _withdraw(self, key: str, waiter: anyio.Event) -> None:

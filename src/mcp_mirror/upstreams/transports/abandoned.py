@@ -19,7 +19,7 @@ class AbandonedRequests:
         """Start without requests; `longest` is in seconds."""
         self._longest = longest
         self.ends: dict[int, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
-        """By id: the end of the time, and what to call. A response reads this, which is empty for most."""
+        """By id of a request: the end of its time, and what to call."""
 
     def add(self, identity: int, on_end: Callable[[], None]) -> None:
         """Add a request, and call a function at its end."""
