@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
@@ -64,6 +65,9 @@ _SCHEMES = re.compile(r"(?:memory|resource|mcp(?:-mirror)?)://|memory:")
 SCHEME = "memory://"
 URI_TEMPLATE = f"{SCHEME}{{+path}}"
 """The URIs of stored values and of their parts."""
+CUT = "..."
+"""The end of a text that is cut in a notice."""
+_CUT = re.compile(rb"\.\.\.(?!\.)")
 LITERAL_PREFIX = "literal:"
 """A memory path after this prefix is sent as text instead of being replaced by its value."""
 
@@ -260,6 +264,16 @@ def has_candidates(text: bytes | memoryview) -> bool:
         if pattern.search(text):
             return True
     return False
+
+
+def find_cut_offsets(text: bytes | memoryview, most: int) -> list[int]:
+    """Offsets in a JSON text of the first places where its strings may have been cut."""
+    return [match.start() for match in islice(_CUT.finditer(text), most)]
+
+
+def may_be_cut(text: bytes | memoryview) -> bool:
+    """Whether a JSON text has such a place."""
+    return _CUT.search(text) is not None
 
 
 def position_token(position: int) -> str:

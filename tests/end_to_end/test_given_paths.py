@@ -94,6 +94,36 @@ async def test_a_copied_notice_without_its_path_is_the_only_value_like_it() -> N
     assert received == []
 
 
+@pytest.mark.parametrize("line", ["Line {} of the report.", "Line {} of the report " + 20 * "that is very long "])
+async def test_a_copied_preview_is_refused_where_it_is_cut(line: str) -> None:
+    received: list[str] = []
+    async with Mirror() as mirror:
+
+        @mirror.tool
+        def report() -> str:
+            return "\n".join(line.format(number) for number in range(2_000))
+
+        @mirror.tool
+        def save(content: str, note: str = "") -> str:
+            received.append(content)
+            return f"saved{note}"
+
+        stored = await mirror.call("report_mirrored", {})
+        marked = [each for each in stored.text.splitlines() if each.startswith("| ")]
+        shown = [each.removeprefix("| ") for each in marked]
+        for copied in ("\n".join(shown), "\n".join(marked), f"Dear all,\n{shown[0]}\n{' '.join(shown[1:])}\n"):
+            refused = await mirror.call("save_mirrored", {"content": copied, "note": "..."})
+            assert refused.is_error
+            assert refused.text.endswith(f'call again with "content": "{stored.path}".')
+        assert received == []
+        whole = [each for each in shown if not each.endswith("...")] or [shown[0].rstrip(".")]
+        for kept in ("\n".join(whole), "to be continued ...", "a ... 1,992 lines ... b"):
+            assert (await mirror.call("save_mirrored", {"content": kept})).text == "saved"
+            assert received.pop() == kept
+        copied = "\n".join(shown)
+        assert (await mirror.call("save_mirrored", {"content": copied}, namespace="other")).text == "saved"
+
+
 async def test_a_shown_text_pasted_whole_is_the_value() -> None:
     received: list[str] = []
     async with with_report(received) as mirror:

@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_mirror.core.resolve import EscapedPath, Pointer, explain_strings, find_embedded_bases, find_pointers
+from mcp_mirror.core.resolve import (
+    EscapedPath,
+    Pointer,
+    explain_strings,
+    find_cut_texts,
+    find_embedded_bases,
+    find_pointers,
+)
 from mcp_mirror.core.results.captured import Captured, ErrorExcerpt
 from mcp_mirror.core.results.notice import write_notice
 from mcp_mirror.core.results.notice_keys import NoticeInput
-from mcp_mirror.paths import FixedBases, MemoryPath, parse_path
+from mcp_mirror.paths import FixedBases, MemoryPath, may_be_cut, parse_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Draft, Location, Span
@@ -386,3 +393,15 @@ def test_a_path_within_a_longer_text_is_found_there(text: str) -> None:
 )
 def test_paths_several_paths_and_long_texts_are_not_texts_with_a_path(text: str) -> None:
     assert find_embedded_bases(json.dumps({"x": text}).encode(), KNOWN) == ()
+
+
+def test_texts_that_may_have_been_cut_are_found_at_any_depth() -> None:
+    arguments = json.dumps({"a": "one...", "b": [{"c": "é... two..."}], "d": "none", "e": "literal:three..."}).encode()
+    assert sorted(find_cut_texts(arguments)) == [(("a",), "one..."), (("b", 0, "c"), "é... two...")]
+    assert may_be_cut(memoryview(arguments))
+
+
+def test_long_texts_and_texts_without_a_mark_are_not_searched_for_previews() -> None:
+    arguments = json.dumps({"a": f"one...{' ' * 70_000}", "b": "two.."}).encode()
+    assert [*find_cut_texts(arguments)] == []
+    assert not may_be_cut(b'{"b":"two.."}')

@@ -23,6 +23,7 @@ from mcp_mirror.paths import (
     MemoryPath,
     find_bases,
     find_candidate_offsets,
+    find_cut_offsets,
     find_notice_bases,
     fold_slug,
     is_pathless_notice,
@@ -56,9 +57,11 @@ _MAX_PATHLESS: Final = 8
 _MAX_PATH_CHARACTERS: Final = 1 << 20
 """Characters of all memory paths of a call, which are compared, logged and passed between processes."""
 _MAX_EXPLAINED: Final = 50
-"""Strings that `explain_strings` explains, and in which `find_embedded_bases` searches."""
+"""Strings that `explain_strings` explains, and in which `find_embedded_bases` and `find_cut_texts` search."""
 _MAX_EMBEDDING: Final = 1 << 16
-"""Bytes of a text in which `find_embedded_bases` searches."""
+"""Bytes of a text in which `find_embedded_bases` and `find_cut_texts` search."""
+_MAX_CUTS: Final = 1_000
+"""Places where a text may be cut that are examined."""
 _MAX_CORRECTED: Final = 4096
 """Keys and texts in the arguments, and values of any kind, that are examined for corrections."""
 _MAX_CORRECTED_DEPTH: Final = 8
@@ -174,6 +177,17 @@ def find_embedded_bases(arguments: Buffer, known: frozenset[str]) -> tuple[tuple
             bases = find_bases(msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str))
             embedded += [(location, base) for base in bases if len(bases) == 1 and slug_of(base) in known]
     return tuple(embedded)
+
+
+def find_cut_texts(arguments: Buffer) -> Iterator[tuple[Location, str]]:
+    """Find the texts that may repeat what `cut` returned, with their locations; none that are marked as literal."""
+    offsets = find_cut_offsets(arguments, _MAX_CUTS)
+    for span, location in islice(strings_at(arguments, offsets), _MAX_EXPLAINED):
+        if span.length > _MAX_EMBEDDING:
+            continue
+        text = msgspec.json.decode(memoryview(arguments)[span.start : span.stop], type=str)
+        if not text.startswith(LITERAL_PREFIX):
+            yield location, text
 
 
 def explain_strings(arguments: Buffer, known: frozenset[str]) -> tuple[tuple[Location, str | None, str], ...]:

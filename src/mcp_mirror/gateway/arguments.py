@@ -26,6 +26,7 @@ from mcp_mirror.core.resolve import (
     TypesAt,
     explain_strings,
     find_corrections,
+    find_cut_texts,
     find_embedded_bases,
     find_refused_text,
     measure_substitution,
@@ -69,6 +70,10 @@ _PRUNED: Final = (
 _EMBEDDED: Final = (
     'Note: {name} has the path "{base}" within other text, so the tool got this text and not the value. To pass the '
     "value, give only the path."
+)
+_COPIED: Final = (
+    '{name} has lines of a preview, which are cut ("..."), and not the whole value. To pass the whole value, call '
+    'again with {name}: "{path}".'
 )
 _MAX_NAME: Final = 80
 """Bytes of the name of an argument in a note."""
@@ -117,6 +122,19 @@ class PointerFinder:
         known = known | added
         self._foreign_slugs[call.namespace] = known - catalog.slugs
         return await scan(call.arguments, known, most, call.namespace), known
+
+    def refuse_copied_preview(self, call: Call, pointers: Pointers) -> None:
+        """Refuse a text that the model copied from a preview where that is cut: the tool would not get the whole value.
+
+        Raises:
+            ToolError: An argument has such a text; the message names the path of the value.
+        """
+        notices = self._gateway.services.writer.notices
+        replaced = {pointer.location for pointer in pointers if isinstance(pointer, Pointer)}
+        for location, text in find_cut_texts(call.arguments):
+            if location not in replaced and (path := notices.find_preview(call.namespace, text)):
+                name = as_json_string(str(location[0]), _MAX_NAME)
+                raise ToolError(_COPIED.format(name=name, path=path))
 
     async def name_embedded_path(self, call: Call, reply: ToolResult) -> ToolResult:
         """Say below a result that an argument had a path within a longer text: the tool got the path as text."""

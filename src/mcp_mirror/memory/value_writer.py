@@ -1,4 +1,4 @@
-"""Stores captured values with their descriptors, and remembers the texts of their notices."""
+"""Stores captured values with their descriptors."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from mcp_mirror.core.results.captured import Captured
 from mcp_mirror.core.results.processing import ProcessingOptions, bound_index, bound_other_members
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
-from mcp_mirror.paths import MemoryPath, find_copied_notice, is_pathless_notice, parse_path, parse_wrapped_path
+from mcp_mirror.memory.recent_notices import RecentNotices
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.fair_threads import run_fairly
@@ -19,38 +19,9 @@ from mcp_mirror.types import Descriptor, Draft, Provenance
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
-_MAX_REMEMBERED: Final = 256
-"""Notices of all principals together; each has less than 2 KB."""
 _MAX_INPUT_CHARACTERS: Final = 1 << 14
 """Characters of the paths of its inputs that are stored with a value. Quotas do not count them."""
 _STORE_ALL: Final = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=False)
-
-
-class RecentNotices(msgspec.Struct, frozen=True):
-    """The newest notices of this process that begin with a path: models paste a notice without its first line."""
-
-    _texts: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
-    """Namespace, and text below the path, by path."""
-
-    def add(self, namespace: str, notice: str) -> None:
-        """Remember a notice that begins with the path of its value; ignore other notices."""
-        first, _, text = notice.partition("\n")
-        path = parse_wrapped_path(first)
-        if path and is_pathless_notice(text):
-            self._texts[str(path)] = (namespace, text)
-            if len(self._texts) > _MAX_REMEMBERED:
-                del self._texts[next(iter(self._texts))]
-
-    def newest(self, namespace: str) -> str | None:
-        """Return the path of a namespace's newest notice; None without one."""
-        return next((path for path, (own, _) in reversed(self._texts.items()) if own == namespace), None)
-
-    def find(self, namespace: str, text: str) -> MemoryPath | None:
-        """Return the path of the notice of which a text is a copy without the path; None if that is uncertain."""
-        if not is_pathless_notice(text.strip()):
-            return None
-        path = find_copied_notice(text, {path: known for path, (own, known) in self._texts.items() if own == namespace})
-        return parse_path(path) if path else None
 
 
 class ValueWriter(msgspec.Struct, frozen=True):

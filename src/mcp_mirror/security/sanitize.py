@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Final
 
-from mcp_mirror.paths import BASE_PATTERN
+from mcp_mirror.paths import BASE_PATTERN, CUT
 from mcp_mirror.payload.json_strings import decode_escapes
 from mcp_mirror.system.patterns import lazy_pattern
 
@@ -98,12 +98,12 @@ def _escape_character(character: str) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """At most `limit` bytes of a text, with `...` for the rest. Escapes are never split."""
+    """At most `limit` bytes of a text, with `CUT` for the rest. Escapes are never split."""
     if len(text) <= limit and len(text.encode()) <= limit:
         return text
     units: list[str] = _UNIT.findall(text[: limit + _LONGEST_ESCAPE])
     sizes = accumulate(len(unit.encode()) for unit in units)
-    return "".join(unit for unit, size in zip(units, sizes, strict=True) if size <= limit - 3) + "..."
+    return "".join(unit for unit, size in zip(units, sizes, strict=True) if size <= limit - len(CUT)) + CUT
 
 
 def sanitize_to_lines(text: str) -> str:

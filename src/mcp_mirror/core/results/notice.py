@@ -68,7 +68,7 @@ _USE: Final = "Use the path as the argument of the next tool."
 _SUBJECT: Final = "This path stands for"
 _PREVIEW: Final = f"{_SUBJECT} the result. Preview, not the result:"
 _NOT_THE_PREVIEW: Final = "Use the path as the argument of the next tool, not the preview."
-_PREVIEW_MARK: Final = "| "
+PREVIEW_MARK: Final = "| "
 """Begins each line of a preview. A line without a mark looks like the result, which models then copy."""
 _STRING_OR_SPACE: Final = lazy_pattern(r'"(?:[^"\\]|\\.)*"|\s+')
 """A string, or white space between tokens, of JSON text."""
@@ -104,7 +104,7 @@ def _write_shown(stored: NoticeInput, shown: str) -> str:
     beside += [f'{TEXT_PATH_LINE_PREFIX}"{stored.companion_path}"'] if stored.companion_path else []
     if stored.hidden_text:  # otherwise the value looks like the whole result
         text = _preview_hidden_text(stored, stored.hidden_text)
-        beside += (f"{HIDDEN_TEXT} {text.summary}", *(f"{_PREVIEW_MARK}{line}" for line in text.lines))
+        beside += (f"{HIDDEN_TEXT} {text.summary}", *(f"{PREVIEW_MARK}{line}" for line in text.lines))
     return shown + gap + "\n".join((f'{PATH_LINE_PREFIX}"{stored.path}"', *beside, *named, SHOWN_END))
 
 
@@ -175,7 +175,7 @@ def _describe(stored: NoticeInput) -> tuple[tuple[str, ...], str]:
     preview = _preview(stored)
     if not preview.lines:
         return (f"{_SUBJECT} {preview.summary}.",), _USE
-    marked = (f"{_PREVIEW_MARK}{line}" for line in preview.lines)
+    marked = (f"{PREVIEW_MARK}{line}" for line in preview.lines)
     return (f"{_PREVIEW} {preview.summary}", *marked), _NOT_THE_PREVIEW
 
 
@@ -255,7 +255,7 @@ def _describe_media(stored: NoticeInput, listed: AbstractSet[str] = frozenset())
     media = [
         medium
         for medium in captured.media
-        if medium.is_hidden or f'{_PREVIEW_MARK}"{base}{medium.pointer}' not in listed
+        if medium.is_hidden or f'{PREVIEW_MARK}"{base}{medium.pointer}' not in listed
     ]
     lines = [
         f'"{base}{medium.pointer}" {medium.description}{", not shown" if medium.is_hidden else ""}'
