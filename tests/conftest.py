@@ -51,35 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         atexit.register(os._exit, 0)  # what is registered later runs before
-        _send_few_messages(config)
 
 
 def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
-
-
-def _send_few_messages(config: pytest.Config) -> None:
-    """Let a process of pytest-xdist send two messages in place of five for a test that passes.
-
-    Without these options, nothing reads its beginning and the times of its fixtures: to send and receive them takes
-    0.5 ms of each test, longer than many tests run. Failures are sent in any case. pytest-xdist itself sends only such
-    reports of collections (#330).
-    """
-    if config.get_verbosity() > 0 or config.option.durations is not None or config.option.xmlpath:
-        return
-    for hook in (config.hook.pytest_runtest_logstart, config.hook.pytest_runtest_logreport):
-        for sender in hook.get_hookimpls():
-            if type(sender.plugin).__name__ == "WorkerInteractor":
-                send = _drop if hook.name == "pytest_runtest_logstart" else _send_result(sender.function)
-                sender.function = send  # type: ignore[misc]  # no option of pytest-xdist does it
-
-
-def _drop(nodeid: str, location: object) -> None:
-    """Send nothing."""
-
-
-def _send_result(send: Callable[..., object]) -> Callable[..., object]:
-    return lambda report: None if report.passed and report.when != "call" else send(report)
 
 
 @pytest.fixture(autouse=True)
