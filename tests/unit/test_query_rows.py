@@ -63,8 +63,8 @@ def written(value: Any) -> list[Any] | None:
         ([["id", "city"]], None),
         ([[], [1]], None),
         ([["a", "b"], ["c", "d"], [1, "e"]], None),
-        (b'{"columns":["a"],"rows":[[' + b"[" * 100_000 + b"]" * 100_000 + b"]]}", None),
-        (b'{"columns":["a"],"rows":[[1],[' + b"[" * 100_000 + b"]" * 100_000 + b"]]}", None),
+        (b'{"columns":["a"],"rows":[[' + b"[" * 300_000 + b"]" * 300_000 + b"]]}", None),
+        (b'{"columns":["a"],"rows":[[1],[' + b"[" * 300_000 + b"]" * 300_000 + b"]]}", None),
     ],
 )  # fmt: skip
 def test_rows_of_objects(value: Any, expected: list[Any] | None) -> None:
