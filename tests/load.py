@@ -2,10 +2,8 @@
 
 import asyncio
 import gc
-import threading
 import time
 from collections.abc import Awaitable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +24,16 @@ def slowness() -> float:
 async def measure_pause(request: Awaitable[Any]) -> float:
     """Return the seconds of the longest pass of the event loop during a request.
 
-    Neither the time in which other programs had the processor (Linux), also if a thread that has the interpreter's lock
-    waited for it, nor the garbage collector's visits to the objects of the test process count: a gateway freezes its
-    own at its start.
+    Neither the time in which other programs had the processor (Linux) nor the garbage collector's visits to the objects
+    of the test process count: a gateway freezes its own at its start.
     """
     pauses: list[float] = []
 
     async def watch() -> None:
         while True:
-            waits, began = _read_waits(), time.perf_counter()
+            began, waited = time.perf_counter(), _read_wait()
             await asyncio.sleep(0)
-            pauses.append(time.perf_counter() - began - _wait_since(waits))
+            pauses.append(time.perf_counter() - began - (_read_wait() - waited))
 
     gc.collect()
     gc.freeze()
@@ -59,17 +56,9 @@ async def find_longest_stall() -> float:
     return stalls.longest
 
 
-def _read_waits() -> dict[str, int]:
-    """The nanoseconds in which each thread could run but had no processor; empty where the system does not count."""
-    waits = {}
-    for thread in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            waits[thread.parent.name] = int(thread.read_text().split()[1])
-    return waits
-
-
-def _wait_since(before: dict[str, int]) -> float:
-    """The seconds in which this thread could not run, or another one could not, which may have had the lock."""
-    waited = {thread: wait - before.get(thread, wait) for thread, wait in _read_waits().items()}
-    own = waited.pop(str(threading.get_native_id()), 0)
-    return (own + max(waited.values(), default=0)) / 1e9
+def _read_wait() -> float:
+    """The seconds in which this thread could run but had no processor; 0 where the system does not count them."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except FileNotFoundError:
+        return 0.0
