@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from gateway_processes import forked_upstream
+from gateway_processes import forked_python, forked_upstream
 from http_sessions import HEADERS, META
 from mcp import Client
 from mcp_types import ElicitResult
@@ -40,6 +40,23 @@ def workers_of(served: Served) -> set[int]:
     """The processes of the workers."""
     children = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text()
     return {int(child) for child in children.split()}
+
+
+async def supervise(program: str, folder: Path, within: float = BOUND) -> tuple[int | None, str]:
+    """Run a program with a supervisor and workers of its own; return its exit code and its output.
+
+    Its argument is the name of a file that does not exist yet. It may take `within` seconds.
+    """
+    script = folder / "program.py"
+    script.write_text(program)
+    command = forked_python(str(script), str(folder / "counted"))
+    supervisor = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+    try:
+        out, _ = await asyncio.wait_for(supervisor.communicate(), within)
+    finally:
+        if supervisor.returncode is None:
+            supervisor.kill()
+    return supervisor.returncode, out.decode()
 
 
 def is_running(process: int) -> bool:
@@ -240,12 +257,7 @@ with socket.create_server(("127.0.0.1", 0)) as listening:
 
 
 async def test_a_worker_is_replaced_any_number_of_times(tmp_path: Path) -> None:
-    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", RESTARTS, str(tmp_path / "counted"))
-    try:
-        assert await asyncio.wait_for(supervisor.wait(), BOUND) == 0
-    finally:
-        if supervisor.returncode is None:
-            supervisor.kill()
+    assert (await supervise(RESTARTS, tmp_path))[0] == 0
     assert (tmp_path / "counted").stat().st_size == 50
 
 
@@ -275,14 +287,7 @@ with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0
 
 async def test_a_worker_that_starts_twice_does_not_serve_for_another(tmp_path: Path) -> None:
     """The other worker cannot use the configuration, which ends a gateway that is starting."""
-    command = (sys.executable, "-c", RESTARTS_AT_THE_START, str(tmp_path / "counted"))
-    supervisor = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
-    try:
-        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
-    finally:
-        if supervisor.returncode is None:
-            supervisor.kill()
-    assert (supervisor.returncode, out) == (2, b"")
+    assert await supervise(RESTARTS_AT_THE_START, tmp_path) == (2, "")
 
 
 HANGING = """
@@ -308,18 +313,13 @@ with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0
 """
 
 
-async def test_a_worker_that_hangs_is_replaced_and_delays_no_shutdown() -> None:
+async def test_a_worker_that_hangs_is_replaced_and_delays_no_shutdown(tmp_path: Path) -> None:
     """The replacement hangs too, after it has sent SIGTERM to the parent. The other worker is left alone."""
-    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", HANGING, stdout=PIPE)
-    try:
-        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
-    finally:
-        if supervisor.returncode is None:
-            supervisor.kill()
-    assert supervisor.returncode == 0
+    code, out = await supervise(HANGING, tmp_path)
+    assert code == 0
     killed = "mcp-mirror: worker 0 has not responded for 2 s, and is killed."
     restarted = "mcp-mirror: worker 0 ended by signal 9; the gateway starts it again in 0.001 s."
-    assert out.decode().splitlines() == [killed, restarted, killed]
+    assert out.splitlines() == [killed, restarted, killed]
 
 
 PAUSED = """
@@ -382,14 +382,8 @@ with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0
 """
 
 
-async def test_a_worker_that_starts_during_a_reload_is_reloaded_too() -> None:
-    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", LATE_RELOAD, stdout=PIPE)
-    try:
-        await asyncio.wait_for(supervisor.communicate(), BOUND / 2)
-    finally:
-        if supervisor.returncode is None:
-            supervisor.kill()
-    assert supervisor.returncode == 0
+async def test_a_worker_that_starts_during_a_reload_is_reloaded_too(tmp_path: Path) -> None:
+    assert (await supervise(LATE_RELOAD, tmp_path, BOUND / 2))[0] == 0
 
 
 FAILING_FORKS = """
@@ -410,15 +404,10 @@ with socket.create_server(("127.0.0.1", 0)) as listening:
 """
 
 
-async def test_a_worker_that_the_system_cannot_start_is_tried_again() -> None:
-    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", FAILING_FORKS, stdout=PIPE)
-    try:
-        out, _ = await asyncio.wait_for(supervisor.communicate(), BOUND)
-    finally:
-        if supervisor.returncode is None:
-            supervisor.kill()
-    assert supervisor.returncode == 0
-    lines = out.decode().splitlines()
+async def test_a_worker_that_the_system_cannot_start_is_tried_again(tmp_path: Path) -> None:
+    code, out = await supervise(FAILING_FORKS, tmp_path)
+    assert code == 0
+    lines = out.splitlines()
     assert len(lines) == 2
     assert lines[0] == (
         "mcp-mirror: worker 0 could not be started: Resource temporarily unavailable; "

@@ -52,6 +52,7 @@ PRELOADED: Final = (
     "mcp_mirror.cli.wrap",
     "mcp_mirror.cli.wrapped_server",
     "mcp_mirror.cli.values",
+    "mcp_mirror.cli.workers",
     "mcp_mirror.server.auth.gate",
     "mcp_mirror.server.http.dashboard",
     "mcp_mirror.server.http.mcp_endpoint",
