@@ -124,6 +124,26 @@ async def test_a_copied_preview_is_refused_where_it_is_cut(line: str) -> None:
         assert (await mirror.call("save_mirrored", {"content": copied}, namespace="other")).text == "saved"
 
 
+async def test_a_line_that_ends_in_three_dots_itself_is_not_a_cut_one() -> None:
+    received: list[str] = []
+    line = "Loading the configuration of the production cluster..."
+    async with Mirror() as mirror:
+
+        @mirror.tool
+        def report() -> str:
+            return f"{line}\n" * 2_000
+
+        @mirror.tool
+        def save(content: str) -> str:
+            received.append(content)
+            return "saved"
+
+        stored = await mirror.call("report_mirrored", {})
+        assert f"| {line}\n" in stored.text
+        assert (await mirror.call("save_mirrored", {"content": f"It says: {line}"})).text == "saved"
+    assert received == [f"It says: {line}"]
+
+
 async def test_a_shown_text_pasted_whole_is_the_value() -> None:
     received: list[str] = []
     async with with_report(received) as mirror:

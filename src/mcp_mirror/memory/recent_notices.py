@@ -22,7 +22,9 @@ _MAX_CUTS: Final = 1_000
 """Places of a text that are compared with the previews."""
 _CUT_END: Final = lazy_pattern(r"\.\.\.(?!\.)")
 _COMPARED: Final = 32
-"""Characters at the end of a line that no other text has by chance."""
+"""Characters at the end of a cut line that are compared: no other text has them by chance."""
+_CUT_BYTES: Final = 140
+"""Bytes of a line of a preview from which it may have been cut; shorter ones end in `...` themselves."""
 _OMITTED: Final = lazy_pattern(r"\.\.\. [0-9,]{1,20} lines? \.\.\.")
 """The mark of omitted lines. Other texts may have it, too."""
 _MAX_OMITTED: Final = 8
@@ -91,6 +93,7 @@ class RecentNotices(msgspec.Struct, frozen=True):
 
 def _read_notice(namespace: str, text: str) -> _Notice:
     lines = [line.removeprefix(PREVIEW_MARK) for line in text.split("\n") if line.startswith(PREVIEW_MARK)]
-    cuts = frozenset(line[-_COMPARED:] for line in lines if line.endswith(CUT) and len(line) >= _COMPARED)
+    cuts = frozenset(line[-_COMPARED:] for line in lines if line.endswith(CUT) and len(line.encode()) >= _CUT_BYTES)
     omitted = next(filter(_OMITTED.fullmatch, lines), "")
-    return _Notice(namespace, text, cuts, omitted, max(lines, key=len, default=""))
+    longest = max((line for line in lines if line != omitted), key=len, default="")
+    return _Notice(namespace, text, cuts, omitted, longest)
