@@ -13,7 +13,7 @@ from computing import least_seconds
 from mcp_mirror.core.texts.embedded_json import find_embedded_json, read_json_container
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.missing_keys import explain_nothing
-from mcp_mirror.query.select import explain_text, select
+from mcp_mirror.query.select import Select, explain_text, select
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.tokens import estimate_tokens
@@ -499,6 +499,35 @@ def test_an_expression_on_text_returns_the_format_of_the_text(value: str, kind: 
 def test_only_text_is_explained_as_text() -> None:
     assert explain_text(b'{"a": 1}', "", "") == ("", False)
     assert explain_text(b'["a,b", "1,2"]', "", "") == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "found"),
+    [
+        ({"a": [1, 2]}, "a[1]", b"2"),
+        ('{"a": [1, 2]}', "a[1]", b"2"),
+        ('{"a": 1}\n{"a": 2}\n', "[].a", b"[1,2]"),
+        ({"type": "resource", "resource": {"uri": "a:b", "text": '{"a": 1}'}}, "a", b"1"),
+        ("plain words", "length(@)", b"11"),
+    ],
+)
+def test_a_query_reads_json_in_texts(value: object, expression: str, found: bytes) -> None:
+    assert Select(expression, 100, "Read it.", "Use SQL.")(json.dumps(value).encode(), never) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "message"),
+    [
+        ("a,b\n1,2\n3,4\n", "length(@)", r"The value is text \(CSV, 2 columns\), not JSON: .* Use SQL\."),
+        ("plain words", "[0]", r"null: the expression finds nothing\. The value is text, not JSON: .* Read it\."),
+        ("plain words", "sum(@)", r"`expression` does not work: .* The value is text, not JSON: .* Read it\."),
+        ({"a": 1}, "sum(@)", r"^`expression` does not work: (?:(?!not JSON: ).)*$"),
+        ("x" * 200, "@", r"The result has 202 B, more than the limit of 100 B .* Select less\."),
+    ],
+)
+def test_a_query_that_cannot_be_answered_says_why(value: object, expression: str, message: str) -> None:
+    with pytest.raises(ToolError, match=message):
+        Select(expression, 100, "Read it.", "Use SQL.")(json.dumps(value).encode(), never)
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,7 @@ def test_columns_beside_numbers_have_the_cells_below_their_names(text: str, head
         "A  B  C\n" + "1  2  3\n" * 3000,
         "A  B  C\n" + "1  2  3 long\n" * 20_000,
         "A  B  C\n\n1  2  3\n4  5  6\n",
+        "A  B  C\n1  2  3\n\n4  5  6\n",
         "The words of a text\nthat are lines with\n2 or 3 words at end\n",
         "",
     ],
