@@ -93,12 +93,7 @@ def find_changed(target: Target) -> list[str]:
         return []
     old = _by_key(target.list_entries(backup))
     wrapped = {key: entry for key, entry in _by_key(target.list_entries(document)).items() if entry.is_wrapped}
-    return [entry.label for key, entry in wrapped.items() if not _is_unchanged(old.get(key), entry)]
-
-
-def _is_unchanged(old: Entry | None, entry: Entry) -> bool:
-    """Whether a wrapped entry is as `install` made it, or left it if it was wrapped before."""
-    return (old is not None and old.value == entry.value) or _is_wrap_of(old, entry)
+    return [entry.label for key, entry in wrapped.items() if not _is_wrap_of(old.get(key), entry)]
 
 
 def _edit_each(document: Document, edits: Mapping[Location, Sequence[Edit]]) -> tuple[Document, dict[Location, str]]:
