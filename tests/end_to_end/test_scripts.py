@@ -835,7 +835,7 @@ async def test_a_key_that_is_read_as_an_attribute_is_written_in_brackets() -> No
         ("datetime(2026, 1, 1).year", "Begin with `from datetime import datetime`.\nCall memory_run"),
         ("date.today().year", "Begin with `from datetime import date`.\nCall memory_run"),
         ("str(Decimal('1.1'))", "Begin with `from decimal import Decimal`.\nCall memory_run"),
-        ("pd.DataFrame(trips)", "json, math, random and re.\nCall memory_run"),
+        ("pd.DataFrame(trips)", "re, time, tomllib and unicodedata.\nCall memory_run"),
         ("re.findall('a', 'b')", "Begin with `import re`.\nCall memory_run"),
     ],
 )
