@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp_types import TextContent
 from redis_process import free_port
-from waiting import until
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -23,7 +22,7 @@ HANGING = ("garbage", "half", "silent")
 PRINTS_AND_WAITS = {
     "command": "/bin/sh",  # a busy machine starts Python in more than a second
     "args": ["-c", "echo ready on port 1; exec cat > /dev/null"],
-    "startup_timeout": 3,  # its line must come in this time
+    "startup_timeout": 1,
 }
 ANSWERS = """import json, sys
 for line in sys.stdin:
@@ -91,15 +90,10 @@ async def test_an_upstream_that_cannot_start_is_reported_and_others_serve(
         named = re.findall(r"Servers? ([\w, ]+?) (?:is|are) (?:down|starting): ", greeting["instructions"])
         assert set(", ".join(named).split(", ")) == {f"bad{index}" for index in range(len(FAILING))}
         assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
-
-        async def read_status() -> dict[str, dict[str, Any]]:
-            status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
-            listed = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
-            return {one["name"]: one for one in listed}
-
-        status = await until(read_status, lambda found: found[EXITS]["state"] == "down")
-        assert status["good"]["state"] == "ready"
-        assert "no licence found" in status[EXITS]["detail"]
+        status = json.loads(await client.request("resources/read", '{"uri":"mcp-mirror://upstreams"}'))
+        listed = json.loads(status["result"]["contents"][0]["text"])["upstreams"]
+        assert {one["name"]: one["state"] for one in listed}["good"] == "ready"
+        assert "no licence found" in next(one for one in listed if one["name"] == EXITS)["detail"]
 
 
 async def test_a_missing_folder_and_a_missing_interpreter_are_named(
@@ -363,8 +357,7 @@ async def test_calls_that_a_restart_ends_read_why_the_gateway_restarts(open_clie
 
 async def test_calls_that_a_flood_ends_read_why_the_gateway_disconnects(open_client: OpenClient, raw: Any) -> None:
     async with open_client({"raw": raw()}) as client:
-        # On a busy machine, reading takes longer, and more messages come before the rate is over the limit.
-        answer = await client.text("storm_mirrored", {"times": 1_000_000})
+        answer = await client.text("storm_mirrored", {"times": 150_000})
     assert answer.startswith("Upstream 'raw' sent more than 50,000 unsolicited messages at more than 5,000 per second")
     assert "so the gateway closed the connection. Check the server's standard output. 'storm' has no answer;" in answer
 

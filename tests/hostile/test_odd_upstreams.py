@@ -143,14 +143,14 @@ async def test_a_list_keeps_only_the_items_of_its_pages(
 ) -> None:
     page = {"resources": [{"uri": "odd://$count"}], "nextCursor": "$count", member: "$count" + "x" * 900_000}
     config = configured(
-        {"odd": odd(OLD, **{"resources/list": [result(json.dumps(page))]})}, limits={"max_listing_pages": 100}
+        {"odd": odd(OLD, **{"resources/list": [result(json.dumps(page))]})}, limits={"max_listing_pages": 200}
     )
     async with open_lines(config) as client:
         await client.greet()
         async with budget(client, f"pages of a list: {member}", "900 kB each", memory=64 * MIB) as row:
             listed = json.loads(await client.request("resources/list"))["result"]["resources"]
             row.outcome = "cut"
-        assert sum(resource["uri"].startswith("odd://") for resource in listed) == 100
+        assert sum(resource["uri"].startswith("odd://") for resource in listed) == 200
         await until(lambda: b"lists more resources than `limits.max_listing_pages`" in b"".join(client.stderr))
 
 
