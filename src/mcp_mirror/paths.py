@@ -68,6 +68,7 @@ URI_TEMPLATE = f"{SCHEME}{{+path}}"
 CUT = "..."
 """The end of a text that is cut in a notice."""
 _CUT = re.compile(rb"\.\.\.(?!\.)")
+_COPIED = (*_CANDIDATES, _CUT)
 LITERAL_PREFIX = "literal:"
 """A memory path after this prefix is sent as text instead of being replaced by its value."""
 
@@ -266,14 +267,17 @@ def has_candidates(text: bytes | memoryview) -> bool:
     return False
 
 
+def may_copy_notice(text: bytes | memoryview) -> bool:
+    """Whether a JSON text contains a possible memory path, or a string that may have been cut in a notice."""
+    for pattern in _COPIED:  # noqa: SIM110  # as above
+        if pattern.search(text):
+            return True
+    return False
+
+
 def find_cut_offsets(text: bytes | memoryview, most: int) -> list[int]:
     """Offsets in a JSON text of the first places where its strings may have been cut."""
     return [match.start() for match in islice(_CUT.finditer(text), most)]
-
-
-def may_be_cut(text: bytes | memoryview) -> bool:
-    """Whether a JSON text has such a place."""
-    return _CUT.search(text) is not None
 
 
 def position_token(position: int) -> str:

@@ -108,6 +108,11 @@ async def test_a_copied_preview_is_refused_where_it_is_cut(line: str) -> None:
             received.append(content)
             return f"saved{note}"
 
+        @mirror.tool
+        def save_all(files: list[dict[str, list[str]]]) -> str:
+            received.append(str(files))
+            return "saved"
+
         stored = await mirror.call("report_mirrored", {})
         marked = [each for each in stored.text.splitlines() if each.startswith("| ")]
         shown = [each.removeprefix("| ") for each in marked]
@@ -115,6 +120,8 @@ async def test_a_copied_preview_is_refused_where_it_is_cut(line: str) -> None:
             refused = await mirror.call("save_mirrored", {"content": copied, "note": "..."})
             assert refused.is_error
             assert refused.text.endswith(f'call again with "content": "{stored.path}".')
+        refused = await mirror.call("save_all_mirrored", {"files": [{"parts": ["a", "\n".join(shown)]}]})
+        assert refused.text.endswith(f'call again with "parts": "{stored.path}".')
         assert received == []
         whole = [each for each in shown if not each.endswith("...")] or [shown[0].rstrip(".")]
         for kept in ("\n".join(whole), "to be continued ...", "a ... 1,992 lines ... b"):

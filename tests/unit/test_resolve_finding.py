@@ -19,7 +19,7 @@ from mcp_mirror.core.resolve import (
 from mcp_mirror.core.results.captured import Captured, ErrorExcerpt
 from mcp_mirror.core.results.notice import write_notice
 from mcp_mirror.core.results.notice_keys import NoticeInput
-from mcp_mirror.paths import FixedBases, MemoryPath, may_be_cut, parse_path
+from mcp_mirror.paths import FixedBases, MemoryPath, may_copy_notice, parse_path
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Draft, Location, Span
@@ -398,10 +398,10 @@ def test_paths_several_paths_and_long_texts_are_not_texts_with_a_path(text: str)
 def test_texts_that_may_have_been_cut_are_found_at_any_depth() -> None:
     arguments = json.dumps({"a": "one...", "b": [{"c": "é... two..."}], "d": "none", "e": "literal:three..."}).encode()
     assert sorted(find_cut_texts(arguments)) == [(("a",), "one..."), (("b", 0, "c"), "é... two...")]
-    assert may_be_cut(memoryview(arguments))
+    assert may_copy_notice(memoryview(arguments))
 
 
 def test_long_texts_and_texts_without_a_mark_are_not_searched_for_previews() -> None:
     arguments = json.dumps({"a": f"one...{' ' * 70_000}", "b": "two.."}).encode()
     assert [*find_cut_texts(arguments)] == []
-    assert not may_be_cut(b'{"b":"two.."}')
+    assert not may_copy_notice(b'{"b":"two.."}')

@@ -43,7 +43,7 @@ from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.memory.path_advice import PathAdvice, advise_query
 from mcp_mirror.memory.tools.table import QUERY
 from mcp_mirror.memory.value_lookup import look_up
-from mcp_mirror.paths import MemoryPath
+from mcp_mirror.paths import MemoryPath, has_candidates
 from mcp_mirror.payload.json_spans import kind_at, members, spans_by_key, trim
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.settings.labels import Labels
@@ -91,7 +91,23 @@ class PointerFinder:
         """Slugs of paths that other processes with the same store made, by namespace."""
 
     async def find(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
-        """Return the call, with arguments in place of their JSON texts if these contain paths, and its pointers."""
+        """Return the call, with arguments in place of their JSON texts if these contain paths, and its pointers.
+
+        Raises:
+            ToolError: A text was copied from a preview where that is cut; the message names the path of the value. Or
+                the arguments as a whole were pruned.
+        """
+        pointers: Pointers = ()
+        is_searched_here = len(call.arguments) <= SEARCHED_BYTES
+        if not is_searched_here or has_candidates(call.arguments):
+            call, pointers = await self._find_paths(call, entry, catalog)
+        else:
+            self.log_strings(call, entry, catalog.slugs)
+        if is_searched_here and call.script is None:
+            self._refuse_copied_preview(call, pointers)
+        return call, pointers
+
+    async def _find_paths(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
         given, foreign = call.arguments, self._foreign_slugs.get(call.namespace)
         known = call.trace.path_slugs = catalog.slugs | foreign if foreign else catalog.slugs
         if len(given) <= SEARCHED_BYTES:  # arguments in place of their JSON texts where these contain paths
@@ -123,17 +139,14 @@ class PointerFinder:
         self._foreign_slugs[call.namespace] = known - catalog.slugs
         return await scan(call.arguments, known, most, call.namespace), known
 
-    def refuse_copied_preview(self, call: Call, pointers: Pointers) -> None:
-        """Refuse a text that the model copied from a preview where that is cut: the tool would not get the whole value.
-
-        Raises:
-            ToolError: An argument has such a text; the message names the path of the value.
-        """
+    def _refuse_copied_preview(self, call: Call, pointers: Pointers) -> None:
+        """Refuse a text that was copied from a preview where that is cut: the tool would not get the whole value."""
         notices = self._gateway.services.writer.notices
         replaced = {pointer.location for pointer in pointers if isinstance(pointer, Pointer)}
         for location, text in find_cut_texts(call.arguments):
             if location not in replaced and (path := notices.find_preview(call.namespace, text)):
-                name = as_json_string(str(location[0]), _MAX_NAME)
+                key = next(token for token in reversed(location) if isinstance(token, str))
+                name = as_json_string(key, _MAX_NAME)
                 raise ToolError(_COPIED.format(name=name, path=path))
 
     async def name_embedded_path(self, call: Call, reply: ToolResult) -> ToolResult:

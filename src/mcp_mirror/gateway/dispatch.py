@@ -38,7 +38,7 @@ from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.observability.signals import NO_SIGNALS, Signals
-from mcp_mirror.paths import has_candidates, may_be_cut
+from mcp_mirror.paths import may_copy_notice
 from mcp_mirror.payload.spool import discard_after
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.tokens import upper_estimator
@@ -166,18 +166,14 @@ class Dispatcher:
         self._unstored[_name_conversation(call)] = call.name
 
     async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
-        """Return the call and its pointers, which most calls do not have; ToolError for a copied preview."""
+        """Return the call and its pointers; most calls have nothing that resembles one."""
         if not entry.is_twin:
             return call, ()
-        pointers: Pointers = ()
-        is_searched = len(call.arguments) <= SEARCHED_BYTES
-        if not is_searched or has_candidates(call.arguments):
-            call, pointers = await self._pointers.find(call, entry, catalog)
-        elif _logger.isEnabledFor(logging.DEBUG):
+        if len(call.arguments) > SEARCHED_BYTES or may_copy_notice(call.arguments):
+            return await self._pointers.find(call, entry, catalog)
+        if _logger.isEnabledFor(logging.DEBUG):
             self._pointers.log_strings(call, entry, catalog.slugs)
-        if is_searched and call.script is None and may_be_cut(call.arguments):
-            self._pointers.refuse_copied_preview(call, pointers)
-        return call, pointers
+        return call, ()
 
     async def _load_inputs(self, call: Call, entry: CatalogEntry, pointers: Pointers) -> CallInputs:
         """Check the flow of the pointers' values to the upstream, and load the values."""
