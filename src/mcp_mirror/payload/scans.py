@@ -189,25 +189,27 @@ def _take_piece(blob: Buffer, position: int, separators: Sequence[_Separator], i
             continue
         window = _bracket(blob[position : position + size])
         for separator in separators:
-            if window.find(separator.text, 1) >= 0:
-                return _guess_end(window, position, separator)
+            if (at := window.rfind(separator.text, 1, len(window) - 1)) >= 0:
+                return _guess_end(window, position, separator, at)
         if len(window) - _EMPTY < size:
             break
     return None
 
 
-def _guess_end(window: bytearray, position: int, separator: _Separator) -> _Piece | None:
-    """The piece at the beginning of a window, up to a separator before which the text is valid."""
-    before = len(window) - 1
+def _guess_end(window: bytearray, position: int, separator: _Separator, at: int) -> _Piece | None:
+    """The piece at the beginning of a window, up to a separator before which the text is valid.
+
+    `at` is the offset of the last separator in the window.
+    """
     for _ in range(_MAX_GUESSES):
-        at = window.rfind(separator.text, 1, before)
         stop = at + separator.lead
         if at < 0 or stop == 1:
             return None
         following = window[stop]
         with suppress(msgspec.DecodeError):
             return _Piece(position + stop - 1, _count_items(window, stop))
-        window[stop], before = following, at // 2
+        window[stop] = following
+        at = window.rfind(separator.text, 1, at // 2)
     return None
 
 

@@ -16,7 +16,7 @@ from mcp_mirror.core.results.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE,
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_rpc import decode_as, open_array
-from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, trim
+from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, skip_space, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
@@ -218,10 +218,10 @@ def _find_main_array(blob: Buffer, levels: Sequence[Level]) -> Part | None:
         others = (member.span for member in known if member.key != main.key and member.span.length > MAX_SHOWN_VALUE)
         has_columns = any(kind_at(blob, span.start) == "array" for span in others)
         return None if has_columns else Part(keys, main.span)
-    names = find_column_names(blob, known, main.span)
+    if names := find_column_names(blob, known, main.span):
+        return Part(keys, main.span, names)
     cells = islice(items(blob, first), _MAX_CELLS) if kind_at(blob, first.start) == "array" else ()
-    has_text = any(kind_at(blob, span.start) == "text" for span in cells)
-    return Part(keys, main.span, names) if names or has_text else None
+    return Part(keys, main.span) if any(kind_at(blob, span.start) == "text" for span in cells) else None
 
 
 def find_column_names(blob: Buffer, known: Sequence[Member], table: Span) -> Sequence[str]:
@@ -230,16 +230,16 @@ def find_column_names(blob: Buffer, known: Sequence[Member], table: Span) -> Seq
     They are different texts, or the `name` of objects, as many as the first row has cells: many databases answer so.
     Names of types are not meant.
     """
-    view, row = memoryview(blob), next(items(blob, table), table)
-    width = len(open_array(view[row.start : row.stop]) or ()) if row is not table else 0
-    headers: list[Sequence[str]] = []
+    view, headers = memoryview(blob), list[Sequence[str]]()
     for key, span in known:
         is_small_array = kind_at(blob, span.start) == "array" and span.length <= _MAX_NAMES_BYTES
         may_have_names = is_small_array and span != table and "type" not in key.casefold()
-        names = _read_names(view[span.start : span.stop]) if may_have_names else ()
-        if len(names) == width:
+        if may_have_names and (names := _read_names(view[span.start : span.stop])):
             headers.append(names)
-    return headers[0] if len(headers) == 1 and width else ()
+    row = next(items(blob, table), None) if headers else None
+    width = len(open_array(view[row.start : row.stop]) or ()) if row else 0
+    fitting = [names for names in headers if len(names) == width]
+    return fitting[0] if len(fitting) == 1 else ()
 
 
 def _read_names(array: Buffer) -> Sequence[str]:
@@ -313,7 +313,8 @@ def _find_long_text(blob: Buffer, part: Part) -> Part | None:
     kind = kind_at(blob, part.span.start)
     if kind == "text":
         return part
-    listed = tuple(islice(items(blob, part.span), _MAX_LISTED_ITEMS + 1)) if kind == "array" else ()
+    begins_with_text = kind == "array" and kind_at(blob, skip_space(blob, part.span.start + 1)) == "text"
+    listed = tuple(islice(items(blob, part.span), _MAX_LISTED_ITEMS + 1)) if begins_with_text else ()
     long = [(at, item) for at, item in enumerate(listed) if item.length > MAX_LISTED_TEXT]
     if len(long) != 1 or len(listed) > _MAX_LISTED_ITEMS or any(kind_at(blob, item.start) != "text" for item in listed):
         return None

@@ -109,15 +109,17 @@ def _quote_key(key: str, outline: str) -> str:
 
 
 def _show_sentences(stored: NoticeInput, outlined: Sequence[str], listed: Sequence[str], room: int) -> list[str]:
-    """The listed keys with sentences in place of their outlines while there is room.
+    """The listed keys with sentences in place of their shorter outlines while there is room.
 
     Sentences often say what is missing, or why. `outlined` has all keys, also those that are not listed.
     """
     sentences: dict[str, str] = {}
     whole, _ = format_keys(stored, _quote_key, MAX_KEYS_BYTES, show_sentence)
     for short, long in zip(outlined, whole, strict=False):
+        if len(long) <= len(short) or short not in listed:
+            continue
         tokens = stored.estimate(long.encode()) - stored.estimate(short.encode())
-        if short != long and short in listed and tokens <= room:
+        if tokens <= room:
             sentences[short] = long
             room -= tokens
     return [sentences.get(formatted, formatted) for formatted in listed]

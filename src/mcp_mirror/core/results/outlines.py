@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,14 @@ _MAX_PARSED_BYTES: Final = 1 << 16
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+class _Row(NamedTuple):
+    """An array in an array."""
+
+    blob: Buffer
+    length: int
+    """The number of its items."""
+
+
 def join_lines(text: Buffer) -> bytes:
     """JSON text without its line breaks and the spaces around them, which only cost tokens.
 
@@ -55,13 +63,13 @@ def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> 
     return outline_hidden(blob, span, count)
 
 
-def show_sentence(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
-    """A text of one short line with several words as it is, any other value as its outline."""
+def show_sentence(blob: Buffer, span: Span, _count: CountItems = count_items) -> str:
+    """A text of one short line with several words; nothing for any other value."""
     if kind_at(blob, span.start) == "text" and span.length <= _MAX_SENTENCE:
         text = text_start(blob, span, _MAX_SENTENCE)
         if " " in text and "\n" not in text:
             return as_json_string(text, 2 * _MAX_SENTENCE)
-    return outline_value(blob, span, count)
+    return ""
 
 
 def outline_hidden(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
@@ -79,21 +87,21 @@ def describe_shape(blob: Buffer, span: Span, count: CountItems) -> str:
     kind = kind_at(blob, span.start)
     if kind != "array" or span.length > MAX_COUNTED_BYTES:
         return kind
-    sides, here = [str(count(blob, span))], span
-    while len(sides) < _MAX_DIMENSIONS and (length := _find_length_of_arrays(blob, here)) is not None:
-        sides.append(str(length))
-        here = next(items(blob, here))
-    kinds = (f" of {kind}" for kind in ("object", "array") if is_array_of(blob, here, kind))
+    sides = [str(count(blob, span))]
+    while len(sides) < _MAX_DIMENSIONS and (row := _find_row(blob, span)):
+        sides.append(str(row.length))
+        blob, span = row.blob, Span(0, len(row.blob))
+    kinds = (f" of {kind}" for kind in ("object", "array") if is_array_of(blob, span, kind))
     return f"array[{'x'.join(sides)}]{next(kinds, '')}"
 
 
-def _find_length_of_arrays(blob: Buffer, span: Span) -> int | None:
-    """The number of items that each of the first items of an array has; None if they are not arrays of one length."""
+def _find_row(blob: Buffer, span: Span) -> _Row | None:
+    """The first item of an array, if the first items are arrays of one length; None for any other array."""
     rows = sample_items(blob, span) if kind_at(blob, skip_space(blob, span.start + 1)) == "array" else ()
     if any(kind_at(row, 0) != "array" for row in rows):
         return None
     lengths = {count_items(row, Span(0, len(row))) for row in rows}
-    return lengths.pop() if len(lengths) == 1 else None
+    return _Row(rows[0], lengths.pop()) if len(lengths) == 1 else None
 
 
 def is_array_of(blob: Buffer, span: Span, kind: str) -> bool:
