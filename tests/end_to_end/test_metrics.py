@@ -113,6 +113,7 @@ async def test_calls_tokens_requests_and_refusals_are_counted(
     assert samples.labels("gen_ai_tool_name") == {"say_mirrored", "hear_mirrored", "(unknown)", "say", "hear"}
 
 
+@pytest.mark.posix
 async def test_reconnects_circuit_breakers_and_open_calls_are_exported(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 import pytest
 from mcp import MCPError
@@ -31,6 +32,7 @@ from mcp_mirror.upstreams.transports.requests import (
     MisdirectedResponseError,
     PausableTimeout,
     PendingRequest,
+    RequestSink,
     UnknownSessionError,
 )
 from mcp_mirror.upstreams.transports.server_messages import ServerMessage
@@ -119,7 +121,7 @@ def test_a_broken_response_is_an_error_for_the_transport(broken: bytes) -> None:
 async def test_an_abandoned_request_ends_with_an_answer_to_it_or_a_later_one(answer: bytes, *, is_later: bool) -> None:
     bypass, ended = PayloadBypass(), list[str]()
     earlier, abandoned = begun(bypass), begun(bypass)
-    bypass.abandon(abandoned, PendingRequest("ping", (b"{}",)), partial(ended.append, "abandoned"))
+    await bypass.abandon(abandoned, PendingRequest("ping", (b"{}",)), partial(ended.append, "abandoned"))
     bypass.close(abandoned)
     later = begun(bypass)
     bypass.inbound(response(earlier))
@@ -134,10 +136,26 @@ async def test_an_abandoned_request_ends_with_an_answer_to_it_or_a_later_one(ans
     assert ended == ["abandoned"]
 
 
+async def test_the_request_after_an_abandoned_one_waits_for_a_busy_server() -> None:
+    class BusySink(RequestSink):
+        async def send_request(self, request: PendingRequest) -> None:
+            await anyio.lowlevel.checkpoint()
+            sent.append(request.method)
+
+    bypass, sent, ended = PayloadBypass(), list[str](), list[str]()
+    bypass.connect(BusySink())
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await bypass.abandon(begun(bypass), PendingRequest("ping", (b"{}",)), partial(ended.append, "abandoned"))
+    assert sent == ["ping"]
+    bypass.end()
+    assert ended == ["abandoned"]
+
+
 async def test_an_abandoned_request_ends_with_its_connection_or_in_time() -> None:
     bypass, requests, ended = PayloadBypass(), AbandonedRequests(0.01), anyio.Event()
     with_connection = list[str]()
-    bypass.abandon(begun(bypass), PendingRequest("ping", (b"{}",)), partial(with_connection.append, "ended"))
+    await bypass.abandon(begun(bypass), PendingRequest("ping", (b"{}",)), partial(with_connection.append, "ended"))
     requests.add(1, ended.set)
     with anyio.fail_after(60):
         await ended.wait()

@@ -239,11 +239,10 @@ class UpstreamSession:
         finally:
             failure = None  # its traceback refers to this variable
             timeout.close()
-            self._close(pending, channel)
-        if not self.is_stateless and isinstance(response, dict) and is_input_required(response):
-            raise UpstreamError(
-                f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
-            )
+            self._bypass.close(pending)
+            if pending.is_abandoned:
+                await self._hold_place(pending, channel)
+        self._check_is_final(response)
         return response
 
     async def drain(self) -> None:
@@ -288,17 +287,23 @@ class UpstreamSession:
         meta[types.CLIENT_CAPABILITIES_META_KEY] = channel.caller.capabilities if channel else {}
         return meta
 
-    def _close(self, pending: PendingRequest, channel: ClientChannel | None) -> None:
-        """Remove a request; one that was cancelled takes a place until a server that reads one stream has ended it."""
-        self._bypass.close(pending)
-        if not pending.is_abandoned or channel is None or not isinstance(self.policy.endpoint, StdioEndpoint):
+    def _check_is_final(self, response: RawResponse) -> None:
+        """Refuse a request for input from a server of a protocol version without them (UpstreamError)."""
+        if not self.is_stateless and isinstance(response, dict) and is_input_required(response):
+            raise UpstreamError(
+                f"Upstream {self.name!r} requests input in a form that its protocol version does not have."
+            )
+
+    async def _hold_place(self, pending: PendingRequest, channel: ClientChannel | None) -> None:
+        """Let a cancelled request take a place until a server that reads one stream has ended it."""
+        if channel is None or not isinstance(self.policy.endpoint, StdioEndpoint):
             return
         self._settings.limiter.hold(channel)
         probe = UpstreamRequest("server/discover" if self.is_stateless else "ping", {})
         meta = self._build_meta(probe, None, "")
         params = object_of({"_meta": to_json(meta)} if meta else {})
         on_end = partial(self._settings.limiter.leave, channel)
-        self._bypass.abandon(pending, PendingRequest(probe.method, params), on_end)
+        await self._bypass.abandon(pending, PendingRequest(probe.method, params), on_end)
 
     def _send(self, request: UpstreamRequest, pending: PendingRequest, limit: PausableTimeout) -> Awaitable[None]:
         if request.method == "tools/call" and request.shown.get("name") in self._task_tools:

@@ -62,6 +62,8 @@ _NUMBER: Final = lazy_pattern("[0-9]{1,19}")
 """A number as a text, as which some servers return an id."""
 _CANCEL_TIMEOUT: Final = 5.0
 """Seconds for sending a cancellation."""
+_PROBE_TIMEOUT: Final = 0.2
+"""Seconds for sending a request after a cancelled one: a server that does not read does not answer it either."""
 _INITIALIZE: Final = b'"initialize"'
 _HEAD_SIZE: Final = 200
 """Bytes at the beginning of a frame that contain its method."""
@@ -171,15 +173,17 @@ class PayloadBypass:
         elif isinstance(request.outcome, Exception):
             request.outcome = None  # its traceback refers to the request
 
-    def abandon(self, request: PendingRequest, probe: PendingRequest, on_end: Callable[[], None]) -> None:
+    async def abandon(self, request: PendingRequest, probe: PendingRequest, on_end: Callable[[], None]) -> None:
         """Call a function when the server has answered a cancelled request, or reads its input again.
 
-        `probe` is a request without effects, which a server answers that does not answer the cancelled one.
+        `probe` is a request without effects, which a server answers that does not answer the cancelled one. It is sent
+        even if the caller is cancelled.
         """
         self._abandoned.add(request.id, on_end)
         self.begin(probe)
-        with suppress(*_BROKEN):
-            self._sink.send_at_once(probe)
+        with anyio.move_on_after(_PROBE_TIMEOUT, shield=True), suppress(*_BROKEN):
+            if not self._sink.send_at_once(probe):
+                await self._sink.send_request(probe)
         self.close(probe)
 
     async def _cancel(self, identity: int) -> None:
