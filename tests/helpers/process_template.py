@@ -61,14 +61,13 @@ PRELOADED: Final = (
     "mcp_mirror.upstreams.transports.http",
     "mcp_mirror.upstreams.transports.stdio",
     "mcp.server.mcpserver",
-    "rich._emoji_codes",
     "rich.logging",
-    "typer._adapters",
-    "typer._click.decorators",
     "uvicorn",
     "uvicorn.lifespan.on",
 )
 """Modules that the programs import anyhow, directly or through others."""
+_IN_SOME_VERSIONS: Final = ("rich._emoji_codes", "typer._adapters", "typer._click.decorators")
+"""Such modules that only some versions of their packages have."""
 _FILES: Final = 4
 _CHUNK: Final = 1 << 16
 
@@ -255,6 +254,9 @@ def preload() -> None:
     """Import what the programs import, and let OpenSSL load what the first key needs."""
     for module in PRELOADED:
         import_module(module)
+    for module in _IN_SOME_VERSIONS:
+        with contextlib.suppress(ModuleNotFoundError):
+            import_module(module)
     import_module("mcp.server.request_state").RequestStateSecurity(keys=[bytes(32)])
 
 
