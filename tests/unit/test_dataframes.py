@@ -4,6 +4,7 @@
 """
 
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,21 @@ def test_a_scalar_of_numpy_is_a_scalar(scalar: object, expected: Any) -> None:
     assert result(scalar) == expected
     assert result({"deep": [scalar]}) == {"deep": [expected]}
     assert "_meta" not in members(scalar)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (np.int64(3), "3"),
+        (np.float64(0.5), "0.5"),
+        (np.True_, "true"),
+        (np.datetime64("2026-01-02"), "2026-01-02"),
+        (np.datetime64("NaT"), "null"),
+    ],
+)
+def test_a_scalar_of_numpy_is_a_key_by_its_text(key: Any, expected: str) -> None:
+    assert result(Counter([key, key])) == {expected: 2}
+    assert result([{key: 1}]) == [{expected: 1}]
 
 
 def test_records_of_numpy_are_objects() -> None:

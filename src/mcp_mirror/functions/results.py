@@ -316,8 +316,8 @@ def _convert_unknown(value: object) -> object:
         return _convert_parts(value.model_dump(by_alias=True))
     if is_scalar(type(value)):
         return convert_scalar(value)
-    if (written := _encode_data(value)) is not None:
-        return msgspec.Raw(written.raw)
+    if (written := _encode_data(value)) is not None:  # a scalar may be a key
+        return json.loads(written.raw) if written.schema.get("shape") == [] else msgspec.Raw(written.raw)
     if (view := _view_buffer(value)) is not None:
         return view.tobytes()
     turn = next((turn for kinds, turn in _CONTAINERS if isinstance(value, kinds)), _convert_by_pydantic)
