@@ -307,6 +307,28 @@ async def test_a_task_that_a_function_awaits_may_be_cancelled() -> None:
             assert (reply.is_error, reply.text) == (True, f"{name} failed: CancelledError")
 
 
+async def test_a_program_that_was_cancelled_may_call_tools_while_it_cleans_up() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    async def wait() -> None:
+        waiting = asyncio.create_task(asyncio.sleep(BOUND))
+        waiting.cancel()
+        await waiting
+
+    async def run_program() -> str:
+        try:
+            await asyncio.sleep(BOUND)
+        finally:
+            return (await mirror.call("wait_mirrored")).text  # noqa: B012  # the cancellation ends here
+
+    async with mirror:
+        program = asyncio.create_task(run_program())
+        await asyncio.sleep(0)
+        program.cancel()
+        assert await program == "wait failed: CancelledError"
+
+
 async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:
     config = {"context": {"window": 3000, "reserve": "20 %"}, "upstreams": {}}
     async with with_functions(upstreams=config) as mirror:

@@ -222,6 +222,8 @@ class LocalUpstream:
 
     async def _answer(self, function: Function, begin: Callable[[], Any]) -> Result:
         """Await or iterate in the event loop, and return the result; a large result is encoded in a thread."""
+        task = asyncio.current_task()
+        earlier = task.cancelling() if task else 0  # of a program that calls the tool while it cleans up
         try:
             value = begin()
             while inspect.isawaitable(value):
@@ -234,8 +236,7 @@ class LocalUpstream:
         except ArgumentsError:
             raise
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if task is None or task.cancelling() > earlier:
                 raise
             return _fail(function, error)  # of a task that the function awaits
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the model gets every error of a function
