@@ -1,4 +1,7 @@
-"""mcp-mirror: an MCP gateway that keeps large tool results out of the model's context."""
+"""mcp-mirror: an MCP gateway that keeps large tool results out of the model's context.
+
+For programs: `Mirror`, or `SyncMirror` without `async`; `mcp_mirror.prune` for conversations, and `mcp_mirror.errors`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -31,3 +34,8 @@ def __getattr__(name: str) -> Any:
         module = "mcp_mirror.library.sync_mirror" if name == "SyncMirror" else "mcp_mirror.library.mirror"
         return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names with the public ones, for `help` and for the completion of shells and notebooks."""
+    return sorted({*globals(), *__all__})

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import pydoc
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from pydantic import AfterValidator, BaseModel
 from tests.end_to_end.conftest import BOUND
 from waiting import until
 
+import mcp_mirror
 from mcp_mirror import OWN_TOOLS, Mirror, Reply
 from mcp_mirror.app import open_application
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError, ToolError
@@ -981,6 +983,15 @@ def test_a_forked_process_cannot_use_a_mirror_of_its_parent(tmp_path: Path) -> N
     assert value == "1"
 
 
+async def test_a_server_ends_when_its_mirror_closes() -> None:
+    served: asyncio.Queue[str] = asyncio.Queue()
+    mirror = Mirror()
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group, mirror:
+        group.create_task(mirror.serve_http(announce=served.put_nowait))
+        async with Client(await served.get()) as client:
+            assert (await client.list_tools()).tools
+
+
 async def test_a_cancelled_server_leaves_no_tasks_and_no_connections() -> None:
     served: asyncio.Queue[str] = asyncio.Queue()
     async with Mirror() as mirror, asyncio.timeout(BOUND):
@@ -1039,6 +1050,14 @@ def test_the_program_of_the_readme_runs(tmp_path: Path, chemist: Any) -> None:
     assert "array[8760]" in "".join(notice)
     assert average == "10.5"
     assert counts.startswith("8760 ")
+
+
+def test_help_describes_the_public_names_of_the_package() -> None:
+    described = pydoc.plain(pydoc.render_doc(mcp_mirror))
+    assert {"Mirror", "Reply", "SyncMirror"} < set(dir(mcp_mirror))
+    assert "class Mirror(" in described
+    assert "async call(self, name: str" in described
+    assert "class SyncMirror(" in described
 
 
 def test_the_package_itself_loads_little() -> None:

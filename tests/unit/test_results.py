@@ -30,6 +30,7 @@ from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.results import (
     convert_failure,
     convert_result,
+    encode_arguments,
     encode_media,
     is_small,
     write_cut_texts,
@@ -301,6 +302,29 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
 def test_the_error_for_a_text_that_is_not_unicode_says_how_to_replace_it(value: object) -> None:
     with pytest.raises(MirrorError, match=r"half of a surrogate pair, .* Replace it: text\.encode\(errors="):
         convert_result(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (None, {}),
+        (" null ", {}),
+        ("", {}),
+        (b'{"a": 1}', {"a": 1}),
+        (bytearray(b"{}"), {}),
+        ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
+        ({"a": "\ud83d", "b": 1}, {"a": "\ufffd", "b": 1}),
+        (UserDict(a=Path("/a")), {"a": "/a"}),
+    ],
+)
+def test_arguments_of_a_call_are_a_json_object(arguments: Any, expected: Any) -> None:
+    assert json.loads(encode_arguments(arguments)) == expected
+
+
+@pytest.mark.parametrize("arguments", ["[1]", '{"a": 1', [1], 5, b"\xff", "[" * 100_000])
+def test_arguments_that_are_not_a_json_object_are_an_error(arguments: Any) -> None:
+    with pytest.raises(MirrorError, match="The arguments are not a JSON object: "):
+        encode_arguments(arguments)
 
 
 def test_half_of_an_emoji_in_arguments_is_replaced_if_the_rest_is_json() -> None:

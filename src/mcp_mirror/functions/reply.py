@@ -16,7 +16,12 @@ SCHEMA: Final = "mcp-mirror/schema"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply of a tool call. `str(reply)` returns its text."""
+    """The reply of a tool call. `str(reply)` returns its `text`, which is for the model.
+
+    `path` is the memory path of the stored result, for `Mirror.read` or the argument of another call, and None if
+    nothing was stored. `content` has the blocks of the result, with images; `is_error` is whether the call failed;
+    `preview` and `schema` describe the stored result.
+    """
 
     text: str
     """The text for the model: a small result itself, else a notice with its memory path, or an error message."""

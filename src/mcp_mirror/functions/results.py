@@ -132,6 +132,34 @@ def write_json(value: object) -> bytes:
     return written.raw if written else _encode(value)
 
 
+def encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
+    """Encode the arguments of a call as the JSON text of an object; a text is the JSON that a model wrote.
+
+    Raises:
+        MirrorError: The arguments are not an object, or contain a value that cannot be encoded.
+    """
+    if isinstance(arguments, Mapping):
+        try:
+            return write_json(arguments)
+        except MirrorError as error:
+            return write_cut_texts(arguments, error)
+    given: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
+    if not isinstance(given, bytes | bytearray | None):  # the error names its JSON type
+        given = write_json(given)
+    raw = bytes(given or b"").strip()
+    if raw in (b"", b"null"):  # a model calls a tool without arguments
+        return b"{}"
+    try:
+        try:
+            _MEMBERS.decode(raw)
+        except msgspec.DecodeError:
+            raw = replace_half_pairs(raw)
+            _MEMBERS.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
+    return raw
+
+
 def write_cut_texts(arguments: Mapping[str, Any], error: MirrorError) -> bytes:
     """Encode arguments with U+FFFD in place of half of a surrogate pair, which models write when they cut an emoji.
 
@@ -342,4 +370,5 @@ def _convert_by_pydantic(value: object) -> object:
             raise error from None
 
 
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_convert_unknown)

@@ -158,7 +158,8 @@ def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signatur
         if unnamed := _UNNAMED_PARAMETERS.get(parameter.kind):
             raise MirrorError(
                 f"Function {name!r} cannot be a tool: models pass arguments by name, but it takes "
-                f"{unnamed.format(parameter.name)}. Give its parameters names."
+                f"{unnamed.format(parameter.name)}. Give its parameters names. "
+                "A decorator keeps those of the function with `functools.wraps`."
             )
     return signature.replace(parameters=parameters)
 

@@ -27,7 +27,6 @@ from mcp_mirror.upstreams.elicitation import InputRound
 
 CANCELLED: Final = "cancelled"
 """The outcome of a cancelled call."""
-_DEFAULTS: Final = Config()
 _MINIMAL: Final = MemoryToolsPolicy("minimal")
 _NO_TOOLS: Final = Catalog({}, frozenset())
 
@@ -45,7 +44,10 @@ class ScriptOrigin(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One tool call. It is built once; a stage that changes it passes a copy to the next stage."""
+    """One tool call. It is built once; a stage that changes it passes a copy, `dataclasses.replace(call, ...)`.
+
+    Stages of a program read `name`, `arguments` and `namespace`.
+    """
 
     channel: ClientChannel
     """Sends notifications and requests to the client."""
@@ -61,7 +63,7 @@ class Call:
     """The conversation that the reply goes into, if it is known."""
     is_limited: bool = False
     """Whether the principal's rate and concurrency limits apply. They do not apply to the program's own calls."""
-    config: Config = _DEFAULTS
+    config: Config = field(default_factory=Config)
     """The configuration at the start of the call."""
     catalog: Catalog = _NO_TOOLS
     """The caller's catalog at the start of the call."""

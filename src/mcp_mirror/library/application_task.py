@@ -21,6 +21,10 @@ _STOP_TIMEOUT: Final = 5.0
 """Seconds that the work of a mirror gets to end when the mirror closes."""
 
 
+class MirrorClosedError(MirrorError):
+    """The mirror was closed before its work ended."""
+
+
 class RunningApplication(msgspec.Struct, frozen=True):
     """An open application."""
 
@@ -35,8 +39,8 @@ class RunningApplication(msgspec.Struct, frozen=True):
         """Run work in the event loop of the application; the caller may run in another loop.
 
         Raises:
-            MirrorError: The event loop of the application does not run, so the work would never end; or the mirror was
-                closed before the work ended.
+            MirrorError: The event loop of the application does not run, so the work would never end.
+            MirrorClosedError: The mirror was closed before the work ended.
         """
         if _require_event_loop() is self.loop:
             return await self._run_here(work)
@@ -55,7 +59,7 @@ class RunningApplication(msgspec.Struct, frozen=True):
             finally:
                 del self.work[scope]
                 ended.set()
-        raise MirrorError("This Mirror was closed before the call ended. Close it after its last call.")
+        raise MirrorClosedError("This Mirror was closed before the call ended. Close it after its last call.")
 
     async def stop_work(self) -> None:
         """Cancel all work and wait for its end, but no longer than some seconds: a function may ignore the request."""

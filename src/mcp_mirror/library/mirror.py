@@ -8,14 +8,13 @@ import logging
 import os
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from mcp_mirror.app import Application
 from mcp_mirror.callers import LOCAL, OWN_NAME, Caller, NullChannel
@@ -24,13 +23,13 @@ from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.core.results.media import locate_content
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.reply import Reply, ScriptReply, read_reply
-from mcp_mirror.functions.results import encode_media, write_cut_texts, write_json
+from mcp_mirror.functions.results import encode_arguments, encode_media, write_json
 from mcp_mirror.functions.signatures import ToolOptions, read_function, read_policy
 from mcp_mirror.gateway.call import Call, Next, Stage
 from mcp_mirror.gateway.context_budgets import CONVERSATION, read_conversation
 from mcp_mirror.gateway.stages.custom import find_stage_fault
 from mcp_mirror.gateway.tool_search import CALL_TOOL, FIND_TOOLS
-from mcp_mirror.library.application_task import ApplicationTask, RunningApplication
+from mcp_mirror.library.application_task import ApplicationTask, MirrorClosedError, RunningApplication
 from mcp_mirror.library.tool_formats import Format, format_definition
 from mcp_mirror.memory.code.sandbox import MONTY
 from mcp_mirror.memory.tools.lookup import find_value
@@ -39,7 +38,6 @@ from mcp_mirror.memory.tools.table import QUERY, RUN, TOOLS
 from mcp_mirror.memory.tools.tool import Arguments, ToolInput
 from mcp_mirror.memory.value_lookup import FoundValue
 from mcp_mirror.observability.audit import CallTrace
-from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.prune import ChatFormat, Estimate, Pruned, prune_messages, pruned_paths, restore_messages
 from mcp_mirror.query.sql import DUCKDB
 from mcp_mirror.security.flows import format_labels
@@ -75,6 +73,21 @@ class Mirror:
     """Tools for a model: functions of the program and tools of MCP servers, which keep large results in one memory.
 
     Use a mirror within `async with mirror:`. `tool` adds functions before and within the context.
+
+    ```python
+    mirror = Mirror()  # Mirror(upstreams="mcp-mirror.yaml") adds the tools of MCP servers
+
+
+    @mirror.tool
+    def load_prices(city: str) -> list[float]: ...
+
+
+    async with mirror:
+        definitions = mirror.tools("anthropic")  # for the request to the model
+        reply = await mirror.call("load_prices_mirrored", {"city": "Bonn"})  # a call that the model makes
+        print(reply.text)  # for the model: a small result itself, else a notice with `reply.path`
+        prices = await mirror.read(reply.path) if reply.path else []  # for the program: the stored value
+    ```
     """
 
     def __init__(
@@ -119,7 +132,10 @@ class Mirror:
 
         Args:
             function: A function with named parameters and type hints that pydantic can read from JSON.
-            options: See `ToolOptions`.
+            options: `name` and `description`, by default those of the function; `timeout` of a call in seconds, by
+                default 60; `capture`, which results are stored (`auto`, `large`, `always`, `never`); `inline_budget`,
+                the tokens up to which a result is shown; `listed`, whether models see the tool although they search for
+                the others. Missing options are those of the configuration.
 
         Raises:
             MirrorError: The function cannot be a tool, or another tool has its name.
@@ -133,12 +149,18 @@ class Mirror:
         return add if function is None else add(function)
 
     async def __aenter__(self) -> Self:
+        """Open the store and start the upstreams; wait for them up to `mirror.startup_wait` seconds.
+
+        Raises:
+            MirrorError: The mirror is open already, or cannot be opened.
+        """
         context = self._task.open(awaits_client=False)
         await context.__aenter__()
         self._context = context
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        """End all calls, stop the upstreams and close the store."""
         if self._context is not None:
             await self._context.__aexit__(None, None, None)
 
@@ -382,7 +404,7 @@ class Mirror:
     async def serve_http(
         self, host: str = "127.0.0.1", port: int = 0, announce: Callable[[str], None] = _logger.info
     ) -> None:
-        """Serve MCP clients over Streamable HTTP with the same memory, until cancelled.
+        """Serve MCP clients over Streamable HTTP with the same memory, until cancelled or until the mirror closes.
 
         Args:
             host: A loopback address.
@@ -392,7 +414,8 @@ class Mirror:
         Raises:
             MirrorError: The mirror is not open, or the address is in use.
         """
-        await self._run(lambda application: application.serve_http(host, port, announce, anyio.Event()))
+        with suppress(MirrorClosedError):
+            await self._run(lambda application: application.serve_http(host, port, announce, anyio.Event()))
 
     async def serve_stdio(self) -> None:
         """Open the mirror, serve one MCP client on standard input and output until it disconnects, and close.
@@ -420,7 +443,7 @@ class Mirror:
             state = "is closed" if self._task.was_open else "is not open yet"
             raise MirrorError(f"This Mirror {state}: use it within `async with mirror:`.")
         if running.process != os.getpid():
-            raise MirrorError("This Mirror was opened in another process. Open one in this process.")
+            raise MirrorError("This Mirror was opened in another process. Make another in this process.")
         return running
 
     async def _run(self, work: Callable[[Application], Coroutine[Any, Any, T]], namespace: str = LOCAL) -> T:
@@ -460,7 +483,7 @@ async def _call(
 ) -> Reply:
     trace = trace or CallTrace()
     try:
-        encoded = _encode_arguments(arguments)
+        encoded = encode_arguments(arguments)
         known = None if conversation is None else read_conversation({CONVERSATION: conversation}, None)
         gateway = application.gateway
         channel = NullChannel(Caller(namespace, client_headers=None))
@@ -468,29 +491,3 @@ async def _call(
         return read_reply(await gateway.state.answer(call), call.trace.path, call.trace.other_members)
     except MirrorError as error:
         return Reply(str(error), is_error=True, content=({"type": "text", "text": str(error)},))
-
-
-_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def _encode_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> bytes:
-    if isinstance(arguments, Mapping):
-        try:
-            return write_json(arguments)
-        except MirrorError as error:
-            return write_cut_texts(arguments, error)
-    given: Any = arguments.encode("utf-8", "replace") if isinstance(arguments, str) else arguments
-    if not isinstance(given, bytes | bytearray | None):  # the error names its JSON type
-        given = write_json(given)
-    raw = bytes(given or b"").strip()
-    if raw in (b"", b"null"):  # a model calls a tool without arguments
-        return b"{}"
-    try:
-        try:
-            _MEMBERS.decode(raw)
-        except msgspec.DecodeError:
-            raw = replace_half_pairs(raw)
-            _MEMBERS.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MirrorError(f"The arguments are not a JSON object: {error}. Correct them and call again.") from None
-    return raw

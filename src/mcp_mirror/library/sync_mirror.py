@@ -144,7 +144,7 @@ class SyncMirror:
         if self._thread is None:
             raise MirrorError("This SyncMirror is not open: use it within `with mirror:`.")
         if self._process != os.getpid():
-            raise MirrorError("This SyncMirror was opened in another process. Open one in this process.")
+            raise MirrorError("This SyncMirror was opened in another process. Make another in this process.")
         if self._thread.is_current:
             raise MirrorError(
                 "A SyncMirror cannot be called in its own event loop, where `async` tools run. Make the tool a plain "

@@ -184,7 +184,7 @@ def check_messages(messages: Iterable[object], provider: ChatFormat) -> None:
         if not isinstance(message, dict):
             name = type(message).__name__
             raise TypeError(
-                f"Message {at} is of type {name}. Pass plain dicts, for example those of `message.model_dump()`."
+                f"Message {at} is of type {name}. Pass plain dicts, such as `message.model_dump(exclude_none=True)`."
             )
 
 
