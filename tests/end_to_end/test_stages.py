@@ -1,6 +1,7 @@
 """Custom stages: passed by a program, or named as entry points in the configuration."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import subprocess
 from pathlib import Path
@@ -83,6 +84,11 @@ async def writes_objects(call: Call, call_next: Next) -> Any:
     return {**await call_next(call), "content": [{"type": "text", "text": "Closed."}]}
 
 
+async def passes_objects_on(call: Call, call_next: Next) -> Any:
+    arguments: Any = {"word": "yes"}
+    return await call_next(dataclasses.replace(call, arguments=arguments))
+
+
 def answers_at_once(_call: Call, _call_next: Next) -> Any:
     return {"content": b"[]"}
 
@@ -92,6 +98,7 @@ def answers_at_once(_call: Call, _call_next: Next) -> Any:
     [
         (passes_nothing_on, "The stage 'passes_nothing_on' returned a NoneType. Return the reply of `call_next`"),
         (writes_objects, "The member 'content' of the reply of the stage 'writes_objects' is a list. Write it as JSON"),
+        (passes_objects_on, "The stage 'passes_objects_on' passed on arguments that are a dict. Write them as JSON"),
         (answers_at_once, "The stage 'answers_at_once' is not `async`"),
     ],
 )

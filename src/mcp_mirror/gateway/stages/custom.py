@@ -71,10 +71,19 @@ class CustomStage(msgspec.Struct, frozen=True):
         """Return the reply of the stage.
 
         Raises:
-            TypeError: The stage does not return a reply. Without the check, later code would fail without its name.
+            TypeError: The stage does not pass on JSON text as arguments, or does not return a reply. Without the check,
+                later code would fail without its name.
         """
-        answer: object = self.stage(call, call_next)
         name = getattr(self.stage, "__name__", type(self.stage).__name__)
+
+        def pass_on(passed: Call) -> Awaitable[ToolResult]:
+            arguments: object = passed.arguments
+            if not isinstance(arguments, bytes | memoryview):
+                what = f"The stage {name!r} passed on arguments that are a {type(arguments).__name__}"
+                raise TypeError(f"{what}. Write them as JSON text in `bytes`.")
+            return call_next(passed)
+
+        answer: object = self.stage(call, pass_on)
         if not isinstance(answer, Awaitable):
             raise TypeError(f"The stage {name!r} is not `async`. Write `async def`.")
         reply: object = await answer
