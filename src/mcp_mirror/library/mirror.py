@@ -388,7 +388,7 @@ class Mirror:
         They are dicts. Their type is `Any` because the providers' SDKs have types of their own for tools.
 
         Args:
-            format: The format of a provider's API.
+            format: `openai` (Chat Completions and compatible APIs), `openai-responses`, `anthropic` or `mcp`.
 
         Raises:
             MirrorError: The mirror is not open, or the format is unknown.

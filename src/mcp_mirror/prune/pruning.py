@@ -78,6 +78,7 @@ class Cut(msgspec.Struct, frozen=True):
     """A pruned part."""
 
     phase: Phase
+    """The kind of the part, such as `tool results`."""
     message: int
     """The index of its message."""
     where: Location
@@ -96,7 +97,9 @@ class Pruned(msgspec.Struct, frozen=True):
     messages: list[Any]
     """The original list if nothing was pruned; unchanged messages are the original objects."""
     tokens: int
+    """The estimated tokens of the messages."""
     tokens_before: int
+    """The estimated tokens of the original messages."""
     fits: bool
     """Whether the budget is met; otherwise the conversation is as small as possible."""
     cuts: tuple[Cut, ...]
@@ -113,19 +116,21 @@ def prune_messages(
 ) -> Pruned:
     """Replace parts of a conversation by stubs until it has at most `budget` tokens.
 
-    `order_slots` defines the order. A part is pruned only if its stub is smaller; in the end, parts that still
-    fit are restored, the last pruned first. System messages, reasoning, ids, names and error marks remain unchanged.
+    Tool results go first, except the last one; then tool inputs, texts of the model and texts of users. A part is
+    pruned only if its stub is smaller; in the end, parts that still fit are restored, the last pruned first. System
+    messages, reasoning, ids, names and error marks remain unchanged.
     The original messages are not modified. A part always gets the same stub, so a harness can keep the whole
     conversation and prune it for each request.
 
     Args:
-        messages: Plain dicts in the provider's format.
+        messages: Plain dicts in the provider's format; other objects in them count and are not pruned.
         budget: Maximum tokens of all messages together.
-        provider: The format of the messages.
+        provider: The format of the messages: `openai` (Chat Completions and compatible APIs), `openai-responses`,
+            `anthropic` or `vercel` (the AI SDK).
         memory: Stores the pruned parts; stubs then contain their paths, and `restore_messages` restores them. It must
             be persisted before a model sees the stubs.
-        estimate: The provider whose tokens are counted, or a function that counts the tokens of one message. None: the
-            provider of the format.
+        estimate: The provider whose tokens are counted, such as `llama`, or a function that counts the tokens of one
+            message. None: the provider of the format.
 
     Raises:
         TypeError: A message is not a dict.
