@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import thread_time
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import mcp_types as types
@@ -547,6 +548,15 @@ def test_functions_without_options_cost_nothing_for_the_tools_of_others() -> Non
         functions.add(read_function(path_in, f"find{number}", None, ToolPolicy()))
     functions.add(read_function(path_in, "named", None, named))
     assert functions.policy.overrides == (("named", named),)
+
+
+async def test_a_function_that_is_added_late_costs_little_beside_many_others() -> None:
+    async with Mirror() as mirror:
+        began = thread_time()
+        for number in range(200):
+            mirror.tool(path_in, name=f"find{number}")
+        assert thread_time() - began < 4  # before: 11
+        assert "find199_mirrored" in {tool["name"] for tool in mirror.tools("mcp")}
 
 
 async def test_each_namespace_has_its_own_memory(mirror: Mirror) -> None:

@@ -20,6 +20,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.core.schemas.tool_inspection import InspectedTool, inspect_tool
 from mcp_mirror.errors import ArgumentsError, MirrorError, RefusedError, UpstreamError
 from mcp_mirror.functions.results import OUTPUT_SCHEMA, Result, convert_failure, convert_result, is_small
 from mcp_mirror.functions.signatures import Function
@@ -53,6 +54,7 @@ class LocalFunctions:
     def __init__(self, *, preview: bool = True) -> None:
         """Start without functions; `preview` is `mirror.preview`."""
         self._all: dict[str, Function] = {}
+        self._inspected: dict[str, InspectedTool] = {}
         self.policy: UpstreamPolicy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off", preview=preview)
         """The settings of the functions, as an upstream."""
         self._on_change: Callable[[], object] = lambda: None
@@ -72,6 +74,13 @@ class LocalFunctions:
                 f"A tool with the name {function.name!r} exists already. Give one of the two another name: name=...."
             )
         self._all[function.name] = function
+        tool = {
+            "name": function.name,
+            "description": function.description,
+            "inputSchema": function.schema,
+            "outputSchema": dict(OUTPUT_SCHEMA),
+        }
+        self._inspected[function.name] = inspect_tool(tool, self.policy.bounds)
         overrides = tuple(one for one in self.policy.overrides if one[0] != function.name)
         if function.policy != ToolPolicy():  # each override is compared with the name of each tool
             overrides = (*overrides, (function.name, function.policy))
@@ -90,16 +99,8 @@ class LocalFunctions:
     @property
     def listing(self) -> Listing:
         """The functions as the tools of an upstream."""
-        tools = [
-            {
-                "name": one.name,
-                "description": one.description,
-                "inputSchema": one.schema,
-                "outputSchema": dict(OUTPUT_SCHEMA),
-            }
-            for one in self._all.values()
-        ]
-        return Listing(tuple(tools), None, "", "this program")
+        inspected = tuple(self._inspected.values())
+        return Listing(tuple(one.raw for one in inspected), None, "", "this program", inspected=inspected)
 
 
 def _is_redefinition(function: Callable[..., Any], earlier: Callable[..., Any]) -> bool:
