@@ -377,6 +377,7 @@ def second_is_strange(first: int, second: list[Strange], third: int) -> None:
     [
         (by_position, "it takes value, which is positional-only. Give its parameters names."),
         (rest, "it takes *values. Give its parameters names."),
+        (rest, "If a decorator made the function, write `@functools.wraps` in the decorator."),
         (keywords, "it takes **values. Give its parameters names."),
         (strange, "the annotation of 'value' cannot be read from JSON: Unable to generate"),
         (callback, "the annotation of 'value' cannot be read from JSON: Cannot generate"),

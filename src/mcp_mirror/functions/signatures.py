@@ -156,10 +156,11 @@ def _read_signature(function: Callable[..., Any], name: str) -> inspect.Signatur
         )
     for parameter in parameters:
         if unnamed := _UNNAMED_PARAMETERS.get(parameter.kind):
+            is_single = parameter.kind is parameter.POSITIONAL_ONLY
             raise MirrorError(
                 f"Function {name!r} cannot be a tool: models pass arguments by name, but it takes "
-                f"{unnamed.format(parameter.name)}. Give its parameters names. "
-                "A decorator keeps those of the function with `functools.wraps`."
+                f"{unnamed.format(parameter.name)}. Give its parameters names."
+                + ("" if is_single else " If a decorator made the function, write `@functools.wraps` in the decorator.")
             )
     return signature.replace(parameters=parameters)
 
