@@ -550,6 +550,26 @@ def test_functions_without_options_cost_nothing_for_the_tools_of_others() -> Non
     assert functions.policy.overrides == (("named", named),)
 
 
+async def test_a_function_may_return_the_reply_of_another_tool() -> None:
+    mirror = Mirror()
+
+    @mirror.tool
+    def count(most: int) -> list[int]:
+        return list(range(most))
+
+    @mirror.tool
+    async def count_far(most: int | None = None) -> Reply:
+        return await mirror.call("count_mirrored", {} if most is None else {"most": most})
+
+    async with mirror:
+        far = await mirror.call("count_far_mirrored", {"most": 10_000})
+        assert "array[10000]" in far.text
+        assert len(await mirror.read(far.text.splitlines()[0].strip('"'))) == 10_000
+        failed = await mirror.call("count_far_mirrored")
+        assert failed.is_error
+        assert '"most" is a required property' in failed.text
+
+
 async def test_a_function_that_is_added_late_costs_little_beside_many_others() -> None:
     async with Mirror() as mirror:
         began = thread_time()

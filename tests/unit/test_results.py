@@ -27,6 +27,7 @@ from pydantic_core import core_schema
 from mcp_mirror.core.results.capture import CaptureRules, capture
 from mcp_mirror.core.results.media import detect_media_type
 from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.functions.reply import Reply, ScriptReply
 from mcp_mirror.functions.results import (
     convert_failure,
     convert_result,
@@ -302,6 +303,19 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
 def test_the_error_for_a_text_that_is_not_unicode_says_how_to_replace_it(value: object) -> None:
     with pytest.raises(MirrorError, match=r"half of a surrogate pair, .* Replace it: text\.encode\(errors="):
         convert_result(value)
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_reply_of_another_tool_is_the_result(*, is_error: bool) -> None:
+    blocks = ({"type": "image", "data": "AA==", "mimeType": "image/png"}, {"type": "text", "text": "A picture."})
+    assert members(Reply("A picture.", is_error=is_error, content=blocks)) == {
+        "content": list(blocks),
+        "isError": is_error,
+    }
+    assert members(ScriptReply("[1]", is_error=is_error, value=[1])) == {
+        "content": [{"type": "text", "text": "[1]"}],
+        "isError": is_error,
+    }
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from mcp_mirror.core.results.media import detect_media_type
 from mcp_mirror.core.results.parsed_result import WRAPPER
 from mcp_mirror.errors import MirrorError, ToolError
 from mcp_mirror.functions.dataframes import EncodedData, convert_scalar, find_form, is_scalar, write_data
-from mcp_mirror.functions.reply import SCHEMA
+from mcp_mirror.functions.reply import SCHEMA, Reply
 from mcp_mirror.functions.result_types import BLOCKS, CONTENT, is_pillow_image
 from mcp_mirror.payload.json_strings import replace_half_pairs
 from mcp_mirror.types import Buffer
@@ -51,9 +51,9 @@ Result = Mapping[str, Buffer]
 def convert_result(value: object) -> Result:
     """Convert a return value to a result.
 
-    Content blocks and results of the protocol remain unchanged. Bytes and images become blocks of their media type.
-    Iterators are consumed. Any other value becomes JSON: dicts, lists, dataclasses, pydantic models, tables, arrays,
-    dates and so on. NaN and infinity become null.
+    Content blocks, results of the protocol and replies of other tools remain unchanged. Bytes and images become blocks
+    of their media type. Iterators are consumed. Any other value becomes JSON: dicts, lists, dataclasses, pydantic
+    models, tables, arrays, dates and so on. NaN and infinity become null.
 
     Raises:
         MirrorError: The value cannot be encoded; the message names its type.
@@ -61,6 +61,9 @@ def convert_result(value: object) -> Result:
     if isinstance(value, types.CallToolResult):
         members = value.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {key: _encode(member) for key, member in members.items()}
+    if isinstance(value, Reply):
+        given = value.content or ({"type": "text", "text": value.text},)
+        return {"content": _encode(given), "isError": _encode(value.is_error)}
     value = _consume(value)
     if (blocks := _build_content_blocks(value)) is not None:
         return {"content": _encode(blocks)}
