@@ -3,10 +3,11 @@
 import base64
 import dataclasses
 import json
+import sqlite3
 import time
 from array import array
 from collections import UserDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -303,6 +304,38 @@ def test_the_error_for_a_value_without_json_names_its_type(value: object) -> Non
 def test_the_error_for_a_text_that_is_not_unicode_says_how_to_replace_it(value: object) -> None:
     with pytest.raises(MirrorError, match=r"half of a surrogate pair, .* Replace it: text\.encode\(errors="):
         convert_result(value)
+
+
+def value_of(value: object) -> Any:
+    return members(value)["structuredContent"]["result"]
+
+
+class NamedRow(Sequence[Any]):
+    """Like `Row` of SQLAlchemy."""
+
+    _fields = ("id", "name")
+
+    def __init__(self, *items: Any) -> None:
+        self._items = items
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._items[at]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+def test_a_row_of_a_database_is_an_object_with_the_names_of_its_columns() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    selected = "SELECT 1 AS id, 'Ada' AS name"
+    ada = {"id": 1, "name": "Ada"}
+    assert value_of(connection.execute(selected).fetchone()) == ada
+    assert value_of(connection.execute(selected)) == value_of(connection.execute(selected).fetchall()) == [ada]
+    assert value_of({"rows": (NamedRow(1, "Ada"),)}) == {"rows": [ada]}
+    assert value_of(NamedRow(1, {Size(1, 2)})) == {"id": 1, "name": [{"wide": 1, "high": 2}]}
+    with pytest.raises(MirrorError, match="two columns of a row have the same name"):
+        convert_result(connection.execute("SELECT 1 AS id, 2 AS id").fetchall())
 
 
 @pytest.mark.parametrize("is_error", [False, True])

@@ -355,10 +355,26 @@ def _convert_unknown(value: object) -> object:
     return _convert_parts(turn(value))
 
 
+def _convert_sequence(value: Any) -> object:
+    """A row of a database whose columns have names, such as `sqlite3.Row`, as an object; another sequence as a list."""
+    kind = type(value)
+    if hasattr(kind, "_fields"):  # SQLAlchemy
+        names = list(value._fields)
+    elif hasattr(kind, "keys"):
+        names = value.keys()
+    else:
+        return list(value)
+    named = dict(zip(names, value, strict=True))
+    if len(named) < len(names):
+        raise ValueError("two columns of a row have the same name")
+    return named
+
+
 _CONTAINERS: Final[tuple[tuple[Any, Callable[[Any], object]], ...]] = (
     (str, str.__str__),
     (Mapping, dict),
-    ((Sequence, AbstractSet, ValuesView, Iterator), list),
+    ((tuple, AbstractSet, ValuesView, Iterator), list),
+    (Sequence, _convert_sequence),
 )
 
 
