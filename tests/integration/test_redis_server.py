@@ -744,6 +744,23 @@ def test_an_address_that_cannot_be_used_is_refused_without_being_quoted(url: str
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hunter2@h/0?ssl_ca_certs=hunter2.pem",
+        "redis://h/0?retry=hunter2",
+        "rediss://h/0?ssl_ca_cert=hunter2.pem",
+        "rediss://h/0?ssl_ca_certs=hunter2.pem",
+        f"rediss://h/0?ssl_ca_certs={__file__}",
+        "rediss://h/0?ssl_cert_reqs=CERT_NONE",
+    ],
+)
+def test_options_that_redis_connections_do_not_accept_are_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"An option after `\?` in `store\.url`") as caught:
+        RedisStore(StorePolicy(kind="redis", url=url), time.time, lambda: tmp_path)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_missing_redis_url_names_the_setting(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"`store\.url`"):
         RedisStore(replace(StorePolicy(), kind="redis"), time.time, lambda: tmp_path)

@@ -68,6 +68,10 @@ _PROTECTED: Final = (
     "write it in `store.url`."
 )
 _CLUSTER: Final = "The store's Redis server is in cluster mode, which the store does not support. Use another server."
+_OPTIONS: Final = (
+    "An option after `?` in `store.url` is unknown or has an invalid value, or its file cannot be read. Options of "
+    "TLS, such as ?ssl_ca_certs=FILE, need rediss://. In a user or password write %3F for ?."
+)
 _REFUSED: Final = "The store's Redis server refused a command. Check that it is Redis 7 or Valkey."
 _NO_REPLY: Final = (
     "The answer from `store.url` is not a reply of a Redis server. Check the address, and proxies before the server."
@@ -297,8 +301,13 @@ def _create_pool(url: str) -> ConnectionPool:
             health_check_interval=0,
             client_name="mcp-mirror",
         )
-    except (ValueError, TypeError):
+        connection = pool.make_connection()  # type: ignore[no-untyped-call]
+        if isinstance(connection, SSLConnection):
+            connection.ssl_context.get()  # reads the files of the options
+    except ValueError:
         is_valid = False
+    except (TypeError, AttributeError, exceptions.RedisError, OSError):
+        raise StoreError(_OPTIONS) from None
     if not is_valid:
         raise StoreError(
             "`store.url` is not the address of a Redis server. Write redis://HOST:PORT/DB, rediss:// for TLS, or "
