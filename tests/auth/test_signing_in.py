@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
 import stat
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,6 +259,46 @@ async def test_a_short_outage_of_an_authorization_server_needs_no_sign_in(
         )
         authority.status = 200
         assert RECEIVED in await text(application, "hear_mirrored")
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No token file can be written."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mcp_mirror.upstreams.oauth.token_file.atomic_write", fail)
+        yield
+
+
+async def test_no_refresh_token_is_used_up_while_the_disk_is_full(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    async with signed_in(configured, authority, tmp_path) as application:
+        authority.good.clear()
+        with full_disk():
+            assert await text(application, "hear_mirrored") == (
+                "Upstream 'guarded' requires authorization for 'hear'. The gateway has no token for it: its tokens "
+                f"cannot be written to {tmp_path / 'kept' / 'tokens.json'}: No space left on device. Try again in a "
+                "moment."
+            )
+        assert "refresh_token" not in grants(authority)
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
+async def test_client_credentials_need_no_space_on_the_disk(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    config = configured({"guarded": alone(authority, tmp_path)})
+    with full_disk():
+        async with open_application(load_config(config, {})) as application:
+            for _ in range(2):
+                assert RECEIVED in await text(application, "hear_mirrored")
+                authority.good.clear()
+            assert RECEIVED in await text(application, "hear_mirrored")
+    assert grants(authority) == ["client_credentials"] * 3
 
 
 @pytest.mark.parametrize("status", [200, 302, 403, 404])

@@ -5,6 +5,7 @@ metadata of the authorization server. Tokens of one URL are never used for anoth
 """
 
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,6 +30,8 @@ from mcp_mirror.system.files import (
     try_lock,
 )
 from mcp_mirror.system.patterns import lazy_pattern
+
+_logger = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 1 << 20
 """Bytes of the file."""
@@ -121,11 +124,21 @@ class TokenFile(TokenStorage):
         self._redact(stored.tokens)
         return stored.tokens
 
+    def check_writable(self) -> None:
+        """Write a refresh token again: the next one may replace it only if the file can be written.
+
+        Raises:
+            UpstreamError: The file cannot be written.
+        """
+        if (stored := self._load()) and stored.tokens.refresh_token:
+            self._write(stored)
+
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Write tokens; see `TokenStorage`.
 
         Raises:
-            UpstreamError: A token is not one, or the file cannot be written.
+            UpstreamError: A token is not one, or the file cannot be written. Without a refresh token, the tokens are
+                then only in memory, because the next ones need no earlier ones.
         """
         if not _TOKEN.fullmatch(tokens.access_token):  # else each request would fail until the token expires
             raise UpstreamError("its authorization server returned a token that no header may contain")
@@ -186,12 +199,20 @@ class TokenFile(TokenStorage):
             server=context.oauth_metadata,
             resource=context.protected_resource_metadata,
         )
+        try:
+            self._write(stored)
+        except UpstreamError as error:
+            if self._is_new or tokens.refresh_token:
+                raise
+            _logger.warning("The token for %s is only in memory: %s.", self._redactor.clean(stored.url), error)
+
+    def _write(self, stored: _StoredTokens) -> None:
         text = json.dumps(stored.model_dump(mode="json", exclude_none=True))
         try:
             create_folder(self._path.parent)
             atomic_write(self._path, (text.encode(),))
         except OSError as error:
-            raise UpstreamError(f"Tokens cannot be written to {self._path}: {error.strerror}.") from None
+            raise UpstreamError(f"its tokens cannot be written to {self._path}: {error.strerror}") from None
 
 
 def _check_secret(secret: str) -> None:

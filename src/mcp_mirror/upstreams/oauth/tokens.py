@@ -209,6 +209,7 @@ class Authorizer:
         flow = provider.sdk.async_auth_flow(request)
         self._servers.last_answer = Answer()
         try:
+            provider.storage.check_writable()
             outgoing = await anext(flow)
             while True:
                 if outgoing is not request:  # but one to an authorization server
