@@ -710,6 +710,17 @@ async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_pat
             assert "TLS certificate" in (await refused(store.read("me", "t-1")))[0]
 
 
+async def test_the_log_has_the_reason_why_a_certificate_is_not_valid(
+    certificate: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with encrypted(certificate, tmp_path) as (server, url):
+        other_name = f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca_certs={certificate}"
+        async with opened(server, tmp_path, url=other_name) as store:
+            await refused(store.read("me", "t-1"))
+    [line] = [record.getMessage() for record in caplog.records if record.name == CONNECTION_LOG]
+    assert line.endswith("(ConnectionError: Hostname mismatch)")
+
+
 async def test_a_silent_server_with_tls_cancels_no_call(
     certificate: Path, tmp_path: Path, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

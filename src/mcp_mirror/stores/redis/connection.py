@@ -54,8 +54,8 @@ _ACL: Final = (
     "The store's Redis user may not run a command that the store needs. Extend its ACL as the Redis guide says."
 )
 _TLS: Final = (
-    "The TLS certificate of the store's Redis server is not trusted. Check the certificate, or add "
-    "?ssl_ca_certs=FILE to `store.url`."
+    "The TLS certificate of the store's Redis server is not valid or not trusted. Check its dates and names, or add "
+    "?ssl_ca_certs=FILE with the certificate of its authority to `store.url`."
 )
 _NO_TLS: Final = (
     "A TLS connection to the store's Redis server failed. Check that the port in `store.url` is its TLS port, or write "
@@ -319,8 +319,10 @@ def _create_pool(url: str) -> ConnectionPool:
 
 
 def _explain_system_error(error: Exception) -> str:
-    """The operating system's reason for a failed connection; empty without one."""
+    """The reason of the operating system or of TLS for a failed connection; empty without one."""
     for cause in walk_causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message.partition(",")[0]  # the rest has the name of the host
         if isinstance(cause, socket.gaierror):
             return "the host name was not found"
         if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ssl.SSLError):
