@@ -1106,3 +1106,96 @@ def test_results_are_json_of_any_columns() -> None:
 @pytest.mark.timeout(20)
 def test_a_text_of_quotes_that_begins_like_json_is_read_in_linear_time() -> None:
     assert rows("SELECT count(*) AS n FROM t", t="[NaN, " + '\\"' * 300_000) == [{"n": 1}]
+
+
+INVOICES = "Datum;Kunde;Betrag\n15.06.2026;Noor;6.327,08\n03.01.2027;Ada;21.530,81\n28.12.2026;Bela;946,36\n"
+AMOUNT = "TRY_CAST(replace(regexp_replace(Betrag, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT Kunde FROM t ORDER BY Betrag DESC LIMIT 1",
+        "SELECT Kunde, Betrag FROM t ORDER BY 2",
+        "SELECT max(t.Betrag) AS top FROM t",
+        "SELECT arg_max(Kunde, Betrag) AS top FROM t",
+        "SELECT count(*) FROM t WHERE Betrag > '1.000,00'",
+        "SELECT count(*) FROM t WHERE betrag BETWEEN '1' AND '2'",
+        "SELECT rank() OVER (ORDER BY Betrag) AS r FROM t",
+        "WITH s AS (SELECT Betrag FROM t) SELECT Betrag FROM s ORDER BY Betrag",
+        "SELECT sum(Betrag) AS Betrag FROM t",
+        "SELECT sum(Betrag::DOUBLE) FROM t",
+        "SELECT sum(TRY_CAST(Betrag AS DECIMAL)) FROM t",
+    ],
+)
+def test_numbers_with_a_decimal_comma_are_not_compared_as_texts(sql: str) -> None:
+    message = failure(sql, t=INVOICES).message
+    assert 'is text with numbers such as "6.327,08"' in message
+    assert "TRY_CAST(replace(regexp_replace(" in message
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT max(AMOUNT) AS v FROM t", 21530.81),
+        ("SELECT Kunde AS v FROM t WHERE AMOUNT > 10000.0", "Ada"),
+        ("SELECT Kunde AS v FROM t ORDER BY try_strptime(Datum, '%d.%m.%Y') DESC LIMIT 1", "Ada"),
+        ("SELECT count(*) AS v FROM t WHERE Betrag LIKE '9%' AND Datum = '28.12.2026'", 1),
+        ("SELECT max(Kunde) AS v FROM t", "Noor"),
+        ("SELECT replace(Betrag, '.', '') AS Betrag, 1 AS v FROM t ORDER BY Betrag LIMIT 1", 1),
+        ("SELECT 1 AS v FROM (SELECT * REPLACE (length(Betrag) AS Betrag) FROM t) ORDER BY Betrag LIMIT 1", 1),
+        ("SELECT count(DISTINCT Datum::VARCHAR) AS v FROM t", 3),
+    ],
+)
+def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> None:
+    assert rows(sql.replace("AMOUNT", AMOUNT), t=INVOICES)[0]["v"] == found
+
+
+@pytest.mark.parametrize(
+    ("texts", "conversion"),
+    [
+        (["9.50", "10.20"], "TRY_CAST(x AS DOUBLE)"),
+        ([*["15"] * 2000, "7"], "TRY_CAST(x AS DOUBLE)"),
+        (["$1,234.50", "-$9.00", ""], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
+        (["19 %", "7 %"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
+        (["1200円", "99円"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
+        (["5,5", "12,25 €", "n/a"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"),
+        (["1,234", "12,345"], "'g') AS DOUBLE) or TRY_CAST("),
+        (["13/02/2026", "03/04/2026"], "Write try_strptime(x, '%d/%m/%Y') in"),
+        (["01/13/2026", "03/04/2026"], "Write try_strptime(x, '%m/%d/%Y') in"),
+        (["01/02/2026", "03/04/2026"], "try_strptime(x, '%d/%m/%Y') or try_strptime(x, '%m/%d/%Y')"),
+        (["28.12.2026 10:00", "03.01.2027 09:30"], "try_strptime(x, '%d.%m.%Y %H:%M')"),
+    ],
+)
+def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: list[str], conversion: str) -> None:
+    table = [{"x": text} for text in texts]
+    message = failure("SELECT max(x) AS top FROM t", t=table).message
+    assert conversion in message
+    written = (
+        message.partition("Write ")[2].partition(" in place of")[0].partition(" or TRY")[0].partition(" or try")[0]
+    )
+    converted = rows("SELECT count(x) AS n FROM t".replace("x", written), t=table)
+    assert converted == [{"n": sum(text not in ("", "n/a") for text in texts)}]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["53111", "10115"],
+        ["007", "12"],
+        ["2026-01-02", "2025-12-31"],
+        ["10.0.0.1", "9.0.0.1"],
+        ["4.0K", "12M"],
+        ["A1", "A12"],
+    ],
+    ids=["postal codes", "leading zeros", "ISO dates", "addresses", "units", "names"],
+)
+def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
+    assert rows("SELECT max(x) AS top FROM t", t=[{"x": text} for text in texts]) == [{"top": max(texts)}]
+
+
+def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:
+    table = [{"x": "1.9"}, {"x": "10.2"}]
+    assert "To compare the texts, write concat(x)." in failure("SELECT x FROM t ORDER BY x", t=table).message
+    assert rows("SELECT x FROM t ORDER BY concat(x)", t=table) == table
+    assert rows("SELECT sum(x::DOUBLE) AS s FROM t", t=table) == [{"s": 12.1}]

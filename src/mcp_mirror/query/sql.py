@@ -23,6 +23,7 @@ from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.query.sql_files import quote_name
 from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
+from mcp_mirror.query.sql_text_order import explain_text_order
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
@@ -138,10 +139,12 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
     ]
     with open_database() as database:
         try:
-            _check_query(database, sql, [table.name for table in tables])
+            nodes = _check_query(database, sql, [table.name for table in tables])
             with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
                 list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
+            if explained := explain_text_order(database, nodes, _list_columns(database), MISSING):
+                return SqlFailure(explained, "TextOrder")
             return _fetch(database, sql, max_bytes, result_file)
         except _FailedError as error:
             return error.failure
@@ -174,8 +177,8 @@ def lock_database(database: "DuckDBPyConnection") -> None:
     database.execute("SET lock_configuration = true")
 
 
-def _check_query(database: "DuckDBPyConnection", sql: str, tables: Sequence[str]) -> None:
-    """Check that the query is one SELECT that reads only its tables."""
+def _check_query(database: "DuckDBPyConnection", sql: str, tables: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+    """Check that the query is one SELECT that reads only its tables, and return all objects of its syntax tree."""
     found = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
     try:
         parsed = json.loads(found[0] if found else "{}")
@@ -183,6 +186,7 @@ def _check_query(database: "DuckDBPyConnection", sql: str, tables: Sequence[str]
         raise _FailedError(SqlFailure("`sql` is nested too deep. Use WITH.", "Nesting", is_mistake=True)) from None
     if problem := _find_problem(parsed, tables):
         raise _FailedError(SqlFailure(problem, "Statement", is_mistake=True))
+    return list(_walk(parsed))
 
 
 def _find_problem(parsed: Mapping[str, Any], tables: Sequence[str]) -> str | None:

@@ -1,0 +1,199 @@
+"""Finds texts with numbers or dates that a query sorts, compares or computes with. Runs in a worker process.
+
+DuckDB compares texts letter by letter: `9.991,78` is more than `21.530,81`, and `28.12.2026` more than `03.01.2027`. A
+query has no error then, only a wrong result.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mcp_mirror.core.amounts import shorten
+from mcp_mirror.query.sql_files import quote_name, quote_text
+from mcp_mirror.security.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Node = Mapping[str, Any]
+"""An object of the syntax tree of a query."""
+
+_COMPARISONS: Final = frozenset(
+    {"COMPARE_LESSTHAN", "COMPARE_GREATERTHAN", "COMPARE_LESSTHANOREQUALTO", "COMPARE_GREATERTHANOREQUALTO"}
+)
+_LARGEST: Final = frozenset({"min", "max", "arg_min", "arg_max", "min_by", "max_by"})
+_COMPUTING: Final = _LARGEST | {
+    *("sum", "avg", "mean", "median", "stddev", "variance", "quantile_cont", "+", "-", "*", "/"),
+    *("year", "quarter", "month", "week", "day", "dayofweek", "monthname", "dayname", "date_part", "date_trunc"),
+}
+"""Functions of numbers and dates."""
+_NO_NUMBERS: Final = frozenset({"varchar", "text", "string", "json", "blob"})
+"""Types to which any text is cast."""
+_SAMPLED: Final = 1000
+"""Texts of a column from which its form is taken."""
+_MAX_SHOWN: Final = 40
+"""Characters of a text that an error quotes."""
+
+_CURRENCY: Final = "[$€£¥₹₩₽]|EUR|USD|GBP|CHF|JPY|CNY"
+_BEFORE: Final = rf"[-+]?(?:(?:{_CURRENCY})[ \x{{a0}}]?)?[-+]?"
+_AFTER: Final = rf"(?:[ \x{{a0}}\x{{202f}}]?(?:{_CURRENCY}|[%円元]|kr))?"
+_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?{_AFTER}"
+"""A number with a decimal point; commas may group its digits."""
+_COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:\.\d{{3}})+|\d+)(?:,\d+)?{_AFTER}"
+"""A number with a decimal comma; points may group its digits."""
+_PLAIN: Final = r"[-+]?\d+(?:\.\d+)?"
+_DATE: Final = r"\d{{1,2}}{0}\d{{1,2}}{0}\d{{4}}"
+_TIMES: Final[Mapping[str, str]] = {"": "", r" \d{1,2}:\d\d": " %H:%M", r" \d{1,2}:\d\d:\d\d": " %H:%M:%S"}
+"""Patterns of times, with their formats."""
+
+
+class _Form(NamedTuple):
+    """What the texts of a column are."""
+
+    what: str
+    pattern: str
+    """The pattern of every text, in the syntax of RE2."""
+    conversions: tuple[str, ...]
+    """SQL with `{0}` for the column; of several, the texts do not say which one is meant."""
+    is_castable: bool = False
+    """A cast converts the texts."""
+
+
+def explain_text_order(
+    database: "DuckDBPyConnection",
+    nodes: Sequence[Node],
+    tables: Mapping[str, Mapping[str, str]],
+    missing: Sequence[str],
+) -> str | None:
+    """Explain that a query uses texts as numbers or dates, and how to convert them; None for any other query.
+
+    Args:
+        database: Has the tables.
+        nodes: All objects of the syntax tree of the query.
+        tables: The type of each column of each table.
+        missing: Texts that stand for a missing value.
+    """
+    made = {name.casefold() for node in nodes for name in _list_made_names(node)}
+    seen: set[tuple[str, ...]] = set()
+    for names, is_cast in (found for node in nodes for found in _find_columns(node)):
+        wanted = names[-1].casefold()
+        if wanted in made or (*names, str(is_cast)) in seen:
+            continue
+        seen.add((*names, str(is_cast)))
+        for table, columns in tables.items():
+            column = next(
+                (name for name, kind in columns.items() if kind == "VARCHAR" and name.casefold() == wanted), ""
+            )
+            is_field = len(names) > 1 and names[0].casefold() in map(str.casefold, columns)
+            form = _find_form(database, table, column, missing) if column and not is_field else None
+            if form and not (is_cast and form.is_castable):
+                return _describe(form, names, _read_texts(database, table, column, missing)[0])
+    return None
+
+
+def _list_made_names(node: Node) -> Iterator[str]:
+    """The names that a query gives to columns: such a column may have another type than that of the table."""
+    if node.get("alias") and node.get("function_name") not in _COMPUTING:
+        yield str(node["alias"])
+    yield from map(str, (*node.get("aliases", ()), *node.get("column_name_alias", ())))
+    yield from (str(entry["key"]) for entry in node.get("replace_list", ()))
+
+
+def _find_columns(node: Node) -> Iterator[tuple[Sequence[str], bool]]:
+    """The names of columns that a node sorts, compares or computes with, and whether it casts them."""
+    kind, function = str(node.get("type", "")), str(node.get("function_name", "")).lower()
+    used: list[Any] = [order["expression"] for order in node.get("orders", ())]
+    if kind in _COMPARISONS:
+        used += [node["left"], node["right"]]
+    elif kind == "COMPARE_BETWEEN":
+        used.append(node["input"])
+    elif kind == "FUNCTION" and function in _COMPUTING:
+        arguments = [argument["expression"] for argument in node["arguments"]]
+        used += arguments[1:] if function in _LARGEST and len(arguments) > 1 else arguments
+    if kind == "SELECT_NODE":  # ORDER BY 2
+        used += _list_sorted_by_number(node)
+    yield from ((part["column_names"], False) for part in used if part.get("type") == "COLUMN_REF")
+    if kind == "OPERATOR_CAST" and node["child"].get("type") == "COLUMN_REF":
+        to = str(node.get("type_expr", {}).get("type_name", "")).lower()
+        yield from [(node["child"]["column_names"], True)] if to not in _NO_NUMBERS else []
+
+
+def _list_sorted_by_number(node: Node) -> Iterator[Any]:
+    orders = (order for modifier in node.get("modifiers", ()) for order in modifier.get("orders", ()))
+    for number in (str(order["expression"].get("literal", {}).get("text", "")) for order in orders):
+        if number.isdecimal() and 0 < int(number) <= len(node["select_list"]):
+            yield node["select_list"][int(number) - 1]
+
+
+def _read_texts(database: "DuckDBPyConnection", table: str, column: str, missing: Sequence[str]) -> list[str]:
+    """The first texts of a column, the shortest and the longest, without missing values."""
+    first = database.execute(f"{_select('{0}', table, column, missing)} LIMIT {_SAMPLED}").fetchall()
+    ends = "unnest([min_by({0}, length({0})), max_by({0}, length({0}))])"
+    rows = first and first + database.execute(_select(ends, table, column, missing)).fetchall()
+    return [row[0] for row in rows]
+
+
+def _select(what: str, table: str, column: str, missing: Sequence[str]) -> str:
+    """A query of the texts of a column, with `{0}` for the text."""
+    name = quote_name(column)
+    listed = ", ".join(map(quote_text, ("", *missing)))
+    return f"SELECT {what.format(f'trim({name})')} FROM {quote_name(table)} WHERE trim({name}) NOT IN ({listed})"  # noqa: S608  # quoted names
+
+
+def _find_form(database: "DuckDBPyConnection", table: str, column: str, missing: Sequence[str]) -> _Form | None:
+    """What all texts of a column are; None for texts that are neither numbers nor dates."""
+    texts = _read_texts(database, table, column, missing)
+    form = _find_number(texts) or _find_date(texts)
+    if form is None:
+        return None
+    test = f"bool_and(regexp_full_match({{0}}, {quote_text(form.pattern.replace('{', '{{').replace('}', '}}'))}))"
+    found = database.execute(_select(test, table, column, missing)).fetchone()
+    return form if found and found[0] else None
+
+
+def _match_all(pattern: str, texts: Sequence[str]) -> bool:
+    translated = re.compile(pattern.replace(r"\x{a0}", "\u00a0").replace(r"\x{202f}", "\u202f"), re.ASCII)
+    return bool(texts) and all(translated.fullmatch(text) for text in texts)
+
+
+def _find_number(texts: Sequence[str]) -> _Form | None:
+    """The form of numbers that are not compared right as texts; None for other texts, and for codes such as `007`."""
+    if any(re.search(r"(?<![\d.,])0\d", text) for text in texts):
+        return None
+    point = "TRY_CAST(regexp_replace({0}, '[^0-9.-]', '', 'g') AS DOUBLE)"
+    comma = "TRY_CAST(replace(regexp_replace({0}, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"
+    has_comma = any("," in text for text in texts)
+    if _match_all(_POINT, texts):
+        widths = {len(re.sub(r"\.\d+|\D", "", text)) for text in texts}
+        if not has_comma and len(widths) == 1 and not any("-" in text for text in texts):
+            return None  # such as postal codes: the order of the texts is that of the numbers
+        if _match_all(_PLAIN, texts):
+            return _Form("numbers", _PLAIN, ("TRY_CAST({0} AS DOUBLE)",), is_castable=True)
+        may_be_comma = has_comma and _match_all(_COMMA, texts)
+        return _Form("numbers", _POINT, (point, comma) if may_be_comma else (point,))
+    return _Form("numbers", _COMMA, (comma,)) if has_comma and _match_all(_COMMA, texts) else None
+
+
+def _find_date(texts: Sequence[str]) -> _Form | None:
+    """The form of dates that begin with the day or the month; None for other texts."""
+    for sign, (time, time_format) in ((sign, entry) for sign in "./-" for entry in _TIMES.items()):
+        pattern = _DATE.format(f"[{sign}]") + time
+        if _match_all(pattern, texts):
+            numbers = [text.split(sign)[:2] for text in texts]
+            formats = [sign.join(order) + time_format for order in (("%d", "%m", "%Y"), ("%m", "%d", "%Y"))]
+            is_possible = [all(int(pair[at]) <= 12 for pair in numbers) for at in (1, 0)]  # noqa: PLR2004  # months
+            possible = formats[:1] if sign == "." else [f for f, fits in zip(formats, is_possible, strict=True) if fits]
+            return _Form("dates", pattern, tuple(f"try_strptime({{0}}, '{f}')" for f in possible)) if possible else None
+    return None
+
+
+def _describe(form: _Form, names: Sequence[str], text: str) -> str:
+    column = ".".join(name if re.fullmatch(r"(?!\d)\w+", name) else quote_name(name) for name in names)
+    conversions = " or ".join(conversion.format(column) for conversion in form.conversions)
+    other = "numbers such as 1000.5" if form.what == "numbers" else "dates such as DATE '2026-12-31'"
+    as_texts = f" To compare the texts, write concat({column})." if form.is_castable else ""
+    shown = shorten(text, _MAX_SHOWN)
+    return sanitize(
+        f'{column} is text with {form.what} such as "{shown}", which SQL compares letter by letter. '
+        f"Write {conversions} in place of {column}, and compare it with {other}.{as_texts}"
+    )
