@@ -240,11 +240,23 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
             "out.rows[0]",
             'The text at "/out/a~1b" contains JSON with this key: add "/out/a~1b" to `memory_path`.',
         ),
+        ({"out": "[1, 2]"}, "out[0]", 'The text at "/out" contains JSON: add "/out" to `memory_path`.'),
+        ({"data": {"a/b": "[]"}}, 'length(data."a/b"[])', 'contains JSON: add "/data/a~1b" to `memory_path`.'),
+        (
+            {"out": '[{"id": 1}]', "id": 2},
+            "out[?id == `1`].id",
+            'The text at "/out" contains JSON: add "/out" to `memory_path`.',
+        ),
+        ({"title": "Ada"}, "title[0]", 'The value at "/title" is text, not an array.'),
     ],
 )
 def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, expression: str, advice: str) -> None:
     with pytest.raises(ToolError, match=f"{re.escape(advice)}$"):
         select(json.dumps(value).encode(), expression)
+
+
+def test_a_text_at_a_very_long_place_is_not_explained() -> None:
+    assert select(json.dumps({"k" * 300: "text"}).encode(), f"{'k' * 300}[0]") == b"null"
 
 
 def test_items_that_a_function_does_not_accept_are_not_explained() -> None:

@@ -138,10 +138,15 @@ def _find_text_with_key(value: Any, name: str) -> str | None:
         if isinstance(inner, str) and location and json.dumps(name)[1:-1] in inner:
             json_text = read_json_container(inner)
             if json_text is not None and has_key(json_text, name):
-                place = str(MemoryPath("", tuple(map(str, location))))
-                quoted = as_json_string(place, _MAX_LOCATION)
-                return quoted if json.loads(quoted) == place else None
+                return _quote_pointer(location)
     return None
+
+
+def _quote_pointer(location: _GeneralLocation) -> str | None:
+    """The JSON Pointer of a location, quoted; None if it is too long for an error."""
+    pointer = str(MemoryPath("", tuple(map(str, location))))
+    quoted = as_json_string(pointer, _MAX_LOCATION)
+    return quoted if json.loads(quoted) == pointer else None
 
 
 def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str | None:
@@ -169,7 +174,19 @@ def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str |
         if kind in _OF_ARRAYS and isinstance(value, dict):
             named = _format_location(above) or "The value"
             return f"{named} is an object, not an array: begin with {_name_rows(value, above)}."
+        if kind in _OF_ARRAYS and isinstance(value, str) and above:
+            return _explain_text(value, above)
     return None
+
+
+def _explain_text(text: str, location: _GeneralLocation) -> str | None:
+    """Explain that an expression selects items of a text, which may contain JSON."""
+    place = _quote_pointer(location)
+    if place is None:
+        return None
+    if read_json_container(text) is not None:
+        return f"The text at {place} contains JSON: add {place} to `memory_path`."
+    return f"The value at {place} is text, not an array."
 
 
 def _explain_items(node: Node, value: Any) -> str | None:
