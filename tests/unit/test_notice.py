@@ -370,6 +370,31 @@ def test_the_long_texts_of_an_object_have_their_lines_and_formats() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("data", "described"),
+    [
+        (
+            [{"id": n, "name": f"user {n}"} for n in range(90)],
+            'contains JSON: array of 90 objects, 2.77 kB; fields with first values: id 0, name "user 0"',
+        ),
+        (
+            {"orders": [{"id": n, "cents": 3 * n} for n in range(90)], "next": "b2Zmc2V0", "total": 900},
+            (
+                'contains JSON: object with orders array[90] of object, next "b2Zmc2V0", total 900; '
+                'fields of "orders", with first values: id 0, cents 0'
+            ),
+        ),
+    ],
+    ids=["array", "object"],
+)
+def test_json_in_the_longest_text_of_an_object_has_its_keys(data: Any, described: str) -> None:
+    notice = notice_of({"status": 200, "body": json.dumps(data), "log": LONG[:500]})
+    assert f'at "{BASE}/body" ({described}), "log" text 500' in notice
+    many = notice_of({"body": json.dumps(data)} | {f"key {number}": number for number in range(90)})
+    assert len(many.replace(BASE, "").partition("object: ")[2].partition("\n")[0]) // 4 <= 150
+    assert len(notice_of({"body": json.dumps([{"k" * 60 + str(n): 1 for n in range(40)}] * 9)}).encode()) < 2048
+
+
 def test_the_formats_of_long_texts_are_among_the_tokens_of_a_preview() -> None:
     texts = {f"file {number}": CODE * (number + 1) for number in range(3)}
     notice = notice_of(texts | {f"key {number}": number for number in range(90)})
@@ -421,6 +446,16 @@ PACKAGES = {f"lib{number}": {"version": "1", "license": "MIT"} for number in ran
 
 
 LINTED = {"filePath": "/src/a.js", "source": LONG, "messages": [{"ruleId": "no-var", "line": 1}] * 90, "errors": 90}
+
+
+def test_the_number_of_rows_is_named_beside_long_other_texts() -> None:
+    before = "Here are the results of the linter. Before you do anything else, show the whole list to the user: "
+    after = "If the user did not ask for corrections, ask the user for a confirmation before you correct anything. " * 2
+    counts = {"suppressed": [], "errors": 90, "fatal": 0, "warnings": 0, "used": []}
+    linted = {"filePath": "/home/ada/projects/shop/src/a.js", "messages": LINTED["messages"], **counts, "source": LONG}
+    lines = notice_of([before, linted, after]).splitlines()
+    assert '"messages" array[90] of object' in lines[1]
+    assert sum(len(line.replace(BASE, "").partition(": ")[2]) // 4 for line in lines[1:4]) <= 150
 
 
 def test_the_paths_of_texts_take_no_room_from_the_fields_of_rows() -> None:

@@ -171,22 +171,20 @@ def _explain_part(node: Node, value: Any, above: _GeneralLocation = ()) -> str |
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         above = (*above, *keys)
-        if kind in _OF_ARRAYS and isinstance(value, dict):
-            named = _format_location(above) or "The value"
-            return f"{named} is an object, not an array: begin with {_name_rows(value, above)}."
-        if kind in _OF_ARRAYS and isinstance(value, str) and above:
-            return _explain_text(value, above)
+        if kind in _OF_ARRAYS and isinstance(value, dict | str):
+            return _explain_no_array(value, above)
     return None
 
 
-def _explain_text(text: str, location: _GeneralLocation) -> str | None:
-    """Explain that an expression selects items of a text, which may contain JSON."""
-    place = _quote_pointer(location)
-    if place is None:
-        return None
-    if read_json_container(text) is not None:
+def _explain_no_array(value: Mapping[str, Any] | str, location: _GeneralLocation) -> str | None:
+    """Explain that an expression selects items of an object, or of a text, which may contain JSON."""
+    if isinstance(value, Mapping):
+        named = _format_location(location) or "The value"
+        return f"{named} is an object, not an array: begin with {_name_rows(value, location)}."
+    place = _quote_pointer(location) if location else None
+    if place and read_json_container(value) is not None:
         return f"The text at {place} contains JSON: add {place} to `memory_path`."
-    return f"The value at {place} is text, not an array."
+    return f"The value at {place} is text, not an array." if place else None
 
 
 def _explain_items(node: Node, value: Any) -> str | None:

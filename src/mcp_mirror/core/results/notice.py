@@ -16,6 +16,7 @@ from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.results.captured import EXCERPT_BYTES, ErrorExcerpt
 from mcp_mirror.core.results.main_parts import (
     Level,
+    Part,
     Records,
     find_long_texts,
     find_main_item,
@@ -213,9 +214,14 @@ def _describe_object(stored: NoticeInput, what: str = "object") -> tuple[str, ..
     object is a valid value of a text argument.
     """
     levels = read_levels(stored.value.blob, stored.value.members) if stored.value.preview else ()
-    texts = {text: describe_text(stored, text) for text in find_long_texts(stored.value.blob, levels)}
-    main = find_main_part(stored.value.blob, levels, has_texts=bool(texts))
-    listed = list_keys(stored, stored.room // 2 if main else stored.room, texts, has_sentences=main is None)
+    long = find_long_texts(stored.value.blob, levels)
+    main = find_main_part(stored.value.blob, levels, has_texts=bool(long))
+    room_for_data = 0 if main else stored.room // 2  # the longest text may contain the rows as JSON
+    texts = {text: describe_text(stored, text, 0 if at else room_for_data) for at, text in enumerate(long)}
+    if isinstance(main, Part):
+        listed = list_keys_and(main.keys[0], stored, stored.room // 2, texts, has_sentences=False)
+    else:
+        listed = list_keys(stored, stored.room // 2 if main else stored.room, texts, has_sentences=main is None)
     keys_only = listed.replace(stored.path, "")  # the paths of long texts take no room from the fields
     room = TokenBudget(stored.estimate, stored.room - stored.estimate(keys_only.encode()))
     if main is None:

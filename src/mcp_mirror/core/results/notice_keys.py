@@ -64,13 +64,19 @@ class NoticeInput(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, value=msgspec.structs.replace(self.value, members=tuple(members)))
 
 
-def list_keys_and(key: str, stored: NoticeInput, room: int, texts: Mapping[Part, str]) -> str:
+def list_keys_and(
+    key: str, stored: NoticeInput, room: int, texts: Mapping[Part, str], *, has_sentences: bool = True
+) -> str:
     """The keys with their outlines; if this key, whose rows are described, has no room, it is the first one."""
-    listed = list_keys(stored, room, texts)
+    listed = list_keys(stored, room, texts, has_sentences=has_sentences)
     if f", {as_json_string(escape_token(key), MAX_KEY_BYTES)} " in f", {listed}":
         return listed
-    members = sorted(stored.value.members, key=lambda member: member.key != key)
-    return list_keys(stored.with_members(members), room, texts)
+    first = stored.with_members(sorted(stored.value.members, key=lambda member: member.key != key))
+    shown, _ = format_keys(first, _quote_key, MAX_KEYS_BYTES)
+    # It has the number of rows, so it is also listed where a line about other texts leaves no room.
+    reserved = _OMITTED_TOKENS + sum(stored.estimate(found.encode()) for found in texts.values())
+    needed = reserved + stored.estimate(shown[0].encode()) + 1 if shown else 0
+    return list_keys(first, max(room, needed), texts, has_sentences=has_sentences)
 
 
 def list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str], *, has_sentences: bool = True) -> str:
@@ -125,10 +131,13 @@ def _show_sentences(stored: NoticeInput, outlined: Sequence[str], listed: Sequen
     return [sentences.get(formatted, formatted) for formatted in listed]
 
 
-def describe_text(stored: NoticeInput, text: Part) -> str:
-    """The lines and the format of a text: ` (498 lines, source code)`. Models passed its words in place of its path."""
+def describe_text(stored: NoticeInput, text: Part, room: int = 0) -> str:
+    """The lines and the format of a text: ` (498 lines, source code)`. Models passed its words in place of its path.
+
+    With tokens in `room`, the keys or the fields of JSON in the text follow.
+    """
     part = memoryview(stored.value.blob)[text.span.start : text.span.stop]
-    summary = preview_value(part, "text", TokenBudget(stored.estimate, left=0)).summary
+    summary = preview_value(part, "text", TokenBudget(stored.estimate, left=room)).summary
     found = summary.split(", ", 2)[2:]  # without kind and size
     return f" ({found[0]})" if found else ""
 
