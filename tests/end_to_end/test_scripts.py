@@ -622,6 +622,15 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(mirror: Mirror, name:
     [
         ("import json\njson.load(rows)", "use them without json.loads"),
         ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
+        ("sorted(['b', 'A'], key=str.lower)", "use a lambda, such as lambda text: text.lower()."),
+        ("counts = {'a': 1}\ndel counts['a']", "Write rows.pop(key) in place of del rows[key]."),
+        ("def each():\n    yield 1\nlist(each())", "Collect the items in a list and return it, in place of yield."),
+        (
+            "import re\nre.sub('a', lambda m: 'b', 'aa')",
+            "Loop over re.finditer(pattern, text): append text[end:m.start()]",
+        ),
+        ("import statistics\nstatistics.mean([1])", "Write sum(x) / len(x) for a mean."),
+        ("from operator import itemgetter\n1", 'Write a lambda, such as key=lambda row: row["name"].'),
         ("from datetime import datetime\ndatetime.fromtimestamp(5).hour", "timedelta(seconds=int(number))"),
         ("from datetime import datetime\ndatetime.utcfromtimestamp(5).hour", "timedelta(seconds=int(number))"),
         ("for row in rows: n = row; n", ""),

@@ -57,11 +57,28 @@ _FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", n
 _WRITER: Final = "csv.writer needs an object with a method write(self, text): define a class that collects the texts."
 _UNREAD: Final = "Write open(path).readlines() in place of open(path)."
 _EPOCH: Final = "Write datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(number))."
+_NO_TYPE_METHOD: Final = "A method is not a value here: use a lambda, such as lambda text: text.lower()."
+_NO_DELETION: Final = "Write rows.pop(key) in place of del rows[key]."
+_NO_GENERATOR: Final = "Collect the items in a list and return it, in place of yield."
+_NO_FUNCTION: Final = (
+    "Loop over re.finditer(pattern, text): append text[end:m.start()] and the replacement to a list, and set end = "
+    "m.end(). Then join the list and text[end:]."
+)
+_STATISTICS: Final = (
+    "Write sum(x) / len(x) for a mean. With s = sorted(x), a median is (s[(len(s) - 1) // 2] + s[len(s) // 2]) / 2."
+)
+_OPERATOR: Final = 'Write a lambda, such as key=lambda row: row["name"].'
 _ADVICE: Final[Mapping[str, str]] = {
     "the JSON object must be str": _PARSED,  # json.loads(value)
     "has no attribute 'read'": _PARSED,  # json.load(value)
     "'dict' object has no attribute 'get'": _NO_METHOD,  # key=counts.get
+    "type object 'str' has no attribute": _NO_TYPE_METHOD,  # key=str.lower
+    "the 'del' statement": _NO_DELETION,
+    "support yield": _NO_GENERATOR,
+    "callable replacement": _NO_FUNCTION,  # re.sub(pattern, lambda m: ..., text)
     "fromtimestamp'": _EPOCH,  # datetime.fromtimestamp(number)
+    "No module named 'statistics'": _STATISTICS,
+    "No module named 'operator'": _OPERATOR,
     "No module named 'ast'": _PRINTED,
     "No module named 'io'": _FILES,  # io.StringIO(text)
     "No module named": _IMPORTABLE,
