@@ -482,3 +482,48 @@ def test_no_preview_costs_more_than_its_bound(value: Any) -> None:
     kind: Kind = kind_at(blob, 0)
     shown = preview_value(blob, kind, TokenBudget(words))
     assert words("\n".join((shown.summary, *shown.lines)).encode()) <= MAX_PREVIEW_TOKENS + 30
+
+
+STEPS = [f"[INFO] step {number}" for number in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (
+            [*STEPS, "[ERROR] Main.java:[42,13] cannot find symbol", "[ERROR] 1 error", *STEPS[:20]],
+            ("... 314 lines, 2 with ERROR ...", "300: [ERROR] Main.java:[42,13] cannot find symbol"),
+        ),
+        (
+            [*["compile a file of the project now"] * 90, "src/a.c:3:5: error: x undeclared", *["link"] * 9],
+            ("... 92 lines, 1 with error ...", "90: src/a.c:3:5: error: x undeclared"),
+        ),
+        ([*STEPS, "[INFO] 0 errors, no error", *STEPS], ("... 593 lines ...",)),
+        (["[ERROR] first", *STEPS], ("... 293 lines ...",)),
+        ([*STEPS, "[ERROR] last"], ("... 293 lines ...",)),
+    ],
+    ids=["log", "compiler", "no error", "at the beginning", "at the end"],
+)
+def test_the_first_hidden_line_with_an_error_is_shown(lines: list[str], shown: tuple[str, ...]) -> None:
+    found = preview("\n".join(lines)).lines
+    at = next(at for at, line in enumerate(found) if line.startswith("... "))
+    assert found[at : at + len(shown)] == shown
+    assert found[at + len(shown)] in {lines[-3], lines[-2], lines[-1]}
+
+
+def test_a_long_line_with_an_error_is_shortened() -> None:
+    found = preview("\n".join([*STEPS, f"[ERROR] {'words ' * 90}", *STEPS])).lines
+    (line,) = (line for line in found if line.startswith("300: [ERROR] words words "))
+    assert len(line) == len("300: ") + 160
+
+
+def test_a_line_with_an_error_without_room_is_not_shown() -> None:
+    text = "\n".join([*STEPS, "[ERROR] cannot find symbol", *STEPS])
+    assert not any(
+        "ERROR" in line for line in preview(text, lambda text: 999 if b"ERROR" in text else len(text) // 4).lines
+    )
+
+
+def test_the_words_of_prose_and_rows_are_not_counted_as_errors() -> None:
+    rows = "\n".join(["id,level", *(f"{number},{'ERROR' if number == 90 else 'INFO'}" for number in range(300))])
+    assert not any("ERROR" in line for line in preview(rows).lines)

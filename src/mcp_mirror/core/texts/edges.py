@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.security.sanitize import cut, sanitize_to_lines
+from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_LINE: Final = 160
 """Bytes of a line."""
@@ -14,8 +15,32 @@ _TAIL_LINES: Final = 3
 _MARK: Final = 40
 """Bytes of data by which its beginning and its end are found in a text."""
 
+_ERROR: Final = lazy_pattern(r"\b(?:ERROR|FATAL|CRITICAL|SEVERE|FAILED|FAIL|Traceback)\b|\b[Ee]rror(?=:|\[)")
+"""A word of a line with an error, in the output of programs."""
+
 Take = Callable[[str], bool]
 """Takes the tokens of a line if there is room, and returns whether there was."""
+
+
+class Errors(NamedTuple):
+    """The lines of a text with errors."""
+
+    word: str
+    """The word that they have."""
+    size: int
+    number: int
+    """The number of the first one, from 0."""
+    first: str
+
+
+def find_errors(text: str) -> Errors | None:
+    """Find the lines of the output of a program that have the first word for an error; None without one."""
+    found = _ERROR.search(text)
+    if found is None:
+        return None
+    begin = text.rfind("\n", 0, found.start()) + 1
+    lines = text[begin:].split("\n")
+    return Errors(found[0], sum(found[0] in line for line in lines), text.count("\n", 0, begin), lines[0])
 
 
 def split_lines(text: str) -> list[str]:
@@ -33,15 +58,17 @@ def show_ends(head: str, end: str, take: Take) -> Iterator[str]:
         yield from islice(filter(take, map("...{}".format, ends)), 1)
 
 
-def show_edges(head: str, end: str | None, count: int, take: Take) -> Iterator[str]:
+def show_edges(head: str, end: str | None, count: int, take: Take, errors: Errors | None = None) -> Iterator[str]:
     """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
 
-    `end` is None if the head is the whole text. `count` is the number of all lines; 0: unknown.
+    `end` is None if the head is the whole text. `count` is the number of all lines; 0: unknown. Of the `errors`, the
+    first line is shown too, with its number as `memory_read` counts, unless it is among the others.
     """
     first = split_lines(head)
     last = first if end is None else split_lines(end)
     last = last[max(_HEAD_LINES if end is None else 1, len(last) - _TAIL_LINES) :]
     take("... 1,000 lines ...")
+    error = _take_error(errors, count, take)
     heads: list[str] = []
     tails: list[str] = []
     is_short = 0 < count <= _HEAD_LINES + _TAIL_LINES  # each line counts: the last one may be all of the data
@@ -54,8 +81,18 @@ def show_edges(head: str, end: str | None, count: int, take: Take) -> Iterator[s
     if not count:
         yield "..."
     elif (left := count - len(heads) - len(tails)) > 0:
-        yield f"... {format_count(left, 'line')} ..."
+        with_errors = f", {errors.size:,} with {errors.word}" if errors and error else ""
+        yield f"... {format_count(left, 'line')}{with_errors} ..."
+    yield from error
     yield from reversed(tails)
+
+
+def _take_error(errors: Errors | None, count: int, take: Take) -> Sequence[str]:
+    """The first line with an error, if it is neither at the beginning nor at the end of a text, and there is room."""
+    if errors is None or not _HEAD_LINES <= errors.number < count - _TAIL_LINES:
+        return ()
+    line = f"{errors.number}: {cut(' '.join(split_lines(errors.first)), _MAX_LINE)}"
+    return (line,) if take(line) else ()
 
 
 def show_around_data(head: str, end: str, data: bytes, take: Take) -> tuple[Sequence[str], Sequence[str]]:
