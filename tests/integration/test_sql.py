@@ -1199,3 +1199,22 @@ def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:
     assert "To compare the texts, write concat(x)." in failure("SELECT x FROM t ORDER BY x", t=table).message
     assert rows("SELECT x FROM t ORDER BY concat(x)", t=table) == table
     assert rows("SELECT sum(x::DOUBLE) AS s FROM t", t=table) == [{"s": 12.1}]
+
+
+NOTED = [{"id": number, "note": json.dumps({"gift": number, "tags": ["a"]})} for number in range(9)]
+
+
+@pytest.mark.parametrize("sql", ["SELECT gift FROM t", "SELECT note.gift FROM t", "SELECT t.gift FROM t"])
+def test_the_error_of_a_key_in_texts_with_json_names_their_column(sql: str) -> None:
+    assert '"note" is text with JSON: write "note"->>\'gift\'. Tables: ' in failure(sql, t=NOTED).message
+    assert rows("SELECT sum((\"note\"->>'gift')::INT) AS s FROM t", t=NOTED) == [{"s": 36}]
+
+
+def test_the_error_of_a_key_in_the_json_of_one_text_names_its_column() -> None:
+    wrapped = {"status": "ok", "content": json.dumps(NOTED)}
+    expected = '"t" has JSON in its column "content": add the key to its path in `inputs`. Tables: '
+    for sql in ("SELECT sum(id) FROM t", "SELECT content.id FROM t"):
+        assert expected in failure(sql, t=wrapped).message
+    assert "has JSON" not in failure("SELECT sum(id) FROM t", t=json.dumps(wrapped)).message
+    assert "has JSON" not in failure("SELECT price FROM t", t=NOTED).message
+    assert "has JSON" not in failure("SELECT gift FROM t", t=[{"note": None}]).message

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcp_mirror.core.amounts import shorten
+from mcp_mirror.core.texts.embedded_json import read_json_container
 from mcp_mirror.core.texts.python_literals import replace_nan
 from mcp_mirror.paths import escape_token
-from mcp_mirror.payload.json_spans import kind_at, skip_space
-from mcp_mirror.query.sql_files import quote_name
+from mcp_mirror.payload.json_spans import kind_at, read_keys, skip_space
+from mcp_mirror.query.sql_files import quote_name, quote_text
 from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
 from mcp_mirror.query.sql_text_order import explain_text_order
 from mcp_mirror.security.sanitize import sanitize
@@ -70,6 +71,8 @@ _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
 _MISSING_COLUMN: Final = lazy_pattern(r'(?:column named|Referenced column) "([^"]+)"')
 """The column in errors such as `Table "o" does not have a column named "x"`."""
+_MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
+"""The key in the error of `note.gift` if the column has no objects."""
 _MISSING_TABLE: Final = 'Referenced table "'
 """The beginning of the error of `metric.mode` if no column has the name `metric`."""
 _UNCONVERTED: Final = lazy_pattern(r"Could not convert string '([^']*)'")
@@ -302,15 +305,46 @@ def _describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, 
     if kind in _NAME_ERRORS:
         with suppress(duckdb.Error):  # the transaction was aborted
             tables = _list_columns(database)
-            missing = _MISSING_COLUMN.search(message)
-            reason = _explain_missing(missing[1], tables, sql) if missing else ""
-            if not reason and (missing or _MISSING_TABLE in message):
-                explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
-                reason = sanitize(next(filter(None, explained), ""))
+            reason = _explain_name(database, message, tables, sql, texts)
             message = " ".join(filter(None, (message, reason, _describe_tables(tables))))
     elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
         message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
     return SqlFailure(message, kind)
+
+
+def _explain_name(
+    database: "DuckDBPyConnection",
+    message: str,
+    tables: Mapping[str, Mapping[str, str]],
+    sql: str,
+    texts: Collection[str],
+) -> str:
+    """Explain why a name of a query is unknown; empty without a reason."""
+    missing = _MISSING_COLUMN.search(message)
+    reason = _explain_missing(missing[1], tables, sql) if missing else ""
+    if not reason and (missing or _MISSING_TABLE in message):
+        explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
+        reason = next(filter(None, explained), "")
+    if not reason and (key := missing or _MISSING_FIELD.search(message)):
+        explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
+        reason = next(filter(None, explained), "")
+    return sanitize(reason)
+
+
+def _explain_json(
+    database: "DuckDBPyConnection", table: str, columns: Mapping[str, str], missing: str, *, is_text: bool
+) -> str:
+    """Name the column of texts with JSON that have a missing key, or of the one text with JSON; empty without it."""
+    for column in (column for column, kind in columns.items() if kind == "VARCHAR"):
+        name, source = quote_name(column), quote_name(table)
+        select = f"SELECT {name}, count(*) OVER () FROM {source} WHERE {name} IS NOT NULL LIMIT 1"  # noqa: S608  # quoted names
+        text, count = database.execute(select).fetchone() or ("", 0)
+        found = read_json_container(text)
+        if found and found.startswith(b"{") and missing in read_keys(found):
+            return f"{_quote(column)} is text with JSON: write {name}->>{quote_text(missing)}."
+        if found and count == 1 and not is_text:
+            return f"{_quote(table)} has JSON in its column {_quote(column)}: add the key to its path in `inputs`."
+    return ""
 
 
 def _shorten(message: str) -> str:

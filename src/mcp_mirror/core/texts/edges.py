@@ -28,6 +28,7 @@ class Errors(NamedTuple):
     word: str
     """The word that they have."""
     size: int
+    """The number of these lines."""
     number: int
     """The number of the first one, from 0."""
     first: str
