@@ -1124,6 +1124,8 @@ AMOUNT = "TRY_CAST(replace(regexp_replace(Betrag, '[^0-9,-]', '', 'g'), ',', '.'
         "SELECT rank() OVER (ORDER BY Betrag) AS r FROM t",
         "WITH s AS (SELECT Betrag FROM t) SELECT Betrag FROM s ORDER BY Betrag",
         "SELECT sum(Betrag) AS Betrag FROM t",
+        "SELECT Kunde, Betrag AS amount FROM t ORDER BY amount DESC",
+        "SELECT Kunde AS Betrag, o.Betrag AS b FROM t o ORDER BY b",
         "SELECT sum(Betrag::DOUBLE) FROM t",
         "SELECT sum(TRY_CAST(Betrag AS DECIMAL)) FROM t",
     ],
@@ -1145,6 +1147,8 @@ def test_numbers_with_a_decimal_comma_are_not_compared_as_texts(sql: str) -> Non
         ("SELECT replace(Betrag, '.', '') AS Betrag, 1 AS v FROM t ORDER BY Betrag LIMIT 1", 1),
         ("SELECT 1 AS v FROM (SELECT * REPLACE (length(Betrag) AS Betrag) FROM t) ORDER BY Betrag LIMIT 1", 1),
         ("SELECT count(DISTINCT Datum::VARCHAR) AS v FROM t", 3),
+        ("SELECT Kunde AS v, count(*) AS Betrag FROM t GROUP BY 1 ORDER BY Betrag, v DESC LIMIT 1", "Noor"),
+        ("WITH s(Betrag) AS (SELECT 5) SELECT max(Betrag) AS v FROM s", 5),
     ],
 )
 def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> None:
@@ -1192,6 +1196,17 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
 )
 def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
     assert rows("SELECT max(x) AS top FROM t", t=[{"x": text} for text in texts]) == [{"top": max(texts)}]
+
+
+def test_a_column_of_numbers_is_not_taken_for_texts_of_another_table() -> None:
+    tables: dict[str, Any] = {
+        "n": [{"id": 1, "x": 9.5, "o": {"x": 2}}],
+        "t": [{"id": 1, "x": "9.5"}, {"id": 2, "x": "10"}],
+    }
+    assert rows("SELECT max(a.x) AS top FROM n a JOIN t USING (id)", **tables) == [{"top": 9.5}]
+    assert rows("SELECT max(o.x) AS top FROM n JOIN t USING (id)", **tables) == [{"top": 2}]
+    assert rows("SELECT max(N.x) AS top FROM n", **tables) == [{"top": 9.5}]
+    assert "b.x is text with numbers" in failure("SELECT max(b.x) FROM n JOIN t b USING (id)", **tables).message
 
 
 def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:

@@ -31,6 +31,8 @@ _NO_NUMBERS: Final = frozenset({"varchar", "text", "string", "json", "blob"})
 """Types to which any text is cast."""
 _SAMPLED: Final = 1000
 """Texts of a column from which its form is taken."""
+_MAX_SAMPLED: Final = 80
+"""Characters of such a text; numbers and dates are shorter."""
 _MAX_SHOWN: Final = 40
 """Characters of a text that an error quotes."""
 
@@ -74,29 +76,45 @@ def explain_text_order(
         missing: Texts that stand for a missing value.
     """
     made = {name.casefold() for node in nodes for name in _list_made_names(node)}
-    seen: set[tuple[str, ...]] = set()
-    for names, is_cast in (found for node in nodes for found in _find_columns(node)):
-        wanted = names[-1].casefold()
-        if wanted in made or (*names, str(is_cast)) in seen:
+    renamed = {str(node["alias"]).casefold(): node["column_names"] for node in nodes if _is_column(node)}
+    used = {(tuple(names), is_cast): None for node in nodes for names, is_cast in _find_columns(node)}
+    for names, is_cast in used:
+        if names[-1].casefold() in made:
             continue
-        seen.add((*names, str(is_cast)))
-        for table, columns in tables.items():
-            column = next(
-                (name for name, kind in columns.items() if kind == "VARCHAR" and name.casefold() == wanted), ""
-            )
-            is_field = len(names) > 1 and names[0].casefold() in map(str.casefold, columns)
-            form = _find_form(database, table, column, missing) if column and not is_field else None
+        for table, column in _locate(renamed.get(names[-1].casefold(), names), nodes, tables):
+            form = _find_form(database, table, column, missing)
             if form and not (is_cast and form.is_castable):
                 return _describe(form, names, _read_texts(database, table, column, missing)[0])
     return None
 
 
+def _is_column(node: Node) -> bool:
+    """Whether a node is a column with another name."""
+    return node.get("type") == "COLUMN_REF" and bool(node.get("alias"))
+
+
 def _list_made_names(node: Node) -> Iterator[str]:
-    """The names that a query gives to columns: such a column may have another type than that of the table."""
-    if node.get("alias") and node.get("function_name") not in _COMPUTING:
-        yield str(node["alias"])
+    """The names that a query gives to what it computes: such a column may have another type than that of the table."""
+    alias = str(node.get("alias", "")).casefold()
+    if alias and not _is_column(node) and all(names[-1].casefold() != alias for names, _ in _find_columns(node)):
+        yield alias
     yield from map(str, (*node.get("aliases", ()), *node.get("column_name_alias", ())))
     yield from (str(entry["key"]) for entry in node.get("replace_list", ()))
+
+
+def _locate(
+    names: Sequence[str], nodes: Sequence[Node], tables: Mapping[str, Mapping[str, str]]
+) -> Sequence[tuple[str, str]]:
+    """The tables and columns of texts that a name may mean; none if it may also mean a column of another type."""
+    qualifier, wanted = names[0].casefold() if len(names) > 1 else "", names[-1].casefold()
+    read = (node for node in nodes if node.get("type") == "BASE_TABLE")
+    named = {str(node["alias"] or node["table_name"]).casefold(): str(node["table_name"]).casefold() for node in read}
+    meant = [table for table in tables if table.casefold() == named.get(qualifier)]
+    columns = [(table, name, kind) for table in meant or tables for name, kind in tables[table].items()]
+    is_key = bool(qualifier) and not meant and any(name.casefold() == qualifier for _, name, _ in columns)
+    found = [column for column in columns if column[1].casefold() == wanted]
+    are_texts = not is_key and all(kind == "VARCHAR" for _, _, kind in found)
+    return [(table, name) for table, name, _ in found] if are_texts else ()
 
 
 def _find_columns(node: Node) -> Iterator[tuple[Sequence[str], bool]]:
@@ -127,8 +145,9 @@ def _list_sorted_by_number(node: Node) -> Iterator[Any]:
 
 def _read_texts(database: "DuckDBPyConnection", table: str, column: str, missing: Sequence[str]) -> list[str]:
     """The first texts of a column, the shortest and the longest, without missing values."""
-    first = database.execute(f"{_select('{0}', table, column, missing)} LIMIT {_SAMPLED}").fetchall()
-    ends = "unnest([min_by({0}, length({0})), max_by({0}, length({0}))])"
+    begin = f"left({{0}}, {_MAX_SAMPLED})"
+    first = database.execute(f"{_select(begin, table, column, missing)} LIMIT {_SAMPLED}").fetchall()
+    ends = f"unnest([min_by({begin}, length({{0}})), max_by({begin}, length({{0}}))])"
     rows = first and first + database.execute(_select(ends, table, column, missing)).fetchall()
     return [row[0] for row in rows]
 
