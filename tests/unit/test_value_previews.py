@@ -511,6 +511,13 @@ def test_the_first_hidden_line_with_an_error_is_shown(lines: list[str], shown: t
     assert found[at + len(shown)] in {lines[-3], lines[-2], lines[-1]}
 
 
+def test_parts_of_other_words_are_no_errors() -> None:
+    lines = ["set FAILOVER and NOERROR and terror: now", *STEPS, "[FATAL] out of memory", *STEPS[:9]]
+    assert "301: [FATAL] out of memory" in preview("\n".join(lines)).lines
+    many = ["a FAILOVER of the server", *STEPS] * 200
+    assert not any("FATAL" in line for line in preview("\n".join([*many, "[FATAL] out of memory", *STEPS])).lines)
+
+
 def test_a_long_line_with_an_error_is_shortened() -> None:
     found = preview("\n".join([*STEPS, f"[ERROR] {'words ' * 90}", *STEPS])).lines
     (line,) = (line for line in found if line.startswith("300: [ERROR] words words "))
