@@ -935,6 +935,34 @@ async def test_plain_functions_that_call_others_have_threads_for_these() -> None
     assert [reply.text for reply in replies] == [str(at) for at in range(100)]
 
 
+async def test_a_function_that_hangs_in_many_threads_is_not_called_again() -> None:
+    mirror, released, calls, ended = Mirror(), threading.Event(), list[int](), list[int]()
+
+    @mirror.tool(timeout=0.5)
+    def hang(number: int) -> int:
+        calls.append(number)
+        released.wait(BOUND)
+        ended.append(number)
+        return number
+
+    @mirror.tool
+    def answer() -> str:
+        return "at once"
+
+    async with mirror, asyncio.timeout(BOUND):
+        try:
+            texts = [""]
+            while not texts[-1].startswith("Tool 'hang' was not called: "):
+                several = (mirror.call("hang_mirrored", {"number": 0}) for _ in range(100))
+                texts = [reply.text for reply in await asyncio.gather(*several)]
+            assert 40 <= len(calls) < 80
+            assert (await mirror.call("answer_mirrored")).text == "at once"
+        finally:
+            released.set()
+        await until(lambda: len(ended) == len(calls))
+        assert (await mirror.call("hang_mirrored", {"number": 1})).text == "1"
+
+
 async def test_a_thousand_calls_at_once_do_not_cross() -> None:
     mirror = Mirror()
 

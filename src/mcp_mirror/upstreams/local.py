@@ -17,6 +17,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
+import msgspec
 from msgspec.structs import replace
 
 from mcp_mirror.callers import Caller, ClientChannel
@@ -40,7 +41,9 @@ _logger = logging.getLogger(__name__)
 NAME: Final = FUNCTIONS
 """The name of this upstream; the configuration cannot use it for another."""
 _MAX_THREADS: Final = 40
-"""Threads for functions that are not `async`; the thread of a call that timed out counts until it ends."""
+"""Threads for functions that are not `async`, without those that continue after a timeout or a cancellation."""
+_MAX_ABANDONED: Final = 40
+"""Threads of one function that continue after a timeout or a cancellation; then the function is not called."""
 _MAX_LEVELS: Final = 10
 """Levels of functions, each called by one of the level above, that have threads of their own: a function that waits
 for another one keeps its thread."""
@@ -122,6 +125,8 @@ class LocalUpstream:
         self.connections: tuple[ReconnectingConnection, ...] = ()
         self._functions = functions
         self._listeners = listeners
+        self._abandoned: dict[str, tuple[_ThreadCall, ...]] = {}
+        """Calls that continue in threads after a timeout or a cancellation, by function."""
         self._threads = tuple(anyio.CapacityLimiter(_MAX_THREADS) for _ in range(_MAX_LEVELS))
 
     @property
@@ -200,7 +205,8 @@ class LocalUpstream:
 
         Raises:
             ArgumentsError: The arguments do not fit.
-            UpstreamError: The call timed out. A function that is not `async` continues; its result is dropped.
+            UpstreamError: The call timed out. A function that is not `async` continues; its result is dropped. Or too
+                many earlier calls of the function continue.
         """
         del channel, answered
         function = self._functions[str(request.shown["name"])]
@@ -218,8 +224,32 @@ class LocalUpstream:
     async def _call(self, function: Function, arguments: bytes) -> Result:
         if inspect.iscoroutinefunction(function.call) or inspect.isasyncgenfunction(function.call):
             return await self._answer(function, lambda: function.call(**function.read_arguments(arguments)))
-        is_done, returned = await self._run_in_thread(partial(_call_now, function, arguments))
+        is_done, returned = await self._call_in_thread(function, arguments)
         return returned if is_done else await self._answer(function, lambda: returned)
+
+    async def _call_in_thread(self, function: Function, arguments: bytes) -> tuple[bool, Any]:
+        """Call a function in a thread, which continues if this task is cancelled; return as `_call_now`."""
+        call = _ThreadCall()
+        try:
+            return await self._run_in_thread(partial(self._begin, function, arguments, call))
+        except asyncio.CancelledError:
+            earlier = self._abandoned.get(function.name, ())
+            self._abandoned[function.name] = (*(one for one in earlier if one.is_running), call)
+            raise
+
+    def _begin(self, function: Function, arguments: bytes, call: "_ThreadCall") -> tuple[bool, Any]:
+        """Call the function in this thread, unless too many of its earlier calls continue; return as `_call_now`."""
+        continuing = sum(one.is_running for one in self._abandoned.get(function.name, ()))
+        if continuing >= _MAX_ABANDONED:
+            raise UpstreamError(
+                f"Tool {function.name!r} was not called: {continuing} of its earlier calls still run after their "
+                "timeout or cancellation. Use another tool."
+            )
+        call.is_running = True
+        try:
+            return _call_now(function, arguments)
+        finally:
+            call.is_running = False
 
     async def _answer(self, function: Function, begin: Callable[[], Any]) -> Result:
         """Await or iterate in the event loop, and return the result; a large result is encoded in a thread."""
@@ -246,6 +276,12 @@ class LocalUpstream:
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
         limiter = self._threads[min(_LEVEL.get(), _MAX_LEVELS - 1)]
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+
+class _ThreadCall(msgspec.Struct):
+    """A call of a function in a thread."""
+
+    is_running: bool = False
 
 
 def _call_now(function: Function, arguments: bytes) -> tuple[bool, Any]:
