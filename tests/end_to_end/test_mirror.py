@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import pydoc
 import re
 import subprocess
@@ -1095,6 +1096,40 @@ async def test_a_program_is_a_server_on_standard_streams(chemist: Any, tmp_path:
         assert "array[1000]" in notice
         answer = await client.call_tool("measure_mirrored", {"text": notice.splitlines()[0].strip('"')})
         assert str(len(json.dumps(["again and again"] * 1000, separators=(",", ":")))) in str(answer.content)
+
+
+def test_what_a_function_prints_never_reaches_the_client(tmp_path: Path) -> None:
+    """Python keeps a printed text in a buffer, and writes it when the client has gone."""
+    (tmp_path / "program.py").write_text("print('before the client')" + PROGRAM.format(upstreams={}))
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    messages: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": client},
+        {"method": "notifications/initialized"},
+        {
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "repeat_mirrored", "arguments": {"text": "a", "times": 2}},
+        },
+    ]
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "program.py"],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for message in messages:
+            process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+            process.stdin.flush()
+            if "id" in message:
+                assert json.loads(process.stdout.readline())["id"] == message["id"]
+        output, errors = process.communicate(timeout=3 * BOUND)
+    assert output == b""
+    assert b"before the client" in errors
+    assert b"not for the client" in errors
 
 
 def test_the_program_of_the_readme_runs(tmp_path: Path, chemist: Any) -> None:
