@@ -175,7 +175,7 @@ mcpb: $(VENV)/.installed $(MCPB)/.installed ## build an MCP bundle for Claude De
 
 image: $(VENV)/.installed ## build the container image with buildah, and test it with servers of npx and uvx (Linux, root). BASE=python:3.13-slim: not from Debian packages
 	@{ command -v mmdebstrap && command -v buildah && command -v podman; } >/dev/null || \
-		apt-get install -y -qq --no-install-recommends mmdebstrap buildah podman runc catatonit >/dev/null
+		apt-get install -y -qq --no-install-recommends mmdebstrap buildah podman runc >/dev/null
 	$(BIN)/python packaging/image/build.py $(BASE)
 	$(BIN)/python packaging/image/check.py
 
@@ -193,7 +193,7 @@ lock: $(VENV)/.installed ## write the lock files again: versions and hashes only
 		--python-version 3.11 --extra redis --constraint requirements.lock --output-file docker/requirements.lock \
 		pyproject.toml docker/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
-		--python-version 3.11 --output-file docker/node.lock docker/node.in
+		--python-version 3.11 --output-file docker/programs.lock docker/programs.in
 	$(BIN)/uv pip compile --quiet --no-deps --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --output-file packaging/registry/requirements.lock packaging/registry/requirements.in
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \

@@ -22,6 +22,8 @@ FILES: Final = ["npx", "-y", "@modelcontextprotocol/server-filesystem", "/files"
 CLOCK: Final = ["uvx", "mcp-server-time"]
 LOG: Final = "".join(f"{line:05d} {'ERROR disk full' if line % 50 == 0 else 'info ok'}\n" for line in range(1_000))
 TIMEOUT: Final = 180.0
+ORPHAN: Final = "(true &); sleep 1; grep -h '^State:.Z' /proc/[0-9]*/status || true"
+"""Leaves an ended process without a parent, and prints a line for each ended process that process 1 has not removed."""
 TRUST: Final = dict.fromkeys(("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt")
 """npm and uv otherwise trust only the authorities that they bring along, and not those of this machine's proxy."""
 
@@ -81,6 +83,7 @@ async def check_http(folders: Folders, path: str) -> None:
             text = await _call(client, "read_text_file_mirrored", path="/files/system.log")
             assert "1,000 lines" in text, text
         assert run(podman("exec", name, "id", "-un")) == "mirror"
+        assert run(podman("exec", name, "sh", "-c", ORPHAN)) == "", "Ended processes are not removed."
         outcome = await asyncio.create_subprocess_exec(
             *podman("exec", "--user", "root", name, "touch", "/opt/x"), stderr=asyncio.subprocess.PIPE
         )

@@ -21,7 +21,7 @@ def podman(*arguments: str) -> list[str]:
 
 def podman_run(*arguments: str) -> list[str]:
     """Return a command that runs the image: read-only, on the host's network."""
-    return podman("run", "--rm", "--init", "--read-only", "--network=host", *LIMITS, *arguments)
+    return podman("run", "--rm", "--read-only", "--network=host", *LIMITS, *arguments)
 
 
 def run(command: list[str]) -> str:

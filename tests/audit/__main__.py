@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PYTHON_LOCKS = (
-    "requirements.lock", "calibration/ctok.lock", "calibration/requirements.lock", "docker/node.lock",
+    "requirements.lock", "calibration/ctok.lock", "calibration/requirements.lock", "docker/programs.lock",
     "docker/requirements.lock", "docs/requirements.lock", "evals/loca/requirements.lock",
     "evals/model/requirements.lock", "evals/model/weights.lock", "examples/beeai.lock", "examples/frameworks.lock",
     "packaging/registry/requirements.lock", "tests/audit/requirements.lock", "tests/bench/requirements.lock",

@@ -69,6 +69,7 @@ def test_the_image_installs_only_what_is_locked_with_hashes() -> None:
         ("mcp-mirror serve --http 0.0.0.0:8000", ("127.0.0.1", 8000)),
         ("mcp-mirror serve --http=127.0.0.1:8001 --watch", ("127.0.0.1", 8001)),
         ("podman-init -- mcp-mirror serve -v --http [::]:80", ("::1", 80)),
+        ("dumb-init --single-child -- mcp-mirror serve --http 0.0.0.0:8000", ("127.0.0.1", 8000)),
     ],
 )
 def test_the_health_check_finds_the_address(command: str, address: tuple[str, int] | None) -> None:
