@@ -516,6 +516,23 @@ def test_the_end_of_a_large_error_has_its_last_texts() -> None:
     assert captured.error.tail.endswith("x.\nthe cause\nits place")
 
 
+def test_the_first_hidden_lines_with_an_error_follow_the_beginning() -> None:
+    steps = [f"[INFO] step {number}" for number in range(300)]
+    cause = ["[ERROR] COMPILATION ERROR :", "[ERROR] Main.java:[42,13] cannot find symbol"]
+    output = "\n".join((*steps, *cause, *steps))
+    captured = taken(result([text("Command failed: build"), text(output)], isError=True))
+    assert captured.error is not None
+    assert captured.error.head.startswith("Command failed: build\n[INFO] step 0\n")
+    assert "\n...\n{}\n{}\n[INFO] step 0\n".format(*cause) in captured.error.head
+    assert len(captured.error.head.encode()) <= 1000
+    at_the_end = taken(result([text("\n".join((*steps, *cause)))], isError=True))
+    assert at_the_end.error is not None
+    assert "COMPILATION" not in at_the_end.error.head
+    huge = taken(result([text(output + " " * 1_100_000 + "end")], isError=True))
+    assert huge.error is not None
+    assert "COMPILATION" not in huge.error.head
+
+
 def test_base64_in_a_large_error_is_shortened() -> None:
     name = "iVBORw0KGgo" + "A/b+" * 3000
     captured = taken(result([text(f"No such file: '/data/{name}=='.\nThe cause.")], isError=True))

@@ -22,16 +22,21 @@ from mcp_mirror.core.results.parsed_result import (
 )
 from mcp_mirror.core.results.preview import describe_media
 from mcp_mirror.core.results.repeated_texts import OtherTexts, find_other_texts
+from mcp_mirror.core.texts.edges import find_errors
 from mcp_mirror.core.value_sizes import Estimate, count_value_tokens
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_rpc import as_plain_text, open_object
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import MAY_BEGIN_JSON, text_end, text_start
 from mcp_mirror.payload.scans import Scans
+from mcp_mirror.security.sanitize import cut
 from mcp_mirror.settings.upstreams import CaptureMode
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Draft
 
+_MAX_ERROR_LINE: Final = 240
+"""Bytes of the lines with an error that follow the beginning of a large error."""
+_OMITTED: Final = "\n...\n"
 PASS_THROUGH_TOKENS: Final = 300
 """Tokens below which a result that is not an object passes unchanged: a line with its path would cost 10 % or more."""
 
@@ -320,7 +325,7 @@ def _without_preview(draft: Draft) -> Draft:
 def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts, rules: CaptureRules) -> ErrorExcerpt:
     """The beginning and the end of an error, as text: of its texts, and of a value that differs from them.
 
-    Data such as base64 is shortened.
+    The first lines with an error between them follow the beginning. Data such as base64 is shortened.
     """
     parts: Sequence[Buffer] = (*other_texts.texts, value.blob)
     is_array = parsed.value is None and len(parsed.blocks) > 1 and parsed.texts  # the value is an array of them
@@ -331,7 +336,20 @@ def _excerpt_error(parsed: ParsedResult, value: Draft, other_texts: OtherTexts, 
     is_whole = sum(map(len, parts)) <= 2 * EXCERPT_BYTES
     tail = "" if is_whole else "\n".join(reversed(list(_excerpt_parts(parts[::-1], is_end=True))))
     head = "\n".join(_excerpt_parts(parts, is_end=False))
+    if tail and (lines := _find_hidden_error(parts, head + tail[-EXCERPT_BYTES // 2 :])):
+        head = f"{cut(head, EXCERPT_BYTES - len(lines.encode()) - len(_OMITTED))}{_OMITTED}{lines}"
     return ErrorExcerpt(_DATA.sub(r"\1...", head), _DATA.sub(r"\1...", tail))
+
+
+def _find_hidden_error(parts: Sequence[Buffer], shown: str) -> str:
+    """What follows the first word for an error in the first text with one, such as a build; empty if it is shown."""
+    for part in parts:
+        whole = trim(part)
+        if whole.length <= _MAX_SEARCHED_BYTES and kind_at(part, whole.start) == "text":
+            errors = find_errors(text_start(part, whole, whole.length))
+            if errors:
+                return "" if errors.first in shown else cut(errors.text.rstrip(), _MAX_ERROR_LINE)
+    return ""
 
 
 def _name_inputs(part: Buffer, inputs: Sequence[tuple[str, str]]) -> Buffer:

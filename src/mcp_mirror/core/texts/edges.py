@@ -39,7 +39,13 @@ class Errors(NamedTuple):
     """The number of these lines."""
     number: int
     """The number of the first one, from 0."""
-    first: str
+    text: str
+    """The text from the first one on."""
+
+    @property
+    def first(self) -> str:
+        """The first line with an error."""
+        return self.text.partition("\n")[0]
 
 
 def find_errors(text: str) -> Errors | None:
@@ -49,8 +55,8 @@ def find_errors(text: str) -> Errors | None:
     if found is None:
         return None
     begin = text.rfind("\n", 0, found.start()) + 1
-    lines = text[begin:].split("\n")
-    return Errors(found[0], sum(found[0] in line for line in lines), text.count("\n", 0, begin), lines[0])
+    count = sum(found[0] in line for line in text[begin:].split("\n"))
+    return Errors(found[0], count, text.count("\n", 0, begin), text[begin:])
 
 
 def _find_all(text: str, part: str) -> Iterator[int]:
