@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -86,6 +86,33 @@ async def test_the_end_of_many_subscriptions_does_not_stall_others(configured: C
             assert b"hello" in await (await send("tools/call", name="hear_mirrored", arguments={})).aread()
 
         assert await measure_pause(leave()) < 0.1 * slowness()  # before: 0.4
+
+
+@pytest.mark.slow
+async def test_an_update_costs_the_same_however_many_subscriptions(configured: Configured, odd: Odd) -> None:
+    update = '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"odd://other/%d"}}'
+    lines = [*(update % number for number in range(4000)), result('{"content":[]}')]
+    config = configured({"odd": odd(OLD, odd=lines)}, limits={"subscriptions_per_principal": 10_000})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+
+        async def send(method: str, **params: Any) -> httpx2.Response:
+            name = {"mcp-name": params["name"]} if "name" in params else {}
+            headers = {**HEADERS, "mcp-protocol-version": NEW, "mcp-method": method, **name}
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+            return await client.send(client.build_request("POST", served.url, headers=headers, json=body), stream=True)
+
+        async def measure_updates() -> float:
+            began = thread_time()
+            assert b"result" in await (await send("tools/call", name="odd_mirrored", arguments={})).aread()
+            return thread_time() - began
+
+        before, streams = await measure_updates(), list[AsyncIterator[bytes]]()
+        for number in range(3):
+            uris = [f"odd://{number}/{below}" for below in range(1000)]
+            response = await send("subscriptions/listen", notifications={"resourceSubscriptions": uris})
+            streams.append(response.aiter_bytes())
+            assert b"acknowledged" in await anext(streams[-1])
+        assert await measure_updates() < 5 * before  # before: 70 times
 
 
 @pytest.mark.parametrize("ending", ["{}", '{"_meta":5}', '{"resultType":"weird","_meta":{}}'])

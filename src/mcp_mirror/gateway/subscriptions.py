@@ -5,8 +5,9 @@ open.
 """
 
 import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import anyio
@@ -29,6 +30,8 @@ _PAUSE: Final = 1.0
 """Seconds before a lost subscription is renewed."""
 _LONGEST_PAUSE: Final = 60.0
 """The same, at most, for a server that ends the streams of its subscriptions again and again."""
+_MAX_LEVELS: Final = 100
+"""Levels of the URI of an update at which a watched resource is searched: URIs of servers have few levels."""
 
 UpdateListener = Callable[[str, Mapping[str, Any]], None]
 """Gets each update: the URI as the client knows it, and the notification's parameters."""
@@ -69,6 +72,8 @@ class Subscriptions:
         self._relay = relay
         self._tasks = tasks
         self._subscriptions: dict[_Key, _Subscription] = {}
+        self._watched: defaultdict[ResourceOrigin, dict[_Key, _Subscription]] = defaultdict(dict)
+        """The same subscriptions by their resources without slashes at the end: there may be thousands of others."""
 
     async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         """Pass each update of a resource to a listener from now on.
@@ -122,6 +127,7 @@ class Subscriptions:
                 await session.request(_request_for("resources/subscribe", origin), channel)
             if key not in self._subscriptions:  # else another client subscribed while this one waited
                 subscription = self._subscriptions[key] = _Subscription(key, origin, connection)
+                self._watched[_strip(origin)][key] = subscription
                 self._tasks.start_soon(self._keep, subscription, session)
         return self._subscriptions[key]
 
@@ -161,6 +167,10 @@ class Subscriptions:
             del subscription.subscribers[subscriber]
             if not subscription.subscribers:
                 del self._subscriptions[subscription.key]
+                watched = self._watched[_strip(subscription.origin)]
+                del watched[subscription.key]
+                if not watched:
+                    del self._watched[_strip(subscription.origin)]
         return [subscription for subscription in left if not subscription.subscribers]
 
     async def _end(self, subscription: _Subscription, channel: ClientChannel | None = None) -> None:
@@ -177,10 +187,10 @@ class Subscriptions:
 
     def updated(self, upstream: str, owner: str | None, uri: str, params: Mapping[str, Any]) -> None:
         """Pass `notifications/resources/updated` of an owner's connection, or of the shared one, to the subscribers."""
-        for subscription in tuple(self._subscriptions.values()):
-            is_concerned = (subscription.origin.upstream, subscription.connection.owner.key) == (upstream, owner)
-            if is_concerned and _covers(subscription.origin.key, uri):
-                self._notify(subscription, uri, params)
+        for place in dict.fromkeys(islice(_list_places(uri), _MAX_LEVELS)):
+            for subscription in tuple(self._watched.get(ResourceOrigin(upstream, place), {}).values()):
+                if subscription.connection.owner.key == owner and _covers(subscription.origin.key, uri):
+                    self._notify(subscription, uri, params)
 
     def _notify(self, subscription: _Subscription, uri: str, params: Mapping[str, Any]) -> None:
         upstream = subscription.origin.upstream
@@ -261,6 +271,20 @@ def _read_current_caller(channel: ClientChannel) -> Caller:
 
 def _request_for(method: str, origin: ResourceOrigin) -> UpstreamRequest:
     return UpstreamRequest(method, {}, {"uri": origin.key})
+
+
+def _strip(origin: ResourceOrigin) -> ResourceOrigin:
+    """The resource without slashes at the end of its URI, as `_list_places` names it."""
+    return origin._replace(key=origin.key.rstrip("/"))
+
+
+def _list_places(uri: str) -> Iterator[str]:
+    """The URI, and each part of it that ends before a slash, without slashes at their ends."""
+    yield uri.rstrip("/")
+    end = uri.find("/")
+    while end >= 0:
+        yield uri[:end]
+        end = uri.find("/", end + 1)
 
 
 def _covers(watched: str, updated: str) -> bool:
