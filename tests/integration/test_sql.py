@@ -1233,3 +1233,13 @@ def test_the_error_of_a_key_in_the_json_of_one_text_names_its_column() -> None:
     assert "has JSON" not in failure("SELECT sum(id) FROM t", t=json.dumps(wrapped)).message
     assert "has JSON" not in failure("SELECT price FROM t", t=NOTED).message
     assert "has JSON" not in failure("SELECT gift FROM t", t=[{"note": None}]).message
+
+
+def test_the_error_of_an_array_with_one_item_of_rows_names_the_item() -> None:
+    listed = ["Found 2:", [{"id": 1}, {"id": 2}], "More: page 2"]
+    assert (
+        '"t" is an array of different values, of which only /1 has rows'
+        in failure("SELECT id FROM t", t=listed).message
+    )
+    for other in ([*listed, {"id": 3}], ["a", 1, None], json.dumps(listed)):
+        assert "has rows" not in failure("SELECT id FROM t", t=other).message

@@ -410,13 +410,26 @@ def _explain_rows(database: "DuckDBPyConnection", table: str, columns: Mapping[s
         if kind.startswith("STRUCT(") and (keys := _find_nested_rows(database.sqltype(kind))):
             location = "/".join(map(escape_token, (column, *keys)))
             return f"{_quote(table)} has rows in {_quote(location)}: add this to its path in `inputs`."
-    return _explain_cells(table, columns)
+    return _explain_cells(table, columns) or _explain_mixed_items(database, table, columns)
 
 
 def _explain_cells(table: str, columns: Mapping[str, str]) -> str:
     if list(columns) == ["json"] and columns["json"].endswith("[]"):
         return f"Each row of {_quote(table)} is an array: {_CELLS}"
     return ""
+
+
+def _explain_mixed_items(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """Name the item with rows in an array of different values, such as a sentence and the data; empty without it."""
+    if columns != {"json": "JSON"}:
+        return ""
+    select = f"SELECT rowid FROM {quote_name(table)} WHERE json_type(json) IN ('ARRAY', 'OBJECT')"  # noqa: S608  # a quoted name
+    found = database.execute(f"{select} LIMIT 2").fetchall()
+    if len(found) != 1:
+        return ""
+    [(item,)] = found
+    rows = f"of which only /{item} has rows: add it to its path in `inputs`."
+    return f"{_quote(table)} is an array of different values, {rows}"
 
 
 def _find_nested_rows(kind: Any) -> tuple[str, ...]:
