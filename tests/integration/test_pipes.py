@@ -139,10 +139,11 @@ async def test_a_closed_source_does_not_wait_for_another_pipe_with_its_number(tm
         source = LineSource(reading, spool.collector())
         source.close()
         other = os.pipe()
-        assert reading in other
+        if reading not in other:
+            os.dup2(other[0], reading)
         with anyio.fail_after(1), pytest.raises(anyio.EndOfStream):
             await source.receive()
-    for descriptor in (*other, writing):
+    for descriptor in {*other, writing, reading}:
         os.close(descriptor)
 
 
